@@ -1,3 +1,5 @@
+"""Tables that a parameter server dumped: exported with their keys, found by them, verified."""
+
 from __future__ import annotations
 
 import os
@@ -8,40 +10,68 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bundle.features.columns import Column
+from bundle.features.reader import open_features
 from bundle.format import manifest
+from bundle.storage import catalog
 from bundle.storage.staging import Staging
-from bundle.tables.key_index import KeyIndex
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import Checkpoint, open_checkpoint
-from export.errors import CheckpointError, VerificationFailed
-from export.tables.dumped import SAMPLED_BLOCKS, SAMPLED_KEYS
+from export.errors import CheckpointError, UsageError, VerificationFailed
+from export.tables.dumped import SAMPLED_BLOCKS, SAMPLED_KEYS, open_dumps
 from export.tables.key_indexes import check_key_indexes, write_key_indexes
 from tests.units.export.checkpoint.dump_files import sok_dump
-from tests.units.export.checkpoint.tensor_bundles import write_bundle
+from tests.units.export.commands import Command
+from tests.units.export.verify.small_reference import job_of
 
-LONG_AGO_NS = 10**9
+RANDOM = np.random.default_rng(4)
+COUNT = 3000
+ROWS = RANDOM.standard_normal((COUNT, 6)).astype(np.float32)
+KEYS = {
+    "int32": RANDOM.permutation(COUNT * 3)[:COUNT],
+    "uint32": RANDOM.permutation(COUNT * 3)[:COUNT],
+    "int64": RANDOM.permutation(np.unique(RANDOM.integers(0, 2**62, COUNT))),
+    "uint64": RANDOM.permutation(np.unique(RANDOM.integers(0, 2**62, COUNT))),
+}
 
 
-def write(directory: Path, keys: list[int]) -> Path:
-    """Writes the index of a dump's keys into a version that an earlier run may have begun."""
-    rows = np.zeros((len(keys), 2), np.float32)
-    sok_dump(directory / "dump", "t", np.array(keys, np.int64), rows)
-    checkpoint = open_checkpoint(directory / "dump")
-    with Staging(directory, "tables", 1) as stage:
-        (entry,) = write_key_indexes(checkpoint, recognize(checkpoint).tables, stage).values()
-        return stage.directory / entry.file
+def looked_up(bundle: Path, table: str, ids: list[int]) -> np.ndarray:
+    features = open_features(bundle, catalog.read_manifest(bundle))
+    actual = features.activation(table, {table: Column(np.array(ids, np.int64))}, len(ids)).values
+    features.close()
+    return np.asarray(actual)
 
 
-def test_write_key_indexes_writes_an_index_once_for_the_same_keys(tmp_path: Path) -> None:
-    file = write(tmp_path, [7, 0, 5])
-    os.utime(file, ns=(LONG_AGO_NS, LONG_AGO_NS))
+@pytest.mark.parametrize("block_keys", [7, 1 << 20])
+@pytest.mark.parametrize("dtype", KEYS)
+def test_rows_of_a_dump_are_found_by_its_keys_and_verified(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, block_keys: int
+) -> None:
+    monkeypatch.setattr("export.tables.dumped.BLOCK_KEYS", block_keys)
+    keys = KEYS[dtype].astype(dtype)
+    keys[keys == 0] = COUNT * 3
+    keys[4] = 0
+    dump = sok_dump(tmp_path / "dump", "user_0", keys, ROWS, m=ROWS)
+    line = ("tables", dump, tmp_path / "out", "--table", "users=user_0", "--json")
+    page = command(*line).json
+    bundle = tmp_path / "out/tables/1"
+    assert page["verification"]["tables"]["users"] == {"rows_compared": COUNT, "rows": COUNT}
+    wanted = [0, COUNT - 1, 4, 7, 8, 17, 17]
+    rows = looked_up(bundle, "users", [int(keys[row]) for row in wanted])
+    np.testing.assert_array_equal(rows, ROWS[wanted])
+    assert not looked_up(bundle, "users", [int(keys.max()) + 1]).any()
+    for more in ((), ("--full",)):
+        assert command("verify", bundle, "--checkpoint", dump, *more).code == 0
 
-    assert write(tmp_path, [7, 0, 5]) == file
-    assert file.stat().st_mtime_ns == LONG_AGO_NS
-
-    assert write(tmp_path, [7, 0, 6]) == file
-    assert file.stat().st_mtime_ns != LONG_AGO_NS
-    assert KeyIndex(file, 3).find(np.array([6, 0, 7, 5])).tolist() == [2, 1, 0, -1]
+    for row in (0, COUNT - 1):
+        changed = keys.copy()
+        changed[row] = keys.max() + 1
+        sok_dump(tmp_path / "dump", "user_0", changed, ROWS)
+        done = command("verify", bundle, "--checkpoint", dump)
+        assert (done.code, f"row {row} there and row -1" in done.message) == (5, True)
+    (bundle / "keys/users.bin").write_bytes(b"torn")
+    done = command("verify", bundle)
+    assert (done.code, "keys/users.bin" in done.message) == (5, True)
 
 
 def dumped(directory: Path, keys: Any) -> Checkpoint:
@@ -64,98 +94,54 @@ def indexed(directory: Path, keys: Any) -> tuple[dict[str, manifest.Table], Any]
     return {"t": construct(source=source, rows=table.rows)}, entries
 
 
-def test_check_key_indexes_compares_keys_from_all_over_the_dump_or_all(tmp_path: Path) -> None:
+def test_keys_from_all_over_the_dump_are_compared_or_all_of_them(tmp_path: Path) -> None:
     keys = np.arange(3 * SAMPLED_KEYS * SAMPLED_BLOCKS)[::-1] * 2
     tables, entries = indexed(tmp_path, keys)
-    check_key_indexes(dumped(tmp_path, keys), tmp_path / "bundle", tables, entries)
     check_key_indexes(dumped(tmp_path, keys), tmp_path / "bundle", tables, entries, full=True)
-
     moved = keys.copy()
     moved[SAMPLED_KEYS] += 1  # right behind those of the first sample
     second = dumped(tmp_path, moved)
     check_key_indexes(second, tmp_path / "bundle", tables, entries)
-    with pytest.raises(VerificationFailed) as failure:
+    with pytest.raises(VerificationFailed, match=f"row {SAMPLED_KEYS} there and row -1"):
         check_key_indexes(second, tmp_path / "bundle", tables, entries, full=True)
-    assert str(failure.value).startswith(
-        f"table 't': key {moved[SAMPLED_KEYS]} of the dump is row {SAMPLED_KEYS} there and row -1 "
-        "by the bundle's index; nothing may be published"
-    )
-
-
-def test_check_key_indexes_names_the_first_key_that_leads_to_another_row(tmp_path: Path) -> None:
-    tables, entries = indexed(tmp_path, [7, 5, 9, 11])
-    second = dumped(tmp_path, [7, 9, 5, 11])
-    with pytest.raises(VerificationFailed, match="key 9 of the dump is row 1 there and row 2 by"):
-        check_key_indexes(second, tmp_path / "bundle", tables, entries)
-
-
-def test_check_key_indexes_needs_the_keys_of_the_same_dump(tmp_path: Path) -> None:
-    tables, entries = indexed(tmp_path, [7, 5, 9])
-    longer = dumped(tmp_path, [7, 5, 9, 11])
-    with pytest.raises(VerificationFailed) as failure:
+    longer = dumped(tmp_path, [*keys, 1])
+    with pytest.raises(VerificationFailed, match=f"holds {keys.size} keys"):
         check_key_indexes(longer, tmp_path / "bundle", tables, entries)
-    assert str(failure.value) == "table 't': its key index holds 3 keys, the dump 4"
-
-    write_bundle(tmp_path / "ckpt", {"t": np.zeros((3, 2), np.float32)})
-    with pytest.raises(
-        VerificationFailed, match=r"'t' is found by keys, which checkpoint .*ckpt does not have"
-    ):
-        check_key_indexes(open_checkpoint(tmp_path / "ckpt"), tmp_path / "bundle", tables, entries)
-    check_key_indexes(longer, tmp_path / "bundle", tables, {})
 
 
-def test_check_key_indexes_tells_an_index_that_cannot_be_read(tmp_path: Path) -> None:
-    tables, entries = indexed(tmp_path, [7, 5, 9])
-    (tmp_path / "bundle" / entries["t"].file).write_bytes(b"torn")
-    with pytest.raises(VerificationFailed, match=r"'t\.bin' has 4 bytes"):
-        check_key_indexes(dumped(tmp_path, [7, 5, 9]), tmp_path / "bundle", tables, entries)
-
-
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        (np.array([5, -1, -2], np.int64), "the key of row 1 in 't-key' is -1; ids are"),
-        (np.array([5, -3], np.int32), "the key of row 1 in 't-key' is -3; ids are"),
-        (np.array([1 << 63, 1], np.uint64), "the key of row 0 in 't-key' is 9223372036854775808"),
-        (np.array([5, 5], np.int64), "'t-key': key 5 comes twice, as row 0 and row 1; keys must"),
-    ],
-)
-def test_write_key_indexes_rejects_keys_that_are_no_ids(
-    tmp_path: Path, keys: Any, problem: str
-) -> None:
-    sok_dump(tmp_path / "dump", "t", keys, np.zeros((keys.size, 2), np.float32))
-    checkpoint = open_checkpoint(tmp_path / "dump")
-    with (
-        pytest.raises(CheckpointError, match=f"table 't': {problem}"),
-        Staging(tmp_path, "tables", 1) as stage,
-    ):
-        write_key_indexes(checkpoint, recognize(checkpoint).tables, stage)
-
-
-def test_write_key_indexes_passes_over_tables_without_keys(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "ckpt", {"t": np.zeros((3, 2), np.float32)})
-    checkpoint = open_checkpoint(tmp_path / "ckpt")
-    with Staging(tmp_path, "tables", 1) as stage:
-        assert write_key_indexes(checkpoint, recognize(checkpoint, {"t": "t"}).tables, stage) == {}
-
-
-@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
-def test_write_key_indexes_takes_0_as_a_key(tmp_path: Path, dtype: str) -> None:
-    keys = np.array([5, 0, 3], dtype)
-    sok_dump(tmp_path / "dump", "t", keys, np.zeros((3, 2), np.float32))
-    checkpoint = open_checkpoint(tmp_path / "dump")
-    with Staging(tmp_path, "tables", 1) as stage:
-        (entry,) = write_key_indexes(checkpoint, recognize(checkpoint).tables, stage).values()
-        index = KeyIndex(stage.directory / entry.file, 3)
-        assert index.find(np.array([0, 3, 5])).tolist() == [1, 2, 0]
-
-
-def test_write_key_indexes_of_a_file_that_another_dump_replaced_is_rejected(tmp_path: Path) -> None:
+def test_keys_that_another_dump_replaced_are_rejected(tmp_path: Path) -> None:
     checkpoint = dumped(tmp_path, [7, 5, 9])
     (path,) = (tmp_path / "dump").glob("*-key*")
-    os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))
+    os.utime(path, ns=(10**9, 10**9))
     with (
         pytest.raises(CheckpointError, match="t-key changed while it was read"),
         Staging(tmp_path, "tables", 1) as stage,
     ):
         write_key_indexes(checkpoint, recognize(checkpoint).tables, stage)
+
+
+@pytest.mark.parametrize(
+    ("contents", "part", "name", "words"),
+    [
+        (["users", "users_0", "other"], {}, "users", ""),
+        (["users_0", "other"], {}, "users_0", ""),
+        (["other"], {}, "other", ""),
+        (["users", "other"], {"key": "other"}, "other", ""),
+        (["films", "movies"], {}, "", "no table 'users'; it has films, movies"),
+        (["films", "movies"], {"key": "movie"}, "", "did you mean 'movies'"),
+        (["films"], {"dump": "gone"}, "", "tables.users.dump: .*gone is not a directory"),
+        (["films"], {"dump": "s3://bucket/dump"}, "", "is a URL"),
+    ],
+)
+def test_table_of_a_dump_is_the_named_one_that_of_its_name_or_the_only_one(
+    tmp_path: Path, contents: list[str], part: dict[str, str], name: str, words: str
+) -> None:
+    for table in contents:
+        sok_dump(tmp_path / "dump", table, np.array([7, 5]), np.ones((2, 3), np.float32))
+    job = job_of(tables={"users": {"dump": "dump"} | part})
+    if words:
+        with pytest.raises(UsageError, match=words):
+            open_dumps(job, tmp_path)
+        return
+    opened = open_dumps(job, tmp_path)
+    assert {table: dump.name for table, dump in opened.items()} == {"users": name}

@@ -1,470 +1,427 @@
-"""Plans: tables -> segments -> tasks; what is rejected before anything is touched."""
+"""Plans of tables: what is rejected or copied instead of linked before anything is touched, what
+an earlier run makes unnecessary, and what stands in the way of a copy.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
-from bundle.format.manifest import segments_bytes
 from export.checkpoint.inventory.recognition import recognize
-from export.checkpoint.inventory.specs import (
-    Inventory,
-    RejectedTable,
-    StatedTable,
-    Statements,
-    TableSpec,
-)
-from export.checkpoint.layouts import Plain
+from export.checkpoint.inventory.specs import Inventory, RejectedTable, StatedTable, Statements
+from export.checkpoint.layouts import Mod
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.variables import Entry, Listing, Slice
 from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
+from export.jobs.destinations import open_destination
 from export.jobs.space import check_plan_fits
-from export.tables import plan as planning
-from export.tables.conversions import ErrorLimits
-from export.tables.plan import UPLOADS, WriteOptions, check_exportable, plan_sums, plan_tables
-from export.tables.tasks import WORKER_BYTES
+from export.tables.links import link_files
+from export.tables.plan import ExportPlan, WriteOptions, plan_tables
+from export.tables.segments import carry_out, check_sources, sources_of
+from export.tables.task_keys import is_current, task_key
+from export.tables.tasks import TableTask
+from tests.units.export.checkpoint.dump_files import sok_dump
+from tests.units.export.checkpoint.orbax_trees import write_item
 from tests.units.export.checkpoint.tensor_bundles import write_bundle
 
-
-class Opened(NamedTuple):
-    checkpoint: Checkpoint
-    inventory: Inventory
-
-
-def opened(directory: Path, tables: dict[str, Any], **options: Any) -> Opened:
-    write_bundle(directory / "ckpt-1", tables, **options)
-    checkpoint = open_checkpoint(directory / "ckpt-1")
-    return Opened(checkpoint, recognize(checkpoint, {name: name for name in tables}))
+Change = Callable[[Checkpoint, Inventory], tuple[Checkpoint, Inventory]]
+VALUES = np.arange(60, dtype=np.float32).reshape(10, 6)
+LINK = WriteOptions(link=True)
 
 
-def values(rows: int, dim: int = 4) -> np.ndarray[Any, Any]:
-    return np.arange(rows * dim, dtype=np.float32).reshape(rows, dim)
+def opened(directory: Path, values: Any = VALUES, **options: Any) -> tuple[Checkpoint, Inventory]:
+    write_bundle(directory / "ckpt", {"t": values}, **options)
+    checkpoint = open_checkpoint(directory)
+    return checkpoint, recognize(checkpoint, Statements({"t": "t"}))
 
 
-def test_plan_tables_rows_are_cut_into_segments_that_follow_one_another(tmp_path: Path) -> None:
-    plan = plan_tables(
-        *opened(tmp_path, {"a": values(10), "b": values(3)}),
-        tmp_path,
-        write_options={"a": WriteOptions(4)},
-    )
-    assert [(task.file, task.first_row, task.rows) for task in plan.tasks] == [
-        ("tables/a/rows-00000-of-00003.bin", 0, 4),
-        ("tables/a/rows-00001-of-00003.bin", 4, 4),
-        ("tables/a/rows-00002-of-00003.bin", 8, 2),
-        ("tables/b/rows-00000-of-00001.bin", 0, 3),
-    ]
-    assert plan.bytes == 13 * 16
-    assert len({task.step for task in plan.tasks}) == 4
+def planned(directory: Path, writing: WriteOptions | None = None, **options: Any) -> ExportPlan:
+    checkpoint, inventory = opened(directory, **options)
+    write_options = {"t": writing or WriteOptions()}
+    return plan_tables(checkpoint, inventory, directory / "out", write_options=write_options)
 
 
-def test_plan_tables_of_streamed_segments_holds_those_of_workers_and_uploads(
-    tmp_path: Path,
-) -> None:
-    tables = opened(tmp_path, {"a": values(100), "b": values(3)})
-    plan = plan_tables(
-        *tables, tmp_path, write_options={"a": WriteOptions(5, streamed=True)}, workers=2
-    )
-    segments_held = 2 + 1 + UPLOADS  # one more waits for an upload
-    assert plan.bytes == 103 * 16
-    assert plan.local_bytes == segments_held * 5 * 16 + 3 * 16
-    small_plan = plan_tables(
-        *tables, tmp_path, write_options={"a": WriteOptions(50, streamed=True)}, workers=2
-    )
-    assert small_plan.local_bytes == small_plan.bytes
+def with_slices(**changes: Any) -> Change:
+    """Returns a change of the slices of the table's variable."""
+
+    def change(checkpoint: Checkpoint, inventory: Inventory) -> tuple[Checkpoint, Inventory]:
+        entry = checkpoint.entries["t"]
+        entry = entry._replace(slices=tuple(part._replace(**changes) for part in entry.slices))
+        return Checkpoint(checkpoint.prefix, Listing("crc32c:00000000", {"t": entry})), inventory
+
+    return change
 
 
-def test_plan_tables_of_a_selection_plans_only_these(tmp_path: Path) -> None:
-    every = opened(tmp_path, {"a": values(2), "b": values(2), "c": values(2)})
-    plan = plan_tables(*every, tmp_path, tables=["c", "a", "c"])
-    assert [table.spec.name for table in plan.tables] == ["a", "c"]
-    for wrong in ({"tables": ["d"]}, {"write_options": {"d": WriteOptions(3)}}):
-        with pytest.raises(NotConvertible, match="no table 'd'"):
-            plan_tables(*every, tmp_path, **wrong)
+def with_table(**changes: Any) -> Change:
+    """Returns a change of what is recognized."""
+
+    def change(checkpoint: Checkpoint, inventory: Inventory) -> tuple[Checkpoint, Inventory]:
+        return checkpoint, replace(inventory, tables=(replace(inventory.tables[0], **changes),))
+
+    return change
 
 
-def test_plan_tables_slices_with_a_gap_are_rejected(tmp_path: Path) -> None:
-    source = opened(
-        tmp_path, {"a": values(10)}, boxes={"a": [[(0, 3), (0, -1)], [(4, 6), (0, -1)]]}
-    )
-    with pytest.raises(CheckpointError, match=r"table 'a'.*at row 3"):
-        plan_tables(*source, tmp_path)
+def with_inventory(**changes: Any) -> Change:
+    return lambda checkpoint, inventory: (checkpoint, replace(inventory, **changes))
 
 
-def claimed(directory: Path, terabytes: int) -> Opened:
-    """A table of many terabytes, of which nothing is read."""
-    rows = terabytes << 32
-    dim = 64
-    size = rows * dim * 4
-    part = Slice(str(directory / "data"), 0, size, 0, (0, 0), (rows, dim))
-    listing = Listing("crc32c:00000000", {"a": Entry("a", "float32", (rows, dim), (part,))})
-    checkpoint = Checkpoint(directory / "ckpt-1", listing)
-    return Opened(checkpoint, recognize(checkpoint, {"a": "a"}))
+def of_terabytes(count: int) -> Change:
+    """Returns a change to a table of many terabytes, of which nothing is read."""
+
+    def change(checkpoint: Checkpoint, _inventory: Inventory) -> tuple[Checkpoint, Inventory]:
+        rows = count << 32
+        part = Slice(str(checkpoint.prefix), 0, rows * 256, 0, (0, 0), (rows, 64))
+        listing = Listing("crc32c:00000000", {"t": Entry("t", "float32", (rows, 64), (part,))})
+        large = Checkpoint(checkpoint.prefix, listing)
+        return large, recognize(large, Statements({"t": "t"}))
+
+    return change
+
+
+THREE_AXES = with_inventory(rejected=(RejectedTable("b", "b", "it has three axes"),))
 
 
 @pytest.mark.parametrize(
-    ("terabytes", "options"),
-    [(32, WriteOptions()), (80, WriteOptions(dtype="bfloat16")), (200, WriteOptions(link=True))],
+    ("change", "options", "error", "words"),
+    [
+        (with_table(name="a b"), {}, NotConvertible, "--table NAME=a b"),
+        (with_table(dtype="int32"), {}, NotConvertible, "--dtype t=float32"),
+        (with_table(dtype="uint8"), {"dtype": "float32"}, NotConvertible, "holds uint8"),
+        (with_table(rows=0), {}, NotConvertible, "holds nothing"),
+        (with_table(dim=0), {}, NotConvertible, "holds nothing"),
+        (with_inventory(tables=()), {}, NotConvertible, "no table is recognized"),
+        (THREE_AXES, {}, NotConvertible, "'b' .* three axes"),
+        (with_slices(starts=(1, 0)), {}, CheckpointError, "row 0"),
+        (with_slices(shape=(9, 6)), {}, CheckpointError, "row 9"),
+        (of_terabytes(50), {}, NotConvertible, "13107200 checksums"),
+        (of_terabytes(50), {"segment_rows": 1 << 20}, UsageError, "at most 100000"),
+        (of_terabytes(50), {"dtype": "bfloat16"}, None, ""),
+        (of_terabytes(50), {"link": True}, None, ""),
+    ],
 )
-def test_plan_tables_as_large_as_a_manifest_can_describe_are_planned(
-    tmp_path: Path, terabytes: int, options: WriteOptions
+def test_table_that_no_bundle_can_hold_is_rejected(
+    tmp_path: Path,
+    change: Change,
+    options: dict[str, Any],
+    error: type[Exception] | None,
+    words: str,
 ) -> None:
-    assert plan_tables(*claimed(tmp_path, terabytes), tmp_path, write_options={"a": options}).tables
+    checkpoint, inventory = change(*opened(tmp_path))
+    writing = {table.name: WriteOptions(**options) for table in inventory.tables}
+    if error is None:
+        assert plan_tables(checkpoint, inventory, tmp_path, write_options=writing).tables
+        return
+    with pytest.raises(error, match=words):
+        plan_tables(checkpoint, inventory, tmp_path, write_options=writing)
 
 
-@pytest.mark.parametrize("segment_rows", [None, 1 << 30])
-def test_plan_tables_larger_than_a_manifest_can_describe_are_rejected(
-    tmp_path: Path, segment_rows: int | None
-) -> None:
-    table = claimed(tmp_path, 50)
-    with pytest.raises(NotConvertible, match=r"need 13107200 checksums, .* write smaller rows"):
-        plan_tables(*table, tmp_path, write_options={"a": WriteOptions(segment_rows)})
-
-
-def chunked(directory: Path, rows: int, chunk_rows: int) -> Opened:
+def chunked(directory: Path, rows: int = 60) -> tuple[Checkpoint, Inventory]:
     with h5py.File(directory / "a.h5", "w") as file:
-        file.create_dataset(
-            "user/embeddings", data=np.zeros((rows, 16), "f4"), chunks=(chunk_rows, 16)
-        )
+        file.create_dataset("t", data=np.zeros((rows, 16), "f4"), chunks=(8, 16))
     checkpoint = open_checkpoint(directory / "a.h5")
-    return Opened(checkpoint, recognize(checkpoint))
+    return checkpoint, recognize(checkpoint, Statements({"t": "t"}))
 
 
-def test_plan_tables_chunk_larger_than_the_budget_is_planned_with_what_it_holds(
-    tmp_path: Path,
-) -> None:
-    table = chunked(tmp_path, 1 << 21, 1 << 20)
-    plan = plan_tables(*table, tmp_path, budget_bytes=32 << 20)
-    (task,) = plan.tasks
-    assert plan.peak_memory_bytes > 3 * (64 << 20)
-    assert (task.array, task.slices) == (table.checkpoint.entries["user/embeddings"].array, ())
-
-
-def test_plan_tables_table_of_one_row_is_planned(tmp_path: Path) -> None:
-    (task,) = plan_tables(*opened(tmp_path, {"a": values(1, 1)}), tmp_path).tasks
-    assert (task.first_row, task.rows, task.dim) == (0, 1, 1)
-
-
-def test_plan_tables_wide_rows_that_are_converted_are_planned_with_their_copies(
-    tmp_path: Path,
-) -> None:
-    table = opened(tmp_path, {"a": values(2, 1 << 18)})
-    as_stored = plan_tables(*table, tmp_path)
-    converted = plan_tables(*table, tmp_path, write_options={"a": WriteOptions(dtype="bfloat16")})
-    copies = 16 * (1 << 18) * 8  # of one row, as float64
-    assert converted.peak_memory_bytes - as_stored.peak_memory_bytes == copies
-
-
-@pytest.mark.parametrize(
-    ("segment_rows", "unpacked", "segments"),
-    [
-        (None, 0, [60]),
-        (60, 0, [56, 4]),
-        (100, 0, [60]),
-        (16, 0, [16, 16, 16, 12]),
-        (24, 0, [24, 24, 12]),  # no multiple of the 16 columns of a chunk
-        (17, 1, [17, 17, 17, 9]),
-        (20, 1, [20, 20, 20]),
-        (4, 1, [4] * 15),
-    ],
-)
-def test_plan_tables_array_is_unpacked_where_segments_cut_its_chunks(
-    tmp_path: Path, segment_rows: int | None, unpacked: int, segments: list[int]
-) -> None:
-    table = chunked(tmp_path, 60, 8)
-    plan = plan_tables(*table, tmp_path, write_options={"user": WriteOptions(segment_rows)})
-    assert [task.rows for task in plan.tasks] == segments
-    assert plan.unpacked_bytes == unpacked * 60 * 64
-    assert [task.array is None for task in plan.tasks] == [bool(unpacked)] * len(segments)
-
-
-def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=count))
-
-
-def test_check_space_plan_larger_than_the_disk_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = plan_tables(*opened(tmp_path, {"a": values(4000)}), tmp_path / ".staging-1")
-    check_plan_fits(plan, tmp_path / "not" / "yet" / "there")
-    free(monkeypatch, 32_000)
-    with pytest.raises(
-        DestinationError,
-        match=r"31\.2 KiB free, the tables need 62\.5 KiB: 31\.2 KiB more; free some",
-    ):
-        check_plan_fits(plan, tmp_path)
-    segment = tmp_path / ".staging-1" / plan.tasks[0].file  # of an earlier run
-    segment.parent.mkdir(parents=True)
-    segment.write_bytes(bytes(range(1, 251)) * 128)
-    check_plan_fits(plan, tmp_path)
-
-
-def test_check_space_counts_unpacked_arrays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint, _ = chunked(tmp_path, 64, 8)
-    layout = StatedTable(key="user/embeddings", kind="sparse_core", rows=60, dim=16, cores=4)
-    inventory = recognize(checkpoint, Statements(layouts={"user": layout}))
-    plan = plan_tables(
-        checkpoint,
-        inventory,
-        tmp_path / "staged",
-        write_options={"user": WriteOptions(20)},
-        workers=2,
-    )
-    assert plan.unpacked_bytes == 64 * 64
-    free(monkeypatch, plan.bytes + plan.unpacked_bytes)
-    check_plan_fits(plan, tmp_path)
-    free(monkeypatch, plan.bytes + plan.unpacked_bytes - 1)
-    with pytest.raises(DestinationError, match="1 B more; free some"):
-        check_plan_fits(plan, tmp_path)
-
-
-MIB = 1 << 20
-BLOCKS = 2 * MIB
-CONVERTING = 14 * MIB
-
-
-def test_plan_tells_what_it_would_read_and_write(tmp_path: Path) -> None:
-    cut = [[(0, 6), (0, -1)], [(6, 4), (0, -1)]]
-    source = opened(
-        tmp_path,
-        {"a": values(10), "b": values(3), "c": values(6).astype(np.float64)},
-        boxes={"a": cut},
-    )
-    write_options = {"a": WriteOptions(4), "b": WriteOptions(link=True)}
-    plan = plan_tables(*source, tmp_path / "out", write_options=write_options, workers=2)
-    note = source.inventory.table("a").note
-    assert note.startswith("saved by TF1 in slices")
-    linked = (
-        "its rows are linked and not read: NaN and infinities are found only in rows that are "
-        "compared (all of them with --full)"
-    )
-    layout = {"layout": "plain", "stated": False, "dim": 4, "dtype": "float32"}
-    layout["trained_ids"] = None
-    copied = layout | {"linked": False}
-    assert plan.to_json() == {
-        "checkpoint": "ckpt-1",
-        "tables": {
-            "a": copied
-            | {"key": "a", "rows": 10, "bytes": 160, "slices": 2, "segments": 3, "note": note},
-            "b": layout
-            | {"key": "b", "rows": 3, "bytes": 48, "slices": 1, "segments": 1, "note": linked}
-            | {"linked": True},
-            "c": copied
-            | {"key": "c", "rows": 6, "bytes": 96, "slices": 1, "segments": 1}
-            | {"note": "its rows are converted from float64 to float32"},
-        },
-        "read_bytes": 160 + 192,
-        "written_bytes": 160 + 96,
-        "older_version": None,
-        "linked_bytes": 48,
-        "unpacked_bytes": 0,
-        "local_bytes": 160 + 96,
-        "left_out_bytes": 0,
-        "files": 3 + 1 + 1,
-        "tasks": 3 + 1,
-        "workers": 2,
-        "peak_memory_bytes": 2 * (WORKER_BYTES + BLOCKS) + CONVERTING,
-    }
-    assert plan.notes == (
-        f"table a: {note}",
-        f"table b: {linked}",
-        "table c: its rows are converted from float64 to float32",
-    )
-    assert plan.moved_bytes == 160 + 96
-    assert [len(task.slices) for task in plan.tasks] == [1, 2, 1, 1]
-
-
-def test_plan_tables_says_of_each_how_it_is_written(tmp_path: Path) -> None:
-    source = opened(tmp_path, {"a": values(4), "b": values(3).astype(np.float64)})
-    limits = ErrorLimits(max_abs=0.5)
-    plan = plan_tables(
-        *source,
-        tmp_path,
-        write_options={
-            "a": WriteOptions(dtype="int8", limits=limits),
-            "b": WriteOptions(dtype="float32"),
-        },
-    )
-    first, second = plan.tables
-    assert (first.dtype, first.options.limits, first.options.streamed) == ("int8", limits, False)
-    assert (first.bytes, first.segments, first.notes) == (4 * (4 + 4), 1, "")
-    assert [task.scales for task in plan.tasks] == ["tables/a/scales-00000-of-00001.bin", None]
-    assert (second.dtype, second.notes) == ("float32", "")  # as requested
-
-
-def table(name: str, rows: int = 3, dim: int = 2, dtype: str = "float32") -> TableSpec:
-    stored = (rows, dim)
-    return TableSpec(name, "k", rows, dim, dtype, Plain(), stored, "named", "", 1, 1, 24)
-
-
-@pytest.mark.parametrize(
-    ("spec", "options", "problem"),
-    [
-        (
-            table("a", dtype="int32"),
-            WriteOptions(),
-            "table 'a' holds int32 values; if they are an emb",
-        ),
-        (table("a", dtype="bool"), WriteOptions(dtype="float32"), "table 'a' holds bool values"),
-        (table("a b"), WriteOptions(), r"table 'a b' cannot be called so .* --table NAME=a b"),
-        (table("a", rows=0), WriteOptions(), r"table 'a' of shape \[0, 2\] holds nothing"),
-        (table("a", dim=0), WriteOptions(), r"table 'a' of shape \[3, 0\] holds nothing"),
-    ],
-)
-def test_check_exportable_rejects_what_cannot_be_in_a_bundle(
-    spec: TableSpec, options: WriteOptions, problem: str
-) -> None:
-    check_exportable(table("a", rows=1, dim=1))
-    check_exportable(table("a", dtype="int32"), WriteOptions(dtype="float32"))
-    with pytest.raises(NotConvertible, match=problem):
-        check_exportable(spec, options)
-
-
-def test_plan_tables_checks_each_before_it_is_planned(tmp_path: Path) -> None:
-    checkpoint, inventory = opened(tmp_path, {"a": values(4)})
-    renamed = replace(inventory, tables=(replace(inventory.tables[0], name="a b"),))
-    with pytest.raises(NotConvertible, match="table 'a b' cannot be called so in a bundle"):
-        plan_tables(checkpoint, renamed, tmp_path)
-
-
-def test_plan_tables_that_metadata_names_but_cannot_be_exported_are_rejected_unless_left_out(
-    tmp_path: Path,
-) -> None:
-    checkpoint, inventory = opened(tmp_path, {"a": values(4)})
-    partly = replace(inventory, rejected=(RejectedTable("b", "b", "it has three axes"),))
-    with pytest.raises(
-        NotConvertible, match=r"'b' in checkpoint ckpt-1 cannot be exp.* three axes"
-    ):
-        plan_tables(checkpoint, partly, tmp_path)
-    assert len(plan_tables(checkpoint, partly, tmp_path, tables=["a"]).tables) == 1
-
-    none = replace(inventory, tables=())
-    with pytest.raises(NotConvertible, match="no table is recognized in checkpoint ckpt-1; "):
-        plan_tables(checkpoint, none, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"crc32c": None}, "its storage keeps no checksums"),
-        ({"file": "s3://bucket/data"}, "the checkpoint is not on this machine's disks"),
-    ],
-)
-def test_plan_tables_that_cannot_be_linked_from_their_storage_are_copied(
-    tmp_path: Path, changed: dict[str, Any], reason: str
-) -> None:
-    checkpoint, inventory = opened(tmp_path, {"a": values(4)})
-    entry = checkpoint.entries["a"]
-    moved = entry._replace(slices=(entry.slices[0]._replace(**changed),))
-    checkpoint = Checkpoint(checkpoint.prefix, Listing("crc32c:00000000", {"a": moved}))
-    plan = plan_tables(
-        checkpoint, inventory, tmp_path, write_options={"a": WriteOptions(link=True)}
-    )
-    assert plan.tables[0].notes == f"it is copied, not linked: {reason}"
-    assert (len(plan.tasks), plan.linked_bytes) == (1, 0)
-
-
-def test_plan_tables_of_an_array_are_copied_from_its_chunks_and_need_all_of_them(
-    tmp_path: Path,
-) -> None:
-    checkpoint, inventory = chunked(tmp_path, 60, 8)
-    plan = plan_tables(
-        checkpoint, inventory, tmp_path, write_options={"user": WriteOptions(link=True)}
-    )
-    assert plan.tables[0].notes == "it is copied, not linked: its values lie in encoded chunks"
-    assert (len(plan.tasks), plan.tasks[0].slices, plan.sum_tasks) == (1, (), ())
-
-    entry = checkpoint.entries["user/embeddings"]
+def test_array_without_some_of_its_chunks_is_rejected(tmp_path: Path) -> None:
+    checkpoint, inventory = chunked(tmp_path)
+    entry = checkpoint.entries["t"]
     assert entry.array is not None
     lost = entry._replace(array=entry.array._replace(absent=2))
-    partly = Checkpoint(checkpoint.prefix, Listing("", {"user/embeddings": lost}))
-    with pytest.raises(CheckpointError, match="table 'user': 2 of its chunks are not stored"):
+    partly = Checkpoint(checkpoint.prefix, Listing("", {"t": lost}))
+    with pytest.raises(CheckpointError, match="2 of its chunks are not stored"):
         plan_tables(partly, inventory, tmp_path)
 
 
-def test_plan_tables_of_more_segments_than_are_written_are_rejected(
+@pytest.mark.parametrize(
+    ("options", "change", "stated", "reason"),
+    [
+        ({"boxes": {"t": [[(0, -1), (0, 2)], [(0, -1), (2, 4)]]}}, None, {}, "cut by columns"),
+        ({}, None, {"kind": "sparse_core", "rows": 8, "dim": 6, "cores": 2}, "in order"),
+        ({}, None, {"kind": "plain", "dim": 5}, "padding is cut off"),
+        ({}, with_slices(crc32c=None), {}, "no checksums"),
+        ({}, with_slices(file="s3://bucket/data"), {}, "this machine's disks"),
+    ],
+)
+def test_table_that_cannot_be_linked_is_copied_with_the_reason(
+    tmp_path: Path, options: dict[str, Any], change: Change | None, stated: Any, reason: str
+) -> None:
+    checkpoint, inventory = opened(tmp_path, **options)
+    if stated:
+        layout = StatedTable(key="t", **stated)
+        inventory = recognize(checkpoint, Statements(layouts={"t": layout}))
+    if change is not None:
+        checkpoint, inventory = change(checkpoint, inventory)
+    plan = plan_tables(checkpoint, inventory, tmp_path, write_options={"t": LINK})
+    assert (len(plan.tasks), plan.links) == (1, {})
+    assert reason in plan.to_json()["tables"]["t"]["note"]
+
+
+def test_space_that_a_plan_needs_counts_what_is_unpacked_and_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "SEGMENTS_MAX", 5)
-    source = opened(tmp_path, {"a": values(10)})
-    assert len(plan_tables(*source, tmp_path, write_options={"a": WriteOptions(2)}).tasks) == 5
-    with pytest.raises(
-        UsageError, match="'a' of 10 rows would become 10 files of 1 rows; at most 5 are written"
-    ):
-        plan_tables(*source, tmp_path, write_options={"a": WriteOptions(1)})
+    def free(count: int) -> None:
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=count))
+
+    writing = {"t": WriteOptions(20)}  # which cuts chunks of eight rows
+    plan = plan_tables(*chunked(tmp_path), tmp_path / "staged", write_options=writing)
+    needed = 2 * 60 * 64
+    free(needed)
+    check_plan_fits(plan, tmp_path / "not" / "yet" / "there")
+    free(needed - 1)
+    with pytest.raises(DestinationError, match="1 B more"):
+        check_plan_fits(plan, tmp_path)
+    begun = tmp_path / "staged" / plan.tasks[0].file
+    begun.parent.mkdir(parents=True)
+    begun.write_bytes(b"x" * 5000)
+    check_plan_fits(plan, tmp_path)
 
 
-def test_plan_tables_as_large_as_readers_of_a_manifest_take_are_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = opened(tmp_path, {"a": values(10)})
-    write_options = {"a": WriteOptions(4, dtype="int8")}  # three segments, with scales
-    monkeypatch.setattr(planning, "MANIFEST_BYTES_MAX", segments_bytes(6, 6))
-    assert len(plan_tables(*source, tmp_path, write_options=write_options).tasks) == 3
-    monkeypatch.setattr(planning, "MANIFEST_BYTES_MAX", segments_bytes(6, 6) - 1)
-    with pytest.raises(NotConvertible, match=r"6 checksums, .* of the 80 bytes .* and 6 segments"):
-        plan_tables(*source, tmp_path, write_options=write_options)
+def test_streamed_segments_need_room_for_those_of_workers_and_uploads(tmp_path: Path) -> None:
+    checkpoint, inventory = opened(tmp_path, np.zeros((100, 4), np.float32))
+    plans = [
+        plan_tables(
+            checkpoint,
+            inventory,
+            tmp_path,
+            write_options={"t": WriteOptions(5, streamed=streamed)},
+            workers=2,
+        )
+        for streamed in (False, True)
+    ]
+    assert [plan.bytes for plan in plans] == [1600, 1600]
+    assert 2 * 5 * 16 < plans[1].local_bytes < plans[0].local_bytes == 1600
 
 
-def on_cores(directory: Path, rows: int, **options: Any) -> Any:
-    """Plans a table on 4 cores, of 16 rows each."""
-    write_bundle(directory / "ckpt-1", {"t": values(64)})
-    checkpoint = open_checkpoint(directory / "ckpt-1")
-    layout = StatedTable(key="t", kind="sparse_core", rows=rows, dim=4, cores=4)
-    inventory = recognize(checkpoint, Statements(layouts={"t": layout}))
-    return plan_tables(
-        checkpoint, inventory, directory, write_options={"t": WriteOptions(**options)}
-    )
+def test_links_are_kept_and_lead_to_the_file_behind_a_symbolic_link(tmp_path: Path) -> None:
+    opened(tmp_path / "real")
+    (tmp_path / "snapshot").mkdir()
+    for file in (tmp_path / "real").iterdir():
+        (tmp_path / "snapshot" / file.name).symlink_to(file)
+    checkpoint = open_checkpoint(tmp_path / "snapshot")
+    inventory = recognize(checkpoint, Statements({"t": "t"}))
+    plan = plan_tables(checkpoint, inventory, tmp_path, write_options={"t": LINK})
+    link = tmp_path / "out" / next(iter(plan.links.values()))
+    link.parent.mkdir(parents=True)
+    link.write_text("of a run on another checkpoint")
+    for _ in range(2):
+        link_files(plan, tmp_path / "out")
+        assert not link.is_symlink()
+        assert link.samefile(next(iter(plan.links)))
 
 
 @pytest.mark.parametrize(
-    ("options", "rows"),
+    ("number", "reason"),
     [
-        ({"segment_bytes": 10 * 16}, [8] * 7 + [4]),  # whole rounds of the cores
-        ({"segment_bytes": 4 * 16}, [4] * 15),
-        ({"segment_bytes": 3 * 16}, [3] * 20),  # less than a round
-        ({"segment_rows": 10}, [10] * 6),
-        ({}, [60]),
+        (errno.EXDEV, "different filesystems"),
+        (errno.EMLINK, "as many links as the filesystem allows"),
+        (errno.EIO, os.strerror(errno.EIO)),
     ],
 )
-def test_plan_tables_on_cores_are_cut_where_a_round_of_rows_ends(
-    tmp_path: Path, options: dict[str, int], rows: list[int]
+def test_link_that_cannot_be_made_is_told_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
 ) -> None:
-    assert [task.rows for task in on_cores(tmp_path, 60, **options).tasks] == rows
+    def fail(_source: str, _link: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    plan = planned(tmp_path, LINK)
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(DestinationError, match=reason):
+        link_files(plan, tmp_path / "out")
 
 
-def test_plan_tables_reads_the_rows_of_a_variable_that_no_table_takes(tmp_path: Path) -> None:
-    plan = on_cores(tmp_path, 58)
-    (sum_task,) = plan.sum_tasks
-    assert sum_task.ranges == ((15, 16), (31, 32), (46, 48), (62, 64))
-    assert (sum_task.step, sum_task.key, sum_task.columns, sum_task.itemsize) == (
-        "rest of t 00000",
-        "t",
-        4,
-        4,
-    )
-    assert (sum_task.bytes, plan.read_bytes, plan.moved_bytes) == (6 * 16, 64 * 16, 64 * 16)
-    assert on_cores(tmp_path, 64).sum_tasks == ()
+def test_link_to_a_lost_file_or_into_another_filesystem_is_rejected(tmp_path: Path) -> None:
+    plan = planned(tmp_path, LINK)
+    elsewhere = Path("/dev/shm")
+    if elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+        elsewhere = Path("/proc")
+    open_destination(str(tmp_path / "not" / "yet"), tmp_path, tmp_path).reject_links(plan)
+    with pytest.raises(DestinationError, match="different filesystems"):
+        open_destination(str(elsewhere / "rowcast-none"), tmp_path, tmp_path).reject_links(plan)
+    for file in tmp_path.glob("*.data*"):
+        file.unlink()
+    with pytest.raises(CheckpointError, match=r"ckpt\.data.* is gone"):
+        link_files(plan, tmp_path / "out")
 
 
-def test_sum_tasks_are_cut_into_batches_and_know_the_slices_that_they_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_data_file_that_was_replaced_after_the_plan_is_not_copied(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    file = Path(plan.tasks[0].slices[0].file)
+    os.utime(file, ns=(10**9, 10**9))
+    with pytest.raises(CheckpointError, match=f"{file} changed while it was read"):
+        carry_out(plan.tasks[0])
+    assert not list(tmp_path.rglob("*.bin"))
+
+
+def test_rows_that_no_table_takes_are_read_to_complete_the_checksums(tmp_path: Path) -> None:
+    checkpoint, _ = opened(tmp_path)
+    layout = StatedTable(key="t", kind="plain", rows=4)
+    inventory = recognize(checkpoint, Statements(layouts={"t": layout}))
+    writing = {"t": WriteOptions(3)}
+    plan = plan_tables(checkpoint, inventory, tmp_path / "out", write_options=writing)
+    assert plan.read_bytes == VALUES.nbytes
+    receipts = [carry_out(task) for task in plan.all_tasks]
+    check_sources(sources_of(plan), receipts)
+    with pytest.raises(CheckpointError, match="run the export again"):
+        check_sources(sources_of(plan), receipts[:-1])
+
+
+def test_destination_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    (tmp_path / "out").write_text("a file where a directory belongs")
+    with pytest.raises(DestinationError, match="rows-00000-of-00001"):
+        carry_out(plan.tasks[0])
+
+
+NOT_WRITTEN = {
+    "directory": "/elsewhere",
+    "attempts": "/elsewhere",
+    "block_bytes": 1,
+    "older": "/older",
+    "older_scales": "/older",
+}
+"""Fields of a task that change no byte of its segment."""
+WRITTEN: dict[str, Any] = {
+    "table": "u",
+    "dim": 5,
+    "key": "u",
+    "dtype": "float16",
+    "first_row": 1,
+    "rows": 9,
+    "layout": Mod((0, 5)),
+    "stored": (11, 6),
+    "written_dtype": "int8",
+    "file": "other.bin",
+    "scales": "scales.bin",
+    "offset": 0,
+    "value_dtype": "float32",
+}
+OF_SLICES: dict[str, Any] = {
+    "file": "/a/other",
+    "offset": 9,
+    "bytes": 200,
+    "crc32c": 8,
+    "starts": (1, 0),
+    "shape": (9, 6),
+}
+
+
+def test_finished_task_counts_unless_a_field_changed_that_decides_its_bytes(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(planning, "SUM_TASK_BYTES", 5 * 16)
-    parts = [[(0, 12), (0, -1)], [(12, 5), (0, -1)], [(17, 5), (0, -1)]]
-    checkpoint, _ = opened(tmp_path, {"a": values(22)}, boxes={"a": parts})
-    tasks = plan_sums(checkpoint.entries["a"], [(0, 3), (10, 22)], 64)
-    assert [task.ranges for task in tasks] == [((0, 3), (10, 12)), ((12, 17),), ((17, 22),)]
-    assert [[part.starts[0] for part in task.slices] for task in tasks] == [[0], [12], [17]]
-    assert [task.step for task in tasks] == [f"rest of a {number:05d}" for number in range(3)]
-    assert {task.block_bytes for task in tasks} == {32}
+    (task,) = planned(tmp_path).tasks
+    key = task_key(task).digest()
+    assert {*NOT_WRITTEN, *WRITTEN, "slices", "array"} == {
+        field.name for field in fields(TableTask)
+    }
+    for name, value in NOT_WRITTEN.items():
+        assert task_key(replace(task, **{name: value})).digest() == key, name
+    for name, value in WRITTEN.items():
+        assert task_key(replace(task, **{name: value})).digest() != key, name
+    (part,) = task.slices
+    moved = part._replace(file=f"/moved/{Path(part.file).name}", stamp=None, crc32=9)
+    assert task_key(replace(task, slices=(moved,))).digest() == key
+    for name, value in OF_SLICES.items():
+        changed = replace(task, slices=(part._replace(**{name: value}),))
+        assert task_key(changed).digest() != key, name
 
-    monkeypatch.setattr(planning, "SUM_TASK_BYTES", 1)
-    assert len(plan_sums(checkpoint.entries["a"], [(0, 3)], 64)) == 3  # a row each
+
+def test_task_of_a_storage_without_checksums_is_current_if_it_reads_the_same(
+    tmp_path: Path,
+) -> None:
+    def tasks() -> tuple[TableTask, ...]:
+        checkpoint = open_checkpoint(tmp_path / "dump")
+        writing = {"t": WriteOptions(5)}
+        return plan_tables(
+            checkpoint, recognize(checkpoint), tmp_path / "out", write_options=writing
+        ).tasks
+
+    sok_dump(tmp_path / "dump", "t", np.arange(10), VALUES)
+    receipts = [carry_out(task) for task in tasks()]
+    (path,) = (tmp_path / "dump").glob("*-weight")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    current = [is_current(task, receipt) for task, receipt in zip(tasks(), receipts, strict=True)]
+    assert current == [True, False]
+
+
+def test_task_that_fills_a_part_of_a_file_is_current_if_its_part_is_whole(tmp_path: Path) -> None:
+    task = replace(planned(tmp_path).tasks[0], file="all.bin", offset=5)
+    shared = tmp_path / "out" / "all.bin"
+    shared.parent.mkdir()
+    shared.write_bytes(bytes(8 + VALUES.nbytes))
+    receipt = carry_out(task)
+    written = bytes(5) + VALUES.tobytes() + bytes(3)
+    assert shared.read_bytes() == written
+    for position, current in ((0, True), (5, False), (len(written) - 1, True)):
+        content = bytearray(written)
+        content[position] ^= 1
+        shared.write_bytes(content)
+        assert is_current(task, receipt) is current
+
+
+PROBE = """
+import json, pathlib, sys
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.inventory.recognition import recognize
+from export.tables.plan import plan_tables
+from export.tables.segments import carry_out, manifest_table
+from export.verify.table_rows import verify_tables
+
+def peak():  # of this program alone: getrusage would return the peak of the parent, if larger
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) << 10
+
+source, out = map(pathlib.Path, sys.argv[1:])
+checkpoint = open_checkpoint(source)
+plan = plan_tables(checkpoint, recognize(checkpoint, {"t": "t"}), out)
+receipts = [carry_out(task) for task in (*plan.unpacked, *plan.tasks)]
+copied = peak()
+verify_tables(checkpoint, out, {"t": manifest_table(plan.tables[0], receipts)})
+assert "tensorflow" not in sys.modules
+print(json.dumps({"copied": copied, "all": peak(), "planned": plan.peak_memory_bytes}))
+"""
+CHUNK_BYTES = 48 << 20
+LARGE = np.random.default_rng(0).random((4 * CHUNK_BYTES // 512, 128), np.float32)
+
+
+def write_hdf5(directory: Path) -> Path:
+    with h5py.File(directory / "m.weights.h5", "w") as file:
+        chunks = (len(LARGE) // 4, 128)
+        file.create_dataset("t", data=LARGE, chunks=chunks, compression="lzf")
+    return directory / "m.weights.h5"
+
+
+def write_orbax(directory: Path) -> Path:
+    write_item(directory / "item", {"t": LARGE}, chunk_rows=len(LARGE) // 4)
+    return directory / "item"
+
+
+def write_slices(directory: Path) -> Path:
+    write_bundle(directory / "ckpt", {"t": LARGE})
+    return directory / "ckpt"
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [write_slices, write_orbax, write_hdf5])
+def test_copy_holds_at_most_400_mib_and_one_chunk(
+    tmp_path: Path, write: Callable[[Path], Path]
+) -> None:
+    command = [sys.executable, "-c", PROBE, str(write(tmp_path)), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=300)
+    page = json.loads(done.stdout)
+    assert page["copied"] <= page["planned"]
+    assert page["all"] <= (400 << 20) + CHUNK_BYTES
