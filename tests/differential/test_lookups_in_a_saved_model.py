@@ -90,7 +90,7 @@ def joined(inputs: int) -> manifest.JoinedIds:
 
 
 def crossed(*padding: int | None) -> manifest.CrossedIds:
-    keys = tuple(CrossKey(dtype="int64", role="context", padding=each) for each in padding)
+    keys = tuple(CrossKey(dtype="int64", role="context", padding=number) for number in padding)
     return manifest.CrossedIds(buckets=ROWS, keys=keys)
 
 
@@ -190,7 +190,7 @@ def requests(lookup: Lookup, names: tuple[str, ...], seed: int) -> Requests:
 
 
 def tower(name: str, *features: str, shape: tuple[int, ...] = (2,)) -> TracedTower:
-    """Returns a tower that gives what it is given, all of its features together."""
+    """Returns a tower that gives what it is activations, all of its features together."""
 
     def call(activations: Mapping[str, Any]) -> dict[str, Any]:
         return {"score": tf.add_n([activations[feature] for feature in features])}
@@ -289,10 +289,10 @@ def test_bags_that_a_tower_takes_itself_are_lengths_values_and_weights(kind: str
         ),
     }
 
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        ids = tf.cast(given["ids"], tf.float32)
-        count = tf.cast(given["count"], tf.float32)
-        return {"score": tf.concat([count[:, None], ids, given["shares"]], 1)}
+    def call(activations: Mapping[str, Any]) -> dict[str, Any]:
+        ids = tf.cast(activations["ids"], tf.float32)
+        count = tf.cast(activations["count"], tf.float32)
+        return {"score": tf.concat([count[:, None], ids, activations["shares"]], 1)}
 
     traced = tower_of(
         trace(
@@ -313,7 +313,8 @@ def test_bags_that_a_tower_takes_itself_are_lengths_values_and_weights(kind: str
 
     def called(user: Any, weight: Any) -> Any:
         if kind == "sparse":
-            user, weight = user.to_sparse(), weight.to_sparse()
+            user = user.to_sparse()
+            weight = weight.to_sparse()
         return graph.signatures["tower"](user=user, weight=weight)["score"].numpy().tolist()
 
     assert called(bags, weights) == [
@@ -387,8 +388,8 @@ def test_ids_that_would_be_sent_in_two_types_are_rejected() -> None:
     names = {"file": "names.txt", "dtype": "string"}
     rule = {"ids": {"kind": "vocabulary", "vocabulary": "names"}}
 
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"score": given["user"] + tf.cast(given["again"], tf.float32)[:, None]}
+    def call(activations: Mapping[str, Any]) -> dict[str, Any]:
+        return {"score": activations["user"] + tf.cast(activations["again"], tf.float32)[:, None]}
 
     traced = tower_of(trace(call, user=numbers(2), again=tf.TensorSpec([None], tf.int64)))
     original: Any = None

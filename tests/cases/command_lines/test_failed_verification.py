@@ -72,8 +72,8 @@ def test_file_that_is_damaged_between_steps_is_found(
 def test_damaged_bundle_and_that_of_another_checkpoint_are_found(
     command: Command, undisturbed: Path, tmp_path: Path
 ) -> None:
-    other = save_small_recipe(tmp_path / "other", seed=6)["checkpoint"]["path"]
-    assert command("verify", undisturbed, "--checkpoint", other).code == 5
+    checkpoint = save_small_recipe(tmp_path / "other", seed=6)["checkpoint"]["path"]
+    assert command("verify", undisturbed, "--checkpoint", checkpoint).code == 5
     bundle = shutil.copytree(undisturbed, tmp_path / "bundle")
     content = bytearray((bundle / TOWER).read_bytes())
     content[100] ^= 0x10

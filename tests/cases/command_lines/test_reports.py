@@ -322,18 +322,18 @@ print("result")
 
 
 @pytest.mark.parametrize(
-    ("error", "shown"),
+    ("error", "lines_shown"),
     [
         ("pass", ["model code says"]),
         ("raise ExportError('rejection')", ["model code says", "ExportError: rejection"]),
         ("raise KeyError('bug')", ["native warning", "model code says", "KeyError: 'bug'"]),
     ],
 )
-def test_native_lines_are_shown_with_a_bug_alone(error: str, shown: list[str]) -> None:
+def test_native_lines_are_shown_with_a_bug_alone(error: str, lines_shown: list[str]) -> None:
     program = NATIVE.replace("ERROR", error)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stdout == ("result\n" if error == "pass" else "")
-    assert all(line in done.stderr for line in shown)
-    assert ("native warning" in done.stderr) == ("native warning" in shown)
+    assert all(line in done.stderr for line in lines_shown)
+    assert ("native warning" in done.stderr) == ("native warning" in lines_shown)

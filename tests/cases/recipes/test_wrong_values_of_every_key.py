@@ -64,7 +64,7 @@ def alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
     parts = schema.get("anyOf", schema.get("oneOf"))
     if parts is None:
         return [schema]
-    return [each for part in parts for each in alternatives(part)]
+    return [choice for part in parts for choice in alternatives(part)]
 
 
 def mistakes(path: str, schema: dict[str, Any], required: bool) -> Iterator[Wrong]:
@@ -74,8 +74,8 @@ def mistakes(path: str, schema: dict[str, Any], required: bool) -> Iterator[Wron
         yield Wrong(path, None, path)
     if all(TYPED & choice.keys() for choice in choices):
         yield Wrong(path, DATE, path)
-    only, *others = choices
-    if others:
+    only, *further = choices
+    if further:
         return
     if "minimum" in only or "exclusiveMinimum" in only:
         below = only.get("exclusiveMinimum", only.get("minimum", 0) - 1)
@@ -110,7 +110,9 @@ def rules() -> Iterator[Wrong]:
         valid = {"kind": kind, **keys}
         yield Wrong(key, toml(valid | {"unheard_of": 1}), f"unknown key '{key}.{kind}.unheard_of'")
         for name in keys:
-            rest = {other: value for other, value in valid.items() if other != name}
+            rest = {
+                key_beside: stated for key_beside, stated in valid.items() if key_beside != name
+            }
             yield Wrong(key, toml(rest), f"{key}.{kind}.{name}")
             dated = toml(rest)[:-1] + f", {name} = {DATE}}}"
             yield Wrong(key, dated, f"{key}.{kind}.{name}")
@@ -127,7 +129,7 @@ def with_value(recipe: Recipe, key: str, value: str | None) -> str:
 WRONG = [*sections("", SCHEMA), *rules()]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=[f"{each.key}={each.value}" for each in WRONG])
+@pytest.mark.parametrize("wrong", WRONG, ids=[f"{wrong.key}={wrong.value}" for wrong in WRONG])
 def test_check_names_the_key_of_a_wrong_value(
     command: Command, tmp_path: Path, wrong: Wrong
 ) -> None:

@@ -1,7 +1,11 @@
+"""A corpus in any format, cut into any files and read in any batches, is stored as a client would
+send its values; and what is read of single rows again are the cells of its files.
+"""
+
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,213 +13,315 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
-from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature
-from export.corpora import files as corpus_files
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, IdentityIds
+from export.corpora.candidates import notes_of_lengths
 from export.corpora.files import locate_corpus, read_rows
 from export.errors import UsageError
+from export.graphs.loading import load_tensorflow
 from export.recipe.schema import CorpusSection
-from tests.id_graphs import hash_ids
-from tests.units.export.corpora.example_files import write_examples
-from tests.units.export.corpora.written import contents
+from tests.id_graphs import bucket_ids, cast_ids, hash_ids
+from tests.units.export.corpora.written import contents, write
+
+Row = dict[str, Any]
+Rows = Sequence[Row]
+
+
+def embedded(kind: str, ids: Any = None, **more: Any) -> EmbeddedFeature:
+    of_kind: Row = {"bag": {"combiner": "sum"}, "sequence": {"length": 4}}.get(kind, {})
+    entry = {"kind": kind, "table": "t", "role": "candidate", "ids": ids or IdentityIds()}
+    return EmbeddedFeature.model_validate(entry | of_kind | more)
+
 
 FEATURES: dict[str, Feature] = {
-    "item": EmbeddedFeature(kind="single", table="t", role="candidate"),
-    "tags": EmbeddedFeature(
-        kind="bag",
-        table="t",
-        role="candidate",
-        combiner="sum",
-        ids=hash_ids(10),
-        default=None,
-    ),
-    "studio": EmbeddedFeature(
-        kind="single", table="t", role="candidate", ids=hash_ids(10), default="none"
-    ),
+    "item": embedded("single"),
+    "decade": embedded("single", bucket_ids((1990.0, 2000.0)), default=1.0),
+    "hour": embedded("single", cast_ids("float32", "int64", "Floor"), default=1.0),
+    "word": embedded("single", hash_ids(10, "string")),
+    "studio": embedded("single", hash_ids(10), default="none"),
+    "tags": embedded("bag", hash_ids(10), default=None),
+    "cast": embedded("sequence"),
     "year": DenseFeature(kind="dense", role="candidate", default=1.0),
+    "rated": DenseFeature(kind="dense", role="candidate", dtype="int64", default=7),
     "place": DenseFeature(kind="dense", role="candidate", shape=(2,)),
 }
-COLUMNS = {"item": "id", "tags": "tags", "studio": "studio", "year": "year", "place": "place"}
-ATTRIBUTES = ("title", "tags", "year")
-ROWS: list[dict[str, Any]] = [
+COLUMNS = {
+    "item": "id",
+    "word": "id",
+    "decade": "year",
+    "hour": "year",
+    "studio": "studio",
+    "tags": "tags",
+    "cast": "cast",
+    "year": "year",
+    "rated": "rated",
+    "place": "place",
+}
+ATTRIBUTES = ("title", "tags", "year", "rated")
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="|\r\n\0"), min_size=1, max_size=6)
+# An integer, or a number that looks like one, would be an integer in CSV.
+WORDS = TEXTS.map(lambda text: f"w{text}")
+YEARS = st.integers(0, 400).map(lambda number: 1900.5 + number)
+SHORT = st.integers(-(1 << 40), 1 << 40)
+
+
+def optional(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(values, max_size=1)
+
+
+ROW = st.fixed_dictionaries(
     {
-        "id": [50 - row],
-        "tags": [f"t{row}", "x"] if row != 7 else ["y", "z"],
-        "studio": [] if row == 3 else [f"s{row % 4}"],
-        "year": [] if row in (2, 5) else [1990.0 + row / 2],
-        "place": [row + 0.25, -1.0],
-        "title": [f"Zoë {row}"],
+        "title": WORDS.map(lambda text: [text]),
+        "studio": optional(WORDS),
+        "tags": st.lists(WORDS, max_size=3),
+        "cast": st.lists(SHORT, max_size=4),
+        "year": optional(YEARS),
+        "rated": optional(SHORT),
+        "place": st.tuples(YEARS, YEARS).map(list),
     }
-    for row in range(12)
-]
+)
+SCALARS = ("id", "title", "studio", "year", "rated")
+LISTS = ("tags", "place", "cast")
 
 
-def _part(**changes: Any) -> CorpusSection:
-    return CorpusSection(
-        **({"file": "parts", "id": "id", "features": COLUMNS, "attributes": ATTRIBUTES} | changes)
-    )
+@st.composite
+def corpora(draw: st.DrawFn) -> list[Row]:
+    """Draws rows; each column has a value somewhere, which gives it a type."""
+    ids = draw(st.sets(SHORT, min_size=2, max_size=12))
+    rows = [{"id": [key], **draw(ROW)} for key in ids]
+    rows[0] |= {"studio": ["w"], "tags": ["w"], "cast": [1], "year": [1990.5], "rated": [1]}
+    return rows
 
 
-def _parquet(rows: list[dict[str, Any]], path: Path) -> None:
+def _parquet(rows: Rows, path: Path) -> None:
     single = {
         name: [row[name][0] if row[name] else None for row in rows]
-        for name in ("id", "studio", "year", "title")
+        for name in SCALARS
+        if name in rows[0]
     }
-    lists = {name: [row[name] for row in rows] for name in ("tags", "place")}
-    pq.write_table(pa.table(single | lists), path, row_group_size=3)
+    lists = {name: [row[name] for row in rows] for name in LISTS if name in rows[0]}
+    types = {"id": pa.int64(), "rated": pa.int64(), "year": pa.float64()}
+    types |= {"tags": pa.list_(pa.string()), "cast": pa.list_(pa.int64())}
+    columns = {
+        name: pa.array(values, types.get(name)) for name, values in {**single, **lists}.items()
+    }
+    for name in ("title", "studio"):
+        columns[name] = columns[name].cast(pa.string()).dictionary_encode()
+    pq.write_table(pa.table(columns), path, row_group_size=3)
 
 
-def _csv(rows: list[dict[str, Any]], path: Path, zipped: bool = False) -> None:
-    names = ("title", "id", "tags", "studio", "year", "place")
+def _csv(rows: Rows, path: Path) -> None:
+    names = [name for name in (*SCALARS, *LISTS) if name in rows[0]]
     lines = [",".join(names)]
-    lines += [",".join("|".join(map(str, row[name])) for name in names) for row in rows]
+    for row in rows:
+        cells = ["|".join(map(str, row[name])) for name in names]
+        lines.append(",".join('"' + cell.replace('"', '""') + '"' for cell in cells))
     data = ("\n".join(lines) + "\n").encode()
-    path.write_bytes(gzip.compress(data) if zipped else data)
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
-WRITERS: dict[str, Callable[..., Any]] = {
+def _tfrecord(rows: Rows, path: Path) -> None:
+    """Writes one Example for each row, as TensorFlow does."""
+    tf = load_tensorflow()
+    compression = "GZIP" if path.suffix == ".gz" else ""
+    with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression)) as writer:
+        for row in rows:
+            lists = {}
+            for name, values in row.items():
+                first = values[0] if values else b""
+                if isinstance(first, int):
+                    lists[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+                elif isinstance(first, float):
+                    lists[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+                else:
+                    data = [text if isinstance(text, bytes) else text.encode() for text in values]
+                    lists[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=data))
+            example = tf.train.Example(features=tf.train.Features(feature=lists))
+            writer.write(example.SerializeToString())
+
+
+WRITERS: dict[str, Callable[[Rows, Path], None]] = {
     "parquet": _parquet,
     "csv": _csv,
-    "tfrecord": lambda rows, path, zipped=False: write_examples(path, rows, zipped),
+    "tfrecord": _tfrecord,
 }
+KINDS = ("parquet", "csv", "csv.gz", "tfrecord", "tfrecord.gz")
 
 
-def _packed(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {name: [value for row in rows for value in row[name]] for name in ROWS[0]}
+def packed(rows: Rows) -> Row:
+    """Returns the rows as one record that holds all of them."""
+    return {name: [value for row in rows for value in row[name]] for name in rows[0]}
 
 
-def _expected() -> dict[str, Any]:
-    return {
-        "ids": [row["id"][0] for row in ROWS],
-        "title": [row["title"][0] for row in ROWS],
-        "tags": [row["tags"] for row in ROWS],
-        "year": [row["year"][0] if row["year"] else None for row in ROWS],
-        "feature item": [row["id"] for row in ROWS],
-        **{
-            f"feature {name}": [row[name] for row in ROWS]
-            for name in ("tags", "studio", "year", "place")
-        },
-    }
+def expected(rows: Rows) -> dict[str, Any]:
+    def first(name: str) -> list[Any]:
+        return [row[name][0] if row[name] else None for row in rows]
+
+    stored = {f"feature {name}": [row[column] for row in rows] for name, column in COLUMNS.items()}
+    stored["feature word"] = [[str(row["id"][0])] for row in rows]
+    attributes = {name: first(name) for name in ("title", "year", "rated")}
+    return {"ids": first("id"), "tags": [row["tags"] for row in rows], **attributes, **stored}
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz", "tfrecord", "tfrecord.gz"])
-def test_write_store_of_part_files_holds_all_in_the_order_of_names(
-    tmp_path: Path, kind: str
+def section(**changes: Any) -> CorpusSection:
+    entry = {"file": "parts", "id": "id", "features": COLUMNS, "attributes": ATTRIBUTES}
+    return CorpusSection(**(entry | changes))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "prebatched"])
+@settings(max_examples=15, phases=[Phase.generate])
+@given(rows=corpora(), data=st.data())
+def test_corpus_of_any_format_holds_what_a_client_would_send(
+    kind: str, rows: list[Row], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    (tmp_path / "parts").mkdir()
-    (tmp_path / "parts" / "_SUCCESS").write_text("")
-    for number, first in enumerate(range(0, len(ROWS), 5)):
-        name = kind.removesuffix(".gz")
-        zipped = [True] if kind.endswith(".gz") else []
-        WRITERS[name](ROWS[first : first + 5], tmp_path / f"parts/part-{number}.{kind}", *zipped)
+    directory = tmp_path_factory.mktemp("corpus")
+    (directory / "parts").mkdir()
+    (directory / "parts/_SUCCESS").write_text("")
+    size = data.draw(st.integers(1, len(rows)))
+    is_packed = kind == "prebatched"
+    if is_packed:
+        # All rows have as many values as the others.
+        full = {"studio": ["w"], "tags": ["a", "b"], "cast": [1, 2], "year": [1990.5], "rated": [1]}
+        rows = [row | full for row in rows]
+    suffix = "tfrecord" if is_packed else kind
+    for number, start in enumerate(range(0, len(rows), size)):
+        members = rows[start : start + size]
+        path = directory / f"parts/part-{number:02}.{suffix}"
+        WRITERS[suffix.removesuffix(".gz")]([packed(members)] if is_packed else members, path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "export.corpora.files._READ_BYTES", data.draw(st.sampled_from([1 << 10, 1 << 20]))
+        )
+        patch.setattr("export.corpora.files._BATCH_ROWS", data.draw(st.sampled_from([1, 2, 1000])))
+        patch.setattr(
+            "export.corpora.tfrecords.BATCH_CANDIDATES", data.draw(st.sampled_from([1, 3, 1000]))
+        )
+        part = section(prebatched=is_packed)
+        assert contents(directory, part, FEATURES) == expected(rows)
 
-    assert contents(tmp_path, _part(), FEATURES) == _expected()
+        wanted = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1)))
+        files = locate_corpus(directory, "items", part)
+        read = read_rows(files, "items", part, np.array(wanted), ["id", "title"])
+    for row, cells in zip(wanted, read, strict=True):
+        as_lists = {
+            name: value if isinstance(value, list) else [value] for name, value in cells.items()
+        }
+        assert [str(as_lists["id"][0]), *as_lists["title"]] == [
+            str(rows[row]["id"][0]),
+            *rows[row]["title"],
+        ]
 
 
-def test_write_store_of_prebatched_records_holds_each(tmp_path: Path) -> None:
-    full = [row for position, row in enumerate(ROWS) if position not in (2, 3, 5)]
-    write_examples(
-        tmp_path / "b.tfrecord", [_packed(full[:4]), _packed(full[4:5]), _packed(full[5:])]
-    )
+def read_columns(directory: Path, columns: dict[str, Any], **part: Any) -> dict[str, Any]:
+    pq.write_table(pa.table(columns), directory / "a.parquet")
+    return contents(directory, CorpusSection(file="a.parquet", id="id", **part), FEATURES)
 
-    actual = contents(tmp_path, _part(file="b.tfrecord", prebatched=True), FEATURES)
 
-    full_rows = [position for position in range(len(ROWS)) if position not in (2, 3, 5)]
-    assert actual == {
-        key: [values[position] for position in full_rows] for key, values in _expected().items()
+def test_columns_of_other_types_than_a_feature_become_what_it_takes(tmp_path: Path) -> None:
+    columns = {
+        "id": pa.array([5, 6], pa.uint32()),
+        "tags": pa.array([["a", "b"], None]),
+        "cast": pa.array([[1], [2, 3]], pa.large_list(pa.int32())),
+        "place": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
+        "year": pa.array([(1 << 53) + 1, 1 << 62]),
+        "rated": pa.array([None, 4], pa.int8()),
     }
+    features = {name: name for name in columns if name != "id"}
+    assert read_columns(tmp_path, columns, features=features) == {
+        "ids": [5, 6],
+        "feature tags": [["a", "b"], []],
+        "feature cast": [[1], [2, 3]],
+        "feature place": [[1, 2], [3, 4]],
+        "feature year": [[float(1 << 53)], [float(1 << 62)]],
+        "feature rated": [[], [4]],
+    }
+    assert read_columns(tmp_path, {"id": ["12", "tt02"]}) == {"ids": ["12", "tt02"]}
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "tfrecord", "prebatched"])
-def test_read_rows_of_several_files_gives_the_cells_of_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+@pytest.mark.parametrize("read_bytes", [24, 1 << 20])
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["1", "", "-7"], [1, None, -7]),
+        (["1", "2.5", ""], [1.0, 2.5, None]),
+        (["1", "9223372036854775808"], [1.0, 9223372036854775808.0]),
+        (["1", "2e3", ".5"], [1.0, 2000.0, 0.5]),
+        (["1", "x", "2.5"], ["1", "x", "2.5"]),
+        (["01", "2"], [1.0, 2.0]),
+        (["", ""], [None, None]),
+    ],
+)
+def test_attribute_of_csv_has_the_narrowest_type_that_holds_all_of_its_cells(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cells: list[str],
+    values: list[Any],
+    read_bytes: int,
 ) -> None:
-    monkeypatch.setattr(corpus_files, "_BATCH_ROWS", 2)  # some hold no wanted row
-    rows = [row | {"studio": ["s"], "year": [1.5]} for row in ROWS]
-    suffix = kind.replace("prebatched", "tfrecord")
-    (tmp_path / "parts").mkdir()
-    for number, members in enumerate((rows[:5], rows[5:])):
-        packed = [_packed(members[:2]), _packed(members[2:])] if kind == "prebatched" else members
-        WRITERS[suffix](packed, tmp_path / f"parts/{number}.{suffix}")
-    part = _part(prebatched=kind == "prebatched")
-
-    actual = read_rows(
-        locate_corpus(tmp_path, "items", part),
-        "items",
-        part,
-        np.array([0, 4, 5, 11]),
-        ["id", "title"],
-    )
-
-    cells = [(50 - row, f"Zoë {row}") for row in (0, 4, 5, 11)]
-    expected = {"csv": [(str(item), title) for item, title in cells], "parquet": cells}
-    assert [tuple(row.values()) for row in actual] == expected.get(
-        suffix, [([item], [title]) for item, title in cells]
-    )
+    monkeypatch.setattr("export.corpora.files._READ_BYTES", read_bytes)
+    rows = "".join(f"{row},{cell}\n" for row, cell in enumerate(cells))
+    (tmp_path / "a.csv").write_text("id,note\n" + rows)
+    part = CorpusSection(file="a.csv", id="id", attributes=("note",))
+    stored = contents(tmp_path, part, {})["note"]
+    assert [(type(value), value) for value in stored] == [(type(value), value) for value in values]
 
 
-def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -> None:
-    for name in ("a/part-1", "a/part-0", "b.csv.gz", "b.tfrecords", "c[1].csv", "d/e/f/part-2"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x")
-
-    def files_of(**changes: Any) -> list[tuple[str, str, bool]]:
-        located = locate_corpus(tmp_path, "items", _part(**changes))
-        return [(file.path.name, file.format, file.gzip) for file in located]
-
-    assert files_of(file="a/part-*", format="csv") == [
-        ("part-0", "csv", False),
-        ("part-1", "csv", False),
-    ]
-    assert files_of(file=("b.tfrecords", "b.csv.gz")) == [
-        ("b.tfrecords", "tfrecord", False),
-        ("b.csv.gz", "csv", True),
-    ]
-    assert files_of(file="**/part-1", format="tfrecord", compression="gzip") == [
-        ("part-1", "tfrecord", True)
-    ]
-    assert [name for name, *_ in files_of(file="**/part-*", format="csv")] == [
-        "part-0",
-        "part-1",
-        "part-2",
-    ]
-    assert files_of(file="b.csv.gz", compression="none") == [("b.csv.gz", "csv", False)]
-    assert files_of(file="c[1].csv") == [("c[1].csv", "csv", False)]
+def test_lists_are_padded_cut_or_left_to_the_default_as_stated(tmp_path: Path) -> None:
+    lengths = {"values": 3, "pad": 9, "pad_side": "start", "keep": "last"}
+    features: dict[str, Feature] = {
+        "newest": embedded("sequence", length=3, input_length=lengths),
+        "either": embedded("sequence", length=2, input_length={"values": 2}, default=[7, 8]),
+    }
+    rows = ["1,1|2|3,3|4", "2,1|2|3|4,", "3,5,1|2", "4,,", "5,4|3|2|1,"]
+    (tmp_path / "a.csv").write_text("\n".join(["id,newest,either", *rows]))
+    part = CorpusSection(file="a.csv", id="id", features={"newest": "newest", "either": "either"})
+    stored = contents(tmp_path, part, features)
+    assert stored["feature newest"] == [[1, 2, 3], [2, 3, 4], [9, 9, 5], [9, 9, 9], [3, 2, 1]]
+    assert stored["feature either"] == [[3, 4], [7, 8], [1, 2], [7, 8], [7, 8]]
+    corpus = write(tmp_path / "counted", part, features, tmp_path)
+    assert (corpus.cut, corpus.padded) == ({"newest": 2}, {"newest": 2})
+    assert len(notes_of_lengths("corpora.movies", corpus)) == 2
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "files"),
     [
-        ({"file": "gone.csv"}, "corpora.items.file: "),
         (
-            {"file": "gone-*.csv"},
-            "gone-*.csv does not exist, or is a directory or pattern without files",
-        ),
-        ({"file": "empty"}, "empty does not exist, or is a directory"),
-        ({"file": ("a.csv", "*.csv")}, "a.csv twice"),
-        (
-            {"file": "data"},
-            "data is neither a .csv nor a .parquet file nor a .tfrecord; set corpora.items.format",
+            {"file": "a/part-*", "format": "csv"},
+            [("part-0", "csv", False), ("part-1", "csv", False)],
         ),
         (
-            {"file": "a.csv", "prebatched": True},
-            "corpora.items.prebatched is of TFRecord files; a.csv is csv",
+            {"file": ("b.tfrecords", "b.csv.gz")},
+            [("b.tfrecords", "tfrecord", False), ("b.csv.gz", "csv", True)],
         ),
         (
-            {"file": "a.parquet", "compression": "gzip"},
-            "a.parquet is Parquet, which compresses by itself",
+            {"file": "**/part-1", "format": "tfrecord", "compression": "gzip"},
+            [("part-1", "tfrecord", True)],
         ),
+        ({"file": "b.csv.gz", "compression": "none"}, [("b.csv.gz", "csv", False)]),
+        ({"file": "c[1].csv"}, [("c[1].csv", "csv", False)]),
+        ({"file": "gone-*.csv"}, "gone-*.csv"),
+        ({"file": "empty"}, "empty"),
+        ({"file": ("c[1].csv", "c*.csv")}, "twice"),
+        ({"file": "data"}, "corpora.items.format"),
+        ({"file": "b.csv.gz", "prebatched": True}, "corpora.items.prebatched"),
+        ({"file": "a.parquet", "compression": "gzip"}, "compresses by itself"),
     ],
 )
-def test_locate_corpus_of_an_invalid_entry_is_a_usage_error(
-    tmp_path: Path, changes: dict[str, Any], message: str
+def test_files_of_a_corpus_are_found_by_paths_patterns_and_formats(
+    tmp_path: Path, changes: Row, files: str | list[tuple[str, str, bool]]
 ) -> None:
     (tmp_path / "empty").mkdir()
-    for name in ("a.csv", "data", "a.parquet"):
+    names = ("a/part-1", "a/part-0", "b.csv.gz", "b.tfrecords", "c[1].csv", "data", "a.parquet")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-
-    with pytest.raises(UsageError) as rejection:
-        locate_corpus(tmp_path, "items", _part(**changes))
-
-    assert message in str(rejection.value)
+    if isinstance(files, str):
+        with pytest.raises(UsageError) as rejection:
+            locate_corpus(tmp_path, "items", section(**changes))
+        assert files in str(rejection.value)
+        return
+    located = locate_corpus(tmp_path, "items", section(**changes))
+    assert [(file.path.name, file.format, file.gzip) for file in located] == files

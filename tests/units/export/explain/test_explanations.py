@@ -43,7 +43,7 @@ def text_of(page: Manifest) -> str:
     ("changes", "words"),
     [
         ({}, "single; fingerprint64(the id) mod 1000; unknown: zeros"),
-        ({"default": 0}, "may be left out"),
+        ({"default": 0}, "may be start out"),
         ({"kind": "bag", "combiner": "sqrtn"}, "bag, sqrtn"),
         ({"kind": "bag", "combiner": "sum", "weighted": True, "empty_row": 3}, "weighted, row 3"),
         ({"kind": "bag", "combiner": "mean", "max_norm": 0.5}, "rows clipped to 0.5"),
@@ -54,7 +54,7 @@ def text_of(page: Manifest) -> str:
         ({"ids": manifest.IdentityIds()}, "the id is the row"),
         ({"ids": manifest.IdentityIds(), "from_end": True}, "below 0 from the end"),
         ({"ids": manifest.KeyedIds(keys="t0")}, "key of table t0"),
-        ({"ids": CROSS, "inputs": ("left", "right")}, "cross of left and right mod 50"),
+        ({"ids": CROSS, "inputs": ("start", "right")}, "cross of start and right mod 50"),
         ({"ids": vocabulary_ids("words")}, "position of the id in words, else -1"),
         ({"ids": hash_ids(9, first_row=1)}, "(fingerprint64(the id) mod 9) + 1"),
         ({"ids": hash_ids(9, key=(1, 2))}, "siphash(the id) mod 9"),
@@ -188,8 +188,8 @@ def test_page_and_image_hold_everything_escape_names_and_load_nothing(
 
 
 def frame(rect: ElementTree.Element) -> tuple[float, float, float, float]:
-    left, top, width, height = (float(rect.attrib[key]) for key in ("x", "y", "width", "height"))
-    return left, top, left + width, top + height
+    start, top, width, height = (float(rect.attrib[key]) for key in ("x", "y", "width", "height"))
+    return start, top, start + width, top + height
 
 
 @pytest.mark.parametrize(("features", "tables"), SIZES)
@@ -204,23 +204,25 @@ def test_boxes_of_the_picture_lie_apart_hold_their_texts_and_are_joined_by_lines
         if rect is None or not group.attrib["class"].startswith("box"):
             continue
         boxes[group] = frame(rect)
-        left, top, right, bottom = boxes[group]
+        start, top, right, bottom = boxes[group]
         for text in group.iter(f"{SVG}text"):
             width = 6.6 * len("".join(text.itertext()))
-            x, y = float(text.attrib["x"]), float(text.attrib["y"])
-            assert left < x
+            x = float(text.attrib["x"])
+            y = float(text.attrib["y"])
+            assert start < x
             assert x + width < right
             assert top < y < bottom
-    for one, other in combinations(boxes.values(), 2):
-        is_apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1]
-        assert is_apart or other[3] <= one[1]
+    for first, second in combinations(boxes.values(), 2):
+        is_apart = first[2] <= second[0] or second[2] <= first[0] or first[3] <= second[1]
+        assert is_apart or second[3] <= first[1]
     lines = [
         path.attrib["d"] for path in image.iter(f"{SVG}path") if "way" in path.get("class", "")
     ]
     assert lines
     for line in lines:
         numbers = [float(number) for number in re.findall(r"-?[0-9.]+", line)]
-        starts, ends = numbers[:2], numbers[-2:]
+        starts = numbers[:2]
+        ends = numbers[-2:]
         assert any(box[2] == starts[0] and box[1] <= starts[1] <= box[3] for box in boxes.values())
         assert any(box[0] == ends[0] and box[1] <= ends[1] <= box[3] for box in boxes.values())
 

@@ -164,7 +164,7 @@ def write(
 
 
 def without(*inputs: str) -> list[dict[str, Any]]:
-    return [{key: each[key] for key in each if key not in inputs} for each in EXAMPLES]
+    return [{key: example[key] for key in example if key not in inputs} for example in EXAMPLES]
 
 
 SHIFTED = [SCORES[0] - (11 + 12) + (31 + 32), SCORES[1] - (41 + 42) + (31 + 32)]
@@ -176,7 +176,7 @@ SHIFTED = [SCORES[0] - (11 + 12) + (31 + 32), SCORES[1] - (41 + 42) + (31 + 32)]
     [
         (EXAMPLES, SCORES, {}),
         (without("user"), SHIFTED, {"default": 3}),
-        ([{**each, "user": []} for each in EXAMPLES], SHIFTED, {"default": 3}),
+        ([{**example, "user": []} for example in EXAMPLES], SHIFTED, {"default": 3}),
         (without("weight"), [SCORES[0] + 0.5 * (1 + 2) - (21 + 22), SCORES[1]], {}),
     ],
     ids=["whole", "without an input", "an empty input", "without weights"],
@@ -223,8 +223,8 @@ def test_model_that_memory_cannot_hold_is_compared_only_if_its_tables_are_the_re
     written = write(tmp_path, EXAMPLES, SCORES)
     part = Slice("f", 0, 1 << 60, 0, (0,), (1 << 58,))
     entry = Entry("embedding", "float32", (1 << 58,), (part,))
-    own = {variable_key("weight_0"): entry}
-    huge = replace(written.plan, large={**written.plan.large, **own})
+    embedding = {variable_key("weight_0"): entry}
+    huge = replace(written.plan, large={**written.plan.large, **embedding})
     with pytest.raises(VerificationFailed, match="cannot be compared with the original model"):
         written.proved(plan=huge)
     proof = written.proved(plan=huge, unproved=True)
