@@ -97,7 +97,8 @@ class Deep(tf.Module):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("ids", "depth"), [*((name, 2) for name in IDS), (lambda x: x["item"], 64)], ids=str
+    ("ids", "depth"),
+    [*((name, 2) for name in IDS), (lambda x: x["item"], 64)],
 )
 def test_plan_of_a_deep_model_ends(ids: Any, depth: int) -> None:
     tower = {"role": "ranking", "outputs": {"click": "click", "like": "like"}, "result": "click"}

@@ -197,7 +197,6 @@ def looped(user: Any) -> Any:
         (lambda: small(tf.reduce_sum), ("batch of 1", "()")),
         (lambda: small(lambda x: tf.ensure_shape(x[:1, 0], [None])), ("batch of 3", "(1,)")),
     ],
-    ids=str,
 )
 def test_tower_is_compiled_or_the_reason_is_told(
     tower: Callable[[], TracedTower], words: tuple[str, ...]
