@@ -49,6 +49,8 @@ _NESTED: dict[str, Any] = {
     "Circle": {"latitude": 1, "longitude": 2, "radius_m": 3},
     "Source": {"index": ""},
 }
+NO_OBJECTS: list[Any] = [[], 5, None, "x"]
+NO_REQUESTS: list[Any] = [5, "x", [], [5], [{"zzz": 1}], [{"k": 1}], {}]
 NO_FIELDS = {"model", "offsets", "query_offsets", "exclude_offsets", "negative_offsets"}
 """Fields that JSON has in other forms: the URL, and lists of lists."""
 _JSON_NAMES = {"context_ids": "context_id"}
@@ -66,11 +68,11 @@ def bad_values() -> Iterator[Case]:
                     base = {}
                 yield Case(call, f"{path}: {value!r:.60}", base | body, field=path)
         yield Case(call, "an unknown field", BODIES[call] | {"zzz": 1}, field="body")
-        for body in ([], 5, None, "x"):
-            yield Case(call, f"a body that is {body!r}", body, field="body")
+        for no_object in NO_OBJECTS:
+            yield Case(call, f"a body that is {no_object!r}", no_object, field="body")
         if call == "lookup":
             continue
-        for requests in (5, "x", [], [5], [{"zzz": 1}], [{"k": 1}], {}):
+        for requests in NO_REQUESTS:
             options = {name: BODIES[call][name] for name in BODIES[call] if name == "tower"}
             yield Case(
                 call, f"requests {requests!r}", options | {"requests": requests}, field="requests"

@@ -123,13 +123,13 @@ class Damage:
     """
 
     check: str
-    apply: Callable[[Path], None]
+    apply: Callable[[Path], object]
     words: tuple[str, ...]
     steps: tuple[str, ...] | None = None
     sealed: bool = True
 
 
-def in_bundle(change: Callable[[Path], None]) -> Callable[[Path], None]:
+def in_bundle(change: Callable[[Path], object]) -> Callable[[Path], object]:
     """Returns the damage of a project that changes its bundle."""
     return lambda project: change(bundle_of(project))
 
@@ -151,6 +151,11 @@ def remove(file: str, bundle: Path) -> None:
 
 def add(file: str, bundle: Path) -> None:
     (bundle / file).touch()
+
+
+def add_files_of_other_programs(bundle: Path) -> None:
+    add(".DS_Store", bundle)
+    add("_OK", bundle)
 
 
 def change_row(bundle: Path) -> None:
@@ -247,7 +252,7 @@ def drop_last_line(project: Path) -> None:
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
 
 
-def person(row: int, column: str, value: Any) -> Callable[[Path], None]:
+def person(row: int, column: str, value: Any) -> Callable[[Path], object]:
     """Returns the change of a cell in the file of contexts."""
     rows = [dict(cells) for cells in PEOPLE]
     rows[row][column] = value
@@ -259,16 +264,16 @@ def promise(values: Json, bundle: Path) -> None:
     rewrite(bundle, setting("indexes.tree.recall", lambda recall: recall | values))
 
 
-def say(file: str, before: str, after: str) -> Callable[[Path], None]:
+def say(file: str, before: str, after: str) -> Callable[[Path], object]:
     """Returns the change of a file beside the recipe."""
     return lambda project: edit(project, file, before, after)
 
 
-def manifest(path: str, value: object) -> Callable[[Path], None]:
+def manifest(path: str, value: object) -> Callable[[Path], object]:
     return in_bundle(lambda bundle: rewrite(bundle, setting(path, value)))
 
 
-def store(file: str, change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
+def store(file: str, change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], object]:
     return in_bundle(partial(rewrite_store, file, change))
 
 
@@ -417,11 +422,11 @@ def test_every_check_has_a_damage_that_it_notices() -> None:
     assert {damage.check for damage in DAMAGES.values()} == {*OF_BUNDLE, *OF_MODEL, *STAGED}
 
 
-HARMLESS = {
+HARMLESS: dict[str, Callable[[Path], None]] = {
     # The target was a wish, which the index did not reach when it was exported either.
     "a target that was never reached": partial(promise, {"value": 0.0, "target": 0.95, "low": 0.0}),
     "an index in partitions": partial(write_partitions, swapped=False),
-    "files of other programs": lambda bundle: [add(name, bundle) for name in (".DS_Store", "_OK")],
+    "files of other programs": add_files_of_other_programs,
 }
 
 

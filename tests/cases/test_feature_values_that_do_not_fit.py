@@ -26,7 +26,7 @@ from tests.units.bundle.features.readers import column, objects
 ROWS = 9
 FEATURE = TypeAdapter(entries.Feature)
 BAG = {"kind": "bag", "combiner": "sum"}
-CROSS = {
+CROSS: dict[str, Any] = {
     "kind": "crossed",
     "keys": [{"dtype": "int64", "default": 4}, {"dtype": "string"}],
     "buckets": 9,

@@ -234,7 +234,7 @@ FUNCTIONS: dict[str, Refusal] = {
 def specs_of(*sizes: int, **parts: Any) -> dict[str, Any]:
     """Returns the specification of feature `user`; sizes are of its input and its output."""
     table = {"name": "users", "vocabulary_size": 10, "embedding_dim": 5, "combiner": "sum"}
-    spec = {"table_spec": {**table, **parts}}
+    spec: dict[str, Any] = {"table_spec": {**table, **parts}}
     if sizes:
         batch, width = sizes
         spec |= {"input_shape": (batch, 1), "output_shape": (batch, width)}

@@ -1,5 +1,5 @@
-"""Parts of a recipe that name each other, files and tables: what is missing is told before the
-checkpoint and the model are opened, and what is likely wrong is warned of.
+"""Parts of a recipe that name each other, files and tables: what is missing is reported before
+the checkpoint and the model are opened, and of what is likely wrong there are warnings.
 """
 
 from __future__ import annotations

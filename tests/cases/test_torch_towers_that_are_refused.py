@@ -5,7 +5,7 @@ refused with what is wrong, and a remedy.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,10 @@ def graph_with(change: Callable[[Any], object]) -> Change:
         arrays["graph"] = np.frombuffer(json.dumps(graph).encode(), np.uint8)
 
     return apply
+
+
+def without(name: str) -> Change:
+    return lambda arrays: arrays.pop(name)
 
 
 BIAS = "weights/p_tower_click_bias"
@@ -81,7 +85,7 @@ CHANGED_FILES: dict[str, tuple[str, Change, tuple[str, ...]]] = {
         ("'cat'",),
     ),
     **{
-        f"no {name}": ("cross", lambda arrays, name=name: arrays.pop(name), (name,))
+        f"no {name}": ("cross", without(name), (name,))
         for name in ("graph", NORMALIZED, "examples/user")
     },
 }
@@ -189,7 +193,9 @@ class Scaled(tf.Module):  # type: ignore[misc]
         return {"score": -tf.reduce_sum(user, -1)}
 
 
-def saved(folder: Path, batch: int | None = None, factor: float = 3.0, **names: str) -> Path:
+def saved(
+    folder: Path, names: Mapping[str, str], *, batch: int | None = None, factor: float = 3.0
+) -> Path:
     """Saves a module with signatures by name, each of one of its methods."""
     module = Scaled(factor)
     spec = tf.TensorSpec([batch, 2], tf.float32, "user")
@@ -211,15 +217,16 @@ def saved(folder: Path, batch: int | None = None, factor: float = 3.0, **names: 
 def test_saved_model_is_its_default_signature_or_the_only_one(
     names: dict[str, str], score: float, tmp_path: Path
 ) -> None:
-    tower = open_tower(saved(tmp_path, **names))
+    tower = open_tower(saved(tmp_path, names))
     assert tower({"user": tf.constant([[1.0, 2.0]])})["score"].numpy().tolist() == [score]
 
 
 def test_saved_model_that_is_no_tower_is_refused(tmp_path: Path) -> None:
     several = {"b": "scaled", "a": "negated"}
-    check_refused(saved(tmp_path / "several", **several), "'serving_default'", "a, b")
-    check_refused(saved(tmp_path / "fixed", 7, other="scaled"), "'user'", "fixed batch of 7")
-    lost = saved(tmp_path / "lost", factor=float("inf"), other="scaled")
+    only = {"other": "scaled"}
+    check_refused(saved(tmp_path / "several", several), "'serving_default'", "a, b")
+    check_refused(saved(tmp_path / "fixed", only, batch=7), "'user'", "fixed batch of 7")
+    lost = saved(tmp_path / "lost", only, factor=float("inf"))
     check_refused(lost, "'Variable:0'", "1 of 1")
     assert open_tower(lost, ["Variable:0"]).inputs.keys() == {"user"}
     damaged = tmp_path / ("d" * 200)

@@ -92,7 +92,12 @@ def product(formula: str) -> Call:
 
 def slices_of_each(sizes: tuple[int, int]) -> Call:
     """Returns a slice of the table for each example."""
-    return jax.vmap(lambda ids: lax.dynamic_slice(jnp.asarray(TABLE), (ids[0], ids[1]), sizes))
+
+    def slice_of(ids: Any) -> Any:
+        return lax.dynamic_slice(jnp.asarray(TABLE), (ids[0], ids[1]), sizes)
+
+    vectorized: Call = jax.vmap(slice_of)
+    return vectorized
 
 
 def with_unused_noise(x: Any) -> Any:

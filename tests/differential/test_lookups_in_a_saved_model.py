@@ -20,7 +20,7 @@ from bundle.format import manifest
 from bundle.format.graph_builder import GraphBuilder
 from bundle.format.manifest import CrossKey, EmbeddedFeature, IdRule, Unknown
 from bundle.tables.reader import TableReader
-from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from bundle.tables.vocabularies import IntegerKeys, Keys, StringKeys, Vocabulary
 from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layouts import Plain, SparseCore
 from export.errors import DestinationError, NotConvertible, UsageError
@@ -60,7 +60,7 @@ for row in range(ROWS):
 
 _COMBINER = EmbeddedFeature.model_fields["combiner"].annotation
 COMBINERS = get_args(get_args(_COMBINER)[0])
-KEYS = {"int64": (30, 10, 20), "string": ("c", "a", "b")}
+KEYS: dict[str, tuple[Any, ...]] = {"int64": (30, 10, 20), "string": ("c", "a", "b")}
 TEXTS = ["a", "b", "c", "some words", "", "z z"]
 
 
@@ -153,7 +153,7 @@ class Requests(NamedTuple):
     columns: dict[str, Column]
 
 
-def values_of(random: Any, dtype: str, count: int) -> NDArray[Any]:
+def values_of(random: np.random.Generator, dtype: str, count: int) -> NDArray[Any]:
     if dtype == "string":
         return random.choice(np.array(TEXTS, object), count)
     if dtype == "float32":
@@ -238,7 +238,7 @@ def test_lookup_gives_what_the_service_looks_up(
 ) -> None:
     lookup = LOOKUPS[name]
     names = ("user", "other")[: len(lookup.dtypes)]
-    entry = {"table": "users", "inputs": names, **lookup.entry}
+    entry: dict[str, Any] = {"table": "users", "inputs": names, **lookup.entry}
     vocabulary = lookup.entry.get("ids")
     keys = {"keys": (KEYS[lookup.dtypes[0]],)} if "known" in str(vocabulary) else {}
     weights = "weight" if lookup.entry.get("weighted") else None
@@ -253,7 +253,7 @@ def test_lookup_gives_what_the_service_looks_up(
         stored = STACKED if table is STACK else TABLE.astype(np.float32)
         graph.module.table_0.assign(tf.constant(stored))
     served = write_table(tmp_path, "users", TABLE.view("u2"), "bfloat16", [])
-    rules = {
+    rules: dict[str, Keys] = {
         "int64": IntegerKeys(np.array(KEYS["int64"])),
         "string": StringKeys(list(KEYS["string"])),
     }
@@ -383,7 +383,7 @@ def test_unknown_id_is_rejected_where_the_feature_says_so() -> None:
 
 
 def test_ids_that_would_be_sent_in_two_types_are_rejected() -> None:
-    specs = {"user": USER, "again": dense("again", "int64", (), inputs=("user",))}
+    specs: dict[str, Any] = {"user": USER, "again": dense("again", "int64", (), inputs=("user",))}
     model = ModelSpec({"users": TableFacts("users", "users", ROWS, 2)}, dict(specs), {})
     names = {"file": "names.txt", "dtype": "string"}
     rule = {"ids": {"kind": "vocabulary", "vocabulary": "names"}}

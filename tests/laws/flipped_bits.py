@@ -20,7 +20,7 @@ from export.tables.zip_sums import check_zip_sums
 from tests.laws.stored_arrays import DTYPES, Reach, Values
 
 
-class Place(NamedTuple):
+class Flip(NamedTuple):
     """A bit of a file.
 
     Attributes:
@@ -37,16 +37,16 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def flipped(place: Place) -> Iterator[None]:
+def flipped(flip: Flip) -> Iterator[None]:
     """Flips a bit until the end."""
-    content = place.file.read_bytes()
+    content = flip.file.read_bytes()
     changed = bytearray(content)
-    changed[place.byte] ^= 1 << place.bit
-    place.file.write_bytes(changed)
+    changed[flip.byte] ^= 1 << flip.bit
+    flip.file.write_bytes(changed)
     try:
         yield
     finally:
-        place.file.write_bytes(content)
+        flip.file.write_bytes(content)
 
 
 def opened_rows(entry: Entry) -> StoredRows:
@@ -87,36 +87,36 @@ def copied_rows(checkpoint: Checkpoint, key: str) -> Values:
 
 def read_unless_rejected(directory: Path, keys: Iterable[str]) -> list[tuple[str, Values]]:
     """Returns the arrays that an export would take, each way it reads them."""
-    taken: list[tuple[str, Values]] = []
+    readings: list[tuple[str, Values]] = []
     with suppress(CheckpointError):
         checkpoint = open_checkpoint(directory)
         for key in checkpoint.entries.keys() & keys:
             with suppress(CheckpointError):
-                taken.append((key, whole_array(checkpoint, key)))
+                readings.append((key, whole_array(checkpoint, key)))
             entry = checkpoint.entries[key]
             if len(entry.shape) == 2 and entry.slices and entry.bytes:
                 with suppress(CheckpointError, SlicesOverlap):
-                    taken.append((key, copied_rows(checkpoint, key)))
-    return taken
+                    readings.append((key, copied_rows(checkpoint, key)))
+    return readings
 
 
-def difference(values: Values, taken: Values) -> NDArray[np.uint8]:
+def difference(values: Values, actual: Values) -> NDArray[np.uint8]:
     """Returns [*shape, itemsize] the bits that differ between two arrays of one dtype and shape."""
-    assert (taken.dtype, taken.shape) == (values.dtype, values.shape)
+    assert (actual.dtype, actual.shape) == (values.dtype, values.shape)
     before, after = (
         np.frombuffer(array.tobytes(), np.uint8).reshape(*array.shape, array.itemsize)
-        for array in (values, taken)
+        for array in (values, actual)
     )
     return before ^ after
 
 
 def assert_within_reach(
-    differing: NDArray[np.uint8], reach: Reach, chunk: Sequence[int], place: Place
+    differing: NDArray[np.uint8], reach: Reach, chunk: Sequence[int], flip: Flip
 ) -> None:
     """Fails if a flipped bit changed more than what no checksum covers."""
-    assert reach != "nothing", place
+    assert reach != "nothing", flip
     if reach == "a bit":
-        assert np.bitwise_count(differing).sum() == 1, place
+        assert np.bitwise_count(differing).sum() == 1, flip
     else:
         chunks = np.argwhere(differing.any(axis=-1)) // chunk
-        assert len(np.unique(chunks, axis=0)) == 1, place
+        assert len(np.unique(chunks, axis=0)) == 1, flip

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple, get_args
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.format import manifest as entries
+from bundle.format.features import input_facts
 from bundle.format.graph_builder import GraphBuilder
 from tests.id_graphs import bucket_ids, computed_ids, hash_ids, vocabulary_ids
 
@@ -189,7 +191,7 @@ class Model:
             unknown = 0  # a default is not the caller's
         vectors = _vectors(feature, state)
         if feature.kind == "single":
-            read = [_vector(vectors, row) for (row,) in rows]
+            read: list[Any] = [_vector(vectors, row) for (row,) in rows]
         elif feature.kind == "bag":
             weights = self._weights(name, feature, rows)
             read = [_bag(feature, vectors, *example) for example in zip(rows, weights, strict=True)]
@@ -205,8 +207,8 @@ class Model:
         feature = self.features[name]
         assert isinstance(feature, entries.EmbeddedFeature)
         if isinstance(feature.ids, entries.JoinedIds):
-            lists = [self._lists(name, input_name) for input_name in feature.inputs]
-            texts = ["_X_".join(map(str, parts)) for ((*parts,),) in _zipped_singles(lists)]
+            by_input = [self._lists(name, input_name) for input_name in feature.inputs]
+            texts = ["_X_".join(map(str, parts)) for ((*parts,),) in _zipped_singles(by_input)]
             return [[_within(fingerprint(text) % (ROWS + 3))] for text in texts]
         if isinstance(feature.ids, entries.CrossedIds):
             return self._crossed(name, feature.ids, feature.inputs)
@@ -252,7 +254,7 @@ class Model:
     def _lists(self, name: str, input_name: str) -> Lists:
         """Returns the values of an input, with the default where nothing was sent."""
         feature = self.features[name]
-        default = entries.input_facts(input_name, feature).default
+        default = input_facts(input_name, feature).default
         if isinstance(default, dict):
             default = default["ids"]
         if isinstance(feature, entries.DenseFeature) and feature.take == "values":
@@ -345,7 +347,7 @@ def _vectors(feature: entries.EmbeddedFeature, state: State) -> Vectors:
     return state.vectors[feature.table]
 
 
-def _vector(vectors: Vectors, row: Any) -> Vectors:
+def _vector(vectors: Vectors, row: Any) -> Any:
     if row == UNKNOWN or row is LEFT_OUT:
         return np.zeros_like(vectors[0])
     return vectors[row]
@@ -492,7 +494,7 @@ def _add_embedded(model: Model, name: str, kind: str) -> None:
     feature = entries.EmbeddedFeature.model_validate(fields)
     model.features[name] = feature
     model.rules[name] = rule
-    lists: Lists | None = []
+    lists: Lists = []
     for _ in range(model.n):
         count = random.randint(0, 5)
         if kind == "single":
@@ -505,9 +507,10 @@ def _add_embedded(model: Model, name: str, kind: str) -> None:
     weights = None
     if feature.weighted and random.random() < 0.7:
         weights = [[random.choice([-1, 0, 0.5, 2]) for _ in values] for values in lists]
-    if feature.default is not None and random.random() < 0.3:
-        lists = None
-    model.sent_inputs[(feature.inputs or (name,))[0]] = Sent(lists, weights)
+    is_left_out = feature.default is not None and random.random() < 0.3
+    model.sent_inputs[(feature.inputs or (name,))[0]] = Sent(
+        None if is_left_out else lists, weights
+    )
 
 
 def _add_reader(model: Model, name: str) -> None:
@@ -613,8 +616,8 @@ def _add_several_inputs(model: Model, name: str) -> None:
         if not is_joined and dtype == "int64":
             key |= _maybe(random, ids=lambda: computed_ids(("FloorMod", 5)))
         if kind == "bag" and dtype != "float32":
-            key |= _maybe(random, padding=lambda pool=pool: random.choice(pool))
-        key |= _maybe(random, default=lambda pool=pool: random.choice(pool))
+            key |= _maybe(random, padding=partial(random.choice, pool))
+        key |= _maybe(random, default=partial(random.choice, pool))
         keys.append(key)
     ids: dict[str, Any] = {"kind": "crossed", "keys": keys, "buckets": ROWS + 3}
     ids |= _maybe(random, hash_key=lambda: 12345)
@@ -628,13 +631,12 @@ def _add_several_inputs(model: Model, name: str) -> None:
         fields["unknown"] = {"rule": "zeros"}
     model.features[name] = entries.EmbeddedFeature.model_validate(fields)
     for input_name, key, pool in zip(fields["inputs"], keys, pools.values(), strict=True):
-        lists: Lists | None = []
+        lists: Lists = []
         for _ in range(model.n):
             count = 1 if kind == "single" else random.randint(0, 3)
             lists.append([random.choice(pool) for _ in range(count)])
-        if "default" in key and random.random() < 0.4:
-            lists = None
-        model.sent_inputs[input_name] = Sent(lists)
+        is_left_out = "default" in key and random.random() < 0.4
+        model.sent_inputs[input_name] = Sent(None if is_left_out else lists)
 
 
 def _add_dense(model: Model, name: str) -> None:

@@ -38,7 +38,8 @@ def floats() -> NDArray[np.float32]:
 
 
 def bits(vectors: Any) -> list[list[int]]:
-    return np.ascontiguousarray(vectors, np.float32).view(np.uint32).tolist()
+    rows: list[list[int]] = np.ascontiguousarray(vectors, np.float32).view(np.uint32).tolist()
+    return rows
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

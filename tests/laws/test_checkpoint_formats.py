@@ -24,7 +24,7 @@ from export.checkpoint.variables import NUMPY_DTYPES, StorageKind
 from object_store.locations import Location
 from object_store.remote_path import RemotePath
 from tests.laws.flipped_bits import (
-    Place,
+    Flip,
     assert_within_reach,
     difference,
     flipped,
@@ -57,9 +57,9 @@ NUMBERS = st.integers(0, (1 << 32) - 1)
 @st.composite
 def checkpoints(draw: st.DrawFn, kind: Format, arrays_max: int) -> dict[str, StoredArray]:
     """Draws the arrays of a checkpoint."""
-    some = stored_arrays(kind.dtypes, tuple(kind.encodings), kind.ranks, kind.extent_min)
+    any_array = stored_arrays(kind.dtypes, tuple(kind.encodings), kind.ranks, kind.extent_min)
     keys = KEYS[: draw(st.integers(1, arrays_max))]
-    return {key: draw(some) for key in keys}
+    return {key: draw(any_array) for key in keys}
 
 
 def assert_every_range_is_read(checkpoint: Checkpoint, key: str, values: Values) -> None:
@@ -87,10 +87,10 @@ def check_that_arrays_are_read(kind: Format, data: st.DataObject, arrays_max: in
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(WINDOW_BYTES, data.draw(st.sampled_from([1, 100, 16 << 20])))
         stored = kind.write(Path(directory), arrays)
-        place: Location = Path(directory)
+        location: Location = Path(directory)
         if is_remote:
-            place = uploaded(Path(directory), RemotePath(f"memory://{directory}"))
-        checkpoint = open_checkpoint(place)
+            location = uploaded(Path(directory), RemotePath(f"memory://{directory}"))
+        checkpoint = open_checkpoint(location)
         assert set(checkpoint.entries) == set(stored)
         for key, values in stored.items():
             assert_every_range_is_read(checkpoint, key, values)
@@ -151,7 +151,7 @@ def test_any_array_in_hdf5_is_read_bit_for_bit_in_every_range(
     check_that_arrays_are_read(HDF5_FORMATS[name], data, arrays_max=len(KEYS))
 
 
-def draw_place(data: st.DataObject, masks: Mapping[Path, NDArray[np.bool_]]) -> Place:
+def draw_flip(data: st.DataObject, masks: Mapping[Path, NDArray[np.bool_]]) -> Flip:
     """Draws a bit, those of descriptions as often as all others together.
 
     How many bytes and files there are may differ from run to run: tensorstore names files at
@@ -167,9 +167,9 @@ def draw_place(data: st.DataObject, masks: Mapping[Path, NDArray[np.bool_]]) -> 
         is_description = not is_description
         files = list(masks)
     file = files[data.draw(NUMBERS) % len(files)]
-    places = np.flatnonzero(masks[file] == is_description)
-    byte = int(places[data.draw(NUMBERS) % len(places)])
-    return Place(file, byte, data.draw(st.integers(0, 7)), is_description)
+    candidates = np.flatnonzero(masks[file] == is_description)
+    byte = int(candidates[data.draw(NUMBERS) % len(candidates)])
+    return Flip(file, byte, data.draw(st.integers(0, 7)), is_description)
 
 
 def check_that_a_shorter_file_is_noticed(
@@ -195,19 +195,19 @@ def check_that_damage_is_noticed(kind: Format, data: st.DataObject) -> None:
         files = sorted(file for file in Path(directory).rglob("*") if file.is_file())
         masks = {file: kind.descriptions(file) for file in files if file.stat().st_size}
         for _ in range(FLIPS):
-            place = draw_place(data, masks)
-            with flipped(place):
-                taken = read_unless_rejected(Path(directory), stored)
-            if place.is_description and not kind.descriptions_are_summed:
+            flip = draw_flip(data, masks)
+            with flipped(flip):
+                readings = read_unless_rejected(Path(directory), stored)
+            if flip.is_description and not kind.descriptions_are_summed:
                 continue  # it may describe other arrays now
-            differences = [(key, difference(stored[key], values)) for key, values in taken]
+            differences = [(key, difference(stored[key], values)) for key, values in readings]
             changed = {key: differing for key, differing in differences if differing.any()}
-            assert len(changed) <= 1, (place, changed)
+            assert len(changed) <= 1, (flip, changed)
             for key, differing in changed.items():
                 # Files of a dump have keys of their own. None of them has a checksum or chunks.
                 array = arrays.get(key, next(iter(arrays.values())))
                 reach = kind.encodings[array.encoding]
-                assert_within_reach(differing, reach, array.chunk, place)
+                assert_within_reach(differing, reach, array.chunk, flip)
         check_that_a_shorter_file_is_noticed(kind, data, Path(directory), stored)
 
 

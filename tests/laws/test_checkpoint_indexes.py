@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export.checkpoint.formats.sstable import read_table, write_table
-from tests.laws.flipped_bits import Place, difference, flipped, read_unless_rejected
+from tests.laws.flipped_bits import Flip, difference, flipped, read_unless_rejected
 from tests.laws.stored_arrays import random_values
 from tests.units.export.checkpoint import tensor_bundles as bundles
 
@@ -31,6 +31,6 @@ def test_every_flipped_bit_in_an_index_is_rejected_or_changes_nothing(tmp_path: 
     index = tmp_path / "ckpt.index"
     for byte in range(index.stat().st_size):
         for bit in range(8):
-            with flipped(Place(index, byte, bit)):
-                taken = read_unless_rejected(tmp_path, ["t"])
-            assert not any(difference(values, actual).any() for _, actual in taken), (byte, bit)
+            with flipped(Flip(index, byte, bit)):
+                readings = read_unless_rejected(tmp_path, ["t"])
+            assert not any(difference(values, actual).any() for _, actual in readings), (byte, bit)

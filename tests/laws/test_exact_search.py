@@ -41,12 +41,13 @@ def whole_numbers(distance: Distance, size: int, queries: int, offset: float) ->
 def scores_in_float64(vectors: Vectors, query: Vectors, distance: Distance) -> NDArray[np.float64]:
     wide = vectors.astype(np.float64)
     wide_query = query.astype(np.float64)
+    dots: NDArray[np.float64] = wide @ wide_query
     if distance == "squared_l2":
-        return -((wide - wide_query) ** 2).sum(axis=1)
-    dots = wide @ wide_query
+        distances: NDArray[np.float64] = ((wide - wide_query) ** 2).sum(axis=1)
+        return -distances
     if distance == "cosine":
         lengths = np.linalg.norm(wide, axis=1) * np.linalg.norm(wide_query)
-        return np.divide(dots, lengths, out=0 * dots, where=lengths > 0)
+        np.divide(dots, lengths, out=dots, where=lengths > 0)
     return dots
 
 

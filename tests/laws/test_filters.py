@@ -44,18 +44,18 @@ def a_condition(random: Random, attribute: str) -> dict[str, Any]:
         if attribute == "year"
         else [-1, 0, 2.5, 7, 99.75]
     )
-    made: dict[str, Any] = {}
+    condition: dict[str, Any] = {}
     if random.random() < 0.1:
-        made["is_null"] = random.random() < 0.5
-    while not made:
+        condition["is_null"] = random.random() < 0.5
+    while not condition:
         if tokens and random.random() < 0.6:
-            made["allow"] = some(random, tokens, 1)
+            condition["allow"] = some(random, tokens, 1)
         if tokens and random.random() < 0.4:
-            made["deny"] = some(random, tokens, 0)
+            condition["deny"] = some(random, tokens, 0)
         for name in BOUNDS if attribute in {"year", "rating"} else ():
             if random.random() < 0.3:
-                made[name] = random.choice(numbers)
-    return made
+                condition[name] = random.choice(numbers)
+    return condition
 
 
 def a_circle(random: Random) -> dict[str, Any]:
@@ -70,13 +70,13 @@ def a_circle(random: Random) -> dict[str, Any]:
 def a_filter(random: Random, levels: int = 3) -> dict[str, Any]:
     """A filter of conditions, circles and filters; most have few of them."""
     attributes = random.sample(ATTRIBUTES, random.choice([0, 0, 1, 1, 2, 3]))
-    made: dict[str, Any] = {name: a_condition(random, name) for name in attributes}
+    drawn: dict[str, Any] = {name: a_condition(random, name) for name in attributes}
     if random.random() < 0.1:
-        made["near"] = [a_circle(random) for _ in range(random.randint(1, 3))]
+        drawn["near"] = [a_circle(random) for _ in range(random.randint(1, 3))]
     for group in ("all", "any", "none"):
         if levels > 1 and random.random() < 0.25:
-            made[group] = [a_filter(random, levels - 1) for _ in range(random.randint(1, 3))]
-    return made
+            drawn[group] = [a_filter(random, levels - 1) for _ in range(random.randint(1, 3))]
+    return drawn
 
 
 @pytest.fixture(scope="module")
@@ -96,24 +96,24 @@ def test_filters_match_their_truth_table(
     served: tuple[SmallBundle, Clients], request: pytest.FixtureRequest
 ) -> None:
     small, clients = served
-    values = [reference.attributes(small, at) for at in range(SIZE)]
+    values = [reference.attributes(small, row) for row in range(SIZE)]
     counts = set[int]()
     for seed in seeds(request, 200, first=20_000):  # each over HTTP as JSON and over gRPC
         random = Random(seed)
-        sent = a_filter(random)
+        wanted = a_filter(random)
         query = np.array([random.gauss(0, 1) for _ in range(small.vectors.shape[1])], np.float32)
         k = random.choice([1, 3, SIZE, SIZE + 5])
-        matching = [at for at in range(SIZE) if reference.matches(values[at], sent)]
-        best = sorted(matching, key=lambda at: (-float(small.vectors[at] @ query), at))[:k]
-        expected = [int(small.ids[at]) for at in best]
-        case = Case("retrieve", "filtered", {"k": k, "vectors": [query.tolist()], "filter": sent})
+        matching = [row for row in range(SIZE) if reference.matches(values[row], wanted)]
+        best = sorted(matching, key=lambda row: (-float(small.vectors[row] @ query), row))[:k]
+        expected = [int(small.ids[row]) for row in best]
+        case = Case("retrieve", "filtered", {"k": k, "vectors": [query.tolist()], "filter": wanted})
         code, body = clients.by_http(case, protobuf=False)
         assert code == "OK", body
-        assert json.loads(body)["ids"] == expected, (seed, sent)
+        assert json.loads(body)["ids"] == expected, (seed, wanted)
         code, body = clients.by_grpc(case)
         assert code == "OK", body
         actual = pb.RetrieveResponse.FromString(body).ids
-        assert np.frombuffer(actual.int64s, "<i8").tolist() == expected, (seed, sent)
+        assert np.frombuffer(actual.int64s, "<i8").tolist() == expected, (seed, wanted)
         counts.add(len(matching))
     assert {0, 1, SIZE} <= counts
 

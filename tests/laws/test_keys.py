@@ -149,7 +149,7 @@ def test_a_damaged_key_index_never_reads_outside_its_file(
     write_keys(path, keys)
     damaged = np.fromfile(path, "<i8")
     damaged_places = 200 + random.integers(0, damaged.size - 200, 5)
-    damaged[damaged_places] = random.integers(*ENDS, 5)
+    damaged[damaged_places] = random.integers(ENDS[0], ENDS[1], 5)
     damaged.tofile(path)
     assert KeyIndex(path, 100).find(keys).shape == (100,)
     with pytest.raises(DigestMismatch, match="101 keys"):

@@ -5,6 +5,7 @@ right layout, and contradicts wrong ones where it can.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,9 @@ class StatedStack:
     layouts: dict[str, StatedTable]
     layout: SparseCore
 
-    def state(self, table: str = "t0", **wrong: int) -> None:
-        self.layouts[table] = self.layouts[table].model_copy(update=wrong)
+    def state(self, **wrong: int) -> None:
+        """Changes what is stated of the first table."""
+        self.layouts["t0"] = self.layouts["t0"].model_copy(update=wrong)
 
     def positions(self, *rows: int) -> NDArray[np.int64]:
         """Returns where rows of the first table are stored, or rows of padding behind them."""
@@ -154,7 +156,7 @@ def half_nan() -> StatedStack:
 
 
 def all_nan(row: int) -> StatedStack:
-    """A row that a table is said to have holds nothing but NaN, as padding does."""
+    """A row that a table is stated to have holds nothing but NaN, as padding does."""
     stack = trained(201, "zeros")
     stack.variables["stack"][stack.positions(row)] = np.nan
     return stack
@@ -178,7 +180,7 @@ def left_out() -> StatedStack:
     return stack
 
 
-CONTRADICTED = {
+CONTRADICTED: dict[str, Callable[[], StatedStack]] = {
     "a single trained row in place of padding": lambda: stated(trained(256), rows=255),
     "untrained rows by another number of cores": lambda: stated(untrained_rows(), cores=4),
     "a table that is left out of the stack": left_out,
@@ -187,7 +189,7 @@ CONTRADICTED = {
     "nothing but NaN in the last row of a core": lambda: all_nan(7 * 8),
 }
 # What docs/reference/checkpoints.md says of the limits of the check is among these.
-UNCONTRADICTED = {
+UNCONTRADICTED: dict[str, Callable[[], StatedStack]] = {
     "untrained rows": untrained_rows,
     "moving averages": averages,
     "a row of which a value is a number": half_nan,

@@ -184,8 +184,8 @@ def assert_holds(store: Store, state: State) -> None:
         assert_same_columns(columns, {name: column(rows, name) for name in FEATURES})
         attributes = {name: [row[f"attribute:{name}"] for row in rows] for name in ATTRIBUTES}
         assert store.attributes(positions, ATTRIBUTES) == attributes
-        for name, values in store.numbers(positions, NUMBERS).items():
-            assert values.tolist() == [float(value or 0) for value in attributes[name]]
+        for name, numbers_read in store.numbers(positions, NUMBERS).items():
+            assert numbers_read.tolist() == [float(value or 0) for value in attributes[name]]
         for name in ("year", "title", "seen"):
             codes = store.codes(positions, name).tolist()
             pairs = {*zip(codes, attributes[name], strict=True)}
@@ -433,9 +433,9 @@ def test_candidates_are_filtered_as_by_a_scan_of_their_attribute(
         values = [*chain(*batches)]
         held_rows = RowRange(len(values) // 3, len(values) - len(values) // 3)
         whole = AttributeIndex(directory, ENTRY, kind, first)
-        part = AttributeIndex(directory, ENTRY, kind, first, held_rows)
+        held = AttributeIndex(directory, ENTRY, kind, first, held_rows)
         assert_filters(whole, kind, values, bounds)
-        assert_filters(part, kind, values[held_rows.first :], bounds)
+        assert_filters(held, kind, values[held_rows.first :], bounds)
         assert_filters(ChangedAttributeIndex(changes.store, "a"), kind, values, bounds)
 
     law()

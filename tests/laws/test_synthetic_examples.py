@@ -145,7 +145,7 @@ UP_TO_5 = [0, 1, 2, 3, 4, 5]
     ],
 )
 def test_made_lists_have_every_length_that_is_read(spec: Spec, pattern: list[int]) -> None:
-    entry = {"padding": -1} if len(pattern) == 3 else {}
+    entry: dict[str, Any] = {"padding": -1} if len(pattern) == 3 else {}
     assert sizes(made(spec, **entry)["f"]) == pattern * (COUNT // len(pattern))
 
 

@@ -65,13 +65,13 @@ def tables(draw: st.DrawFn, finite: bool = False) -> Stored:
         values = random.choice([-1.5, -0.0, 0.0, 1e-7, 0.3, 100.0], rows * dim).astype(
             STORED[dtype]
         )
-    few = (
+    cut_rows = (
         st.sets(st.integers(1, rows - 1), max_size=min(40, rows - 1))
         if rows > 1
         else st.just(set[int]())
     )
     scales = random.choice([-2.0, 0.001, 3.7, 0.0], rows).astype(np.float32)
-    cuts = [sorted(draw(few)), sorted(draw(few))]
+    cuts = [sorted(draw(cut_rows)), sorted(draw(cut_rows))]
     return Stored(dtype, values.reshape(rows, dim), scales, cuts, draw(st.integers(0, 70)))
 
 
@@ -85,10 +85,10 @@ def write_segments(
     actual = []
     for first, end in reversed(list(pairwise([0, *cuts, len(data)]))):
         raw += b"\xff" * before
-        place = len(raw)
+        offset = len(raw)
         actual.append(
             entries.Segment(
-                file=name, offset=place, first_row=first, rows=end - first, crc32c=0, blocks=()
+                file=name, offset=offset, first_row=first, rows=end - first, crc32c=0, blocks=()
             )
         )
         raw += data[first:end].tobytes()
@@ -118,10 +118,10 @@ def opened(table: Stored, use_native: bool) -> Iterator[TableReader]:
 def assert_same_bits(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
     # Of a NaN only that it is one: which of two an addition keeps, and whether it is quietened, is
     # the CPU's choice.
-    one, other = (
-        np.where(np.isnan(each), np.float32(0), each).view(np.uint32) for each in (actual, expected)
+    bits, expected_bits = (
+        np.where(np.isnan(rows), np.float32(0), rows).view(np.uint32) for rows in (actual, expected)
     )
-    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(bits, expected_bits)
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
 
 
@@ -180,11 +180,11 @@ def test_bags_agree_with_a_loop_in_float64(
     with opened(table, use_native) as reader:
         actual = reader.bags(rows, offsets, combiner, weights)
     for bag, (first, end) in enumerate(pairwise(offsets)):
-        known = rows[first:end] >= 0
+        has_row = rows[first:end] >= 0
         factors = (
             np.ones(end - first) if weights is None else weights[first:end].astype(np.float64)
-        )[known]
-        terms = factors[:, np.newaxis] * wide[rows[first:end][known]]
+        )[has_row]
+        terms = factors[:, np.newaxis] * wide[rows[first:end][has_row]]
         divisor = {"sum": 1.0, "mean": factors.sum(), "sqrtn": np.sqrt((factors**2).sum())}[
             combiner
         ]

@@ -147,7 +147,7 @@ def exportable(case: Case) -> bool:
     return case.dtype != "float16" or bool(np.abs(case.values.astype(np.float64)).max() < 65520)
 
 
-@settings(max_examples=settings.default.max_examples // 4)  # each one is an export
+@settings(max_examples=settings().max_examples // 4)  # each one is an export
 @given(cases(), st.data())
 def test_exported_rows_are_the_nearest_and_one_that_is_a_step_off_is_found(
     case: Case, data: st.DataObject

@@ -117,10 +117,10 @@ class Managing(RuleBasedStateMachine):
         current = self.current()
         if current is None:
             return
-        others = self.manager.arranged(MODEL)[0] - {current.version}
+        replacements = self.manager.arranged(MODEL)[0] - {current.version}
         self.failed.add(current.version)
         assert self.manager.damage(current, "a block differs")
-        assert (self.current() is not None) == bool(others), (
+        assert (self.current() is not None) == bool(replacements), (
             "what is loaded replaces it at the same moment"
         )
         self.arrange()
@@ -143,15 +143,15 @@ class Managing(RuleBasedStateMachine):
         if lease is not None:
             lease.release()
             lease.release()
-            self.held_leases = [each for each in self.held_leases if each[0] is not lease]
+            self.held_leases = [held for held in self.held_leases if held[0] is not lease]
 
     @invariant()
     def no_leased_or_loaded_version_is_closed_and_all_others_are_closed_once(self) -> None:
         self.manager.wait_closed()
-        loaded = {id(each) for each in self.manager.loaded()}
-        leased = {id(opened) for _, opened in self.held_leases}
-        for each in self.opened:
-            assert each.closed == (id(each) not in loaded | leased)
+        loaded = {id(version) for version in self.manager.loaded()}
+        leased = {id(version) for _, version in self.held_leases}
+        for opened in self.opened:
+            assert opened.closed == (id(opened) not in loaded | leased)
 
     @invariant()
     def the_best_loaded_version_is_current(self) -> None:

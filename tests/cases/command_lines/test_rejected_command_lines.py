@@ -8,9 +8,11 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.laws.stored_arrays import StoredArray
 from tests.laws.stored_formats import FORMATS
@@ -22,7 +24,7 @@ from tests.units.export.movies_job import visible
 GOLDEN = Path(__file__).parents[2] / "differential/bundle/root/movies/1"
 ROWS = np.random.default_rng(0).standard_normal((30, 7)).astype(np.float32)
 LOST = np.where(np.arange(30)[:, None] == 17, np.inf, ROWS).astype(np.float32)
-STORED = {
+STORED: dict[str, NDArray[Any]] = {
     "user/embeddings": ROWS,
     "item/embeddings": ROWS,
     "bad/embeddings": LOST,

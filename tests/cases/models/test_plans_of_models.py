@@ -112,7 +112,8 @@ def facts(prepared: Prepared) -> dict[str, Any]:
         # Keras numbers the names of layers through the life of a process.
         tower["weights"] = len(tower["weights"])
     parts = {part: report[part] for part in ("features", "towers", "stays")}
-    return json.loads(json.dumps({"tables": tables, **parts}))
+    plan: dict[str, Any] = json.loads(json.dumps({"tables": tables, **parts}))
+    return plan
 
 
 def in_reversed_order(page: Any) -> Any:

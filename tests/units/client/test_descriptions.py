@@ -61,7 +61,8 @@ def test_models_and_model_have_the_words_of_the_json(transport: str, ways: Ways)
     assert [part.name for part in ranking.parts] == ["context", "trunk", "score", "watch", "rating"]
     assert {form.kind for form in details.towers[0].forms} == {"litert", "saved_model"}
     readers = {reader.name: reader for reader in details.readers}
-    assert readers["city"].ids["expression"] == "fingerprint64(city) mod 16"
+    ids = readers["city"].ids or {}
+    assert ids["expression"] == "fingerprint64(city) mod 16"
 
 
 @pytest.mark.parametrize(("record", "name", "enum"), WORDS)

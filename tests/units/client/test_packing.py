@@ -147,6 +147,7 @@ def test_arguments_take_numbers_of_numpy_and_names_of_any_iterable() -> None:
     assert (request.k, list(request.attributes), request.exact) == (3, ["title"], True)
 
 
+OF_NUMPY: Any = np.float32(0.5)
 YEAR = where("year").at_least(1990)
 FILTERS: list[tuple[Any, Any]] = [
     (where("genres").any_of("Drama", "War"), {"genres": {"allow": ["Drama", "War"]}}),
@@ -154,7 +155,7 @@ FILTERS: list[tuple[Any, Any]] = [
     (where("adult").any_of(False), {"adult": {"allow": [False]}}),
     (where("year").between(1990, 2000.5), {"year": {"ge": 1990, "le": 2000.5}}),
     (where("year").above(1) & where("year").below(2), {"year": {"gt": 1, "lt": 2}}),
-    (where("a").at_most(np.float32(0.5)), {"a": {"le": 0.5}}),
+    (where("a").at_most(OF_NUMPY), {"a": {"le": 0.5}}),
     (
         where("a").any_of("x") & where("a").any_of("y") & {"year": {"ge": 1}},
         {"all": [{"a": {"allow": ["x"]}}, {"a": {"allow": ["y"]}}], "year": {"ge": 1}},

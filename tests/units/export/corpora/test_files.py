@@ -30,9 +30,12 @@ Rows = Sequence[Row]
 
 
 def embedded(kind: str, ids: Any = None, **more: Any) -> EmbeddedFeature:
-    of_kind: Row = {"bag": {"combiner": "sum"}, "sequence": {"length": 4}}.get(kind, {})
     entry = {"kind": kind, "table": "t", "role": "candidate", "ids": ids or IdentityIds()}
-    return EmbeddedFeature.model_validate(entry | of_kind | more)
+    if kind == "bag":
+        entry["combiner"] = "sum"
+    if kind == "sequence":
+        entry["length"] = 4
+    return EmbeddedFeature.model_validate(entry | more)
 
 
 FEATURES: dict[str, Feature] = {

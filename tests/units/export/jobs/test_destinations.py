@@ -411,11 +411,13 @@ CLEANED: dict[str, tuple[list[Stored], list[str], list[str]]] = {
     ),
     "what is no version": (
         [
-            (path, 30, b"x")
-            for path in (".hidden/1/objects/a", "m/latest/objects/a", "m/01/objects/a")
-        ]
-        # A bundle that was copied as it lies on a disk.
-        + [("m/3/manifest.json", 30, b"{}"), ("m/3/objects/a", 30, b"x")],
+            (".hidden/1/objects/a", 30, b"x"),
+            ("m/latest/objects/a", 30, b"x"),
+            ("m/01/objects/a", 30, b"x"),
+            # A bundle that was copied as it lies on a disk.
+            ("m/3/manifest.json", 30, b"{}"),
+            ("m/3/objects/a", 30, b"x"),
+        ],
         [],
         [],
     ),

@@ -245,7 +245,7 @@ def unused_address() -> str:
 class Watched(Progress):
     """Calls a function whenever something of the tables was copied."""
 
-    def __init__(self, watch: Callable[[], None]) -> None:
+    def __init__(self, watch: Callable[[], object]) -> None:
         super().__init__()
         self._watch = watch
 

@@ -284,7 +284,7 @@ def test_destination_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         carry_out(plan.tasks[0])
 
 
-NOT_WRITTEN = {
+NOT_WRITTEN: dict[str, Any] = {
     "directory": "/elsewhere",
     "attempts": "/elsewhere",
     "block_bytes": 1,

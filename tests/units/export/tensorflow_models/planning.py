@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 from export.errors import ExportError
-from export.graphs.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow, tf
 from export.jobs.preparation import TracedJob, trace_job
 from export.jobs.progress import Progress
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 
-tf = load_tensorflow()
+load_tensorflow()
 
 Build = Callable[[], Any]
 NOTHING: Mapping[str, Any] = MappingProxyType({})

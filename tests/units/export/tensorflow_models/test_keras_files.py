@@ -326,8 +326,8 @@ def test_file_tells_the_generation_of_keras_that_wrote_it(
 
 @pytest.mark.slow
 def test_program_takes_the_keras_that_wrote_the_checkpoint(tmp_path: Path) -> None:
-    model = either_keras.build_3()
-    prefix = tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt"))
+    build: Any = either_keras.build_3
+    prefix = tf.train.Checkpoint(model=build()).write(str(tmp_path / "ckpt"))
     shutil.copy(MODELS / "either_keras.py", tmp_path)
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from export.errors import ExportError, NotConvertible, UsageError
+from export.graphs.loading import tf
 from tests.units.export.tensorflow_models.planning import (
     Tables,
     assert_says,
     planned,
     refusal,
-    tf,
     written,
 )
 

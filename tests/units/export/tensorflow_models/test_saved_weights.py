@@ -10,12 +10,12 @@ import keras
 import pytest
 
 from export.errors import CheckpointError, ExportError, NotConvertible
+from export.graphs.loading import tf
 from tests.units.export.tensorflow_models.planning import (
     Tables,
     assert_says,
     planned,
     refusal,
-    tf,
     written,
 )
 
@@ -57,7 +57,7 @@ class Hidden(Block):
     def __init__(self) -> None:
         super().__init__()
         block = Block(kernel=[4])
-        self.get = lambda: block
+        self.get: Callable[[], Block] = lambda: block
 
     def __call__(self, inputs: Any) -> Any:
         return self.get()(inputs)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from export.graphs.loading import tf
 from tests.units.export.tensorflow_models.planning import (
     Tables,
     assert_says,
     planned,
-    tf,
     written,
 )
 

@@ -1,4 +1,4 @@
-"""How much a form of a tower may differ from the original model, and what is said of one beyond."""
+"""How much a form of a tower may differ from the original model, and the report of one beyond."""
 
 from __future__ import annotations
 

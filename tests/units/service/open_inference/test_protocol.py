@@ -88,7 +88,8 @@ def test_response_has_the_id_the_version_and_the_outputs_of_the_only_ranking_tow
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
 def test_numbers_of_any_datatype_are_the_same(dtype: str, ways: Ways) -> None:
-    expected = posted(ways.clients.http, forms.json_body(USER | {"hour": np.float32([5])}, "query"))
+    hour = np.array([5], np.float32)
+    expected = posted(ways.clients.http, forms.json_body(USER | {"hour": hour}, "query"))
     arrays = USER | {"hour": np.array([5], dtype)}
     if dtype[0] != "f":
         arrays["user"] = np.array([5], dtype)
@@ -179,7 +180,11 @@ def test_server_and_model_are_described_alike_by_both_transports(
     http: httpx.Client, channel: grpc.Channel
 ) -> None:
     extensions = ["binary_tensor_data", "model_repository"]
-    server = {"name": "rowcast", "version": version("rowcast"), "extensions": extensions}
+    server: dict[str, Any] = {
+        "name": "rowcast",
+        "version": version("rowcast"),
+        "extensions": extensions,
+    }
     assert http.get("/v2").json() == http.get("/v2/").json() == server
     response = called(channel, "ServerMetadata", pb.ModelReadyRequest())
     assert pb.ServerMetadataResponse.FromString(response) == pb.ServerMetadataResponse(**server)

@@ -176,7 +176,9 @@ def test_examples_are_classified_and_regressed_by_both_transports(ways: Ways) ->
         input=pb.Input(example_list_with_context=with_context),
     )
     regressed = called(ways, f"{PREDICTION_SERVICE}/Regress", request, pb.RegressionResponse)
-    assert [row.value for row in regressed.result.regressions] == np.float32(scores).tolist()
+    assert [row.value for row in regressed.result.regressions] == np.array(
+        scores, np.float32
+    ).tolist()
     assert regressed.model_spec.signature_name == "serving_default"
     classified = called(ways, f"{PREDICTION_SERVICE}/Classify", request, pb.ClassificationResponse)
     by_label = [
