@@ -11,6 +11,7 @@ from bundle.format import manifest, paths
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import NotConvertible, UsageError
 from export.jobs.destinations import Destination
 from export.jobs.progress import Progress
@@ -21,7 +22,7 @@ from export.tables.key_indexes import write_key_indexes
 from export.tables.plan import AS_STORED, ExportPlan, WriteOptions, check_exportable
 from export.verify.stated_layouts import judge_layouts
 from export.verify.table_rows import SAMPLE_ROWS
-from export.verify.trained_ids import trained_rows_of_tables
+from export.verify.trained_ids import check_trained_tables, trained_rows_of_tables
 from object_store.locations import Location
 
 NO_STATEMENTS = Statements()
@@ -103,13 +104,16 @@ def prepare_tables(
             "letter or digit"
         )
     checkpoint = open_checkpoint(checkpoint_path)
-    inventory = recognize(checkpoint, job.statements)
+    trained: Mapping[str, TrainedRows] = NO_ROWS
     if job.trained_ids:
-        # The first inventory has the names of the tables, by which the rows are read; the second
-        # one proves layouts by these rows.
-        table_names = [*(table.name for table in inventory.tables), *job.statements.layouts]
+        # Without what the user states, which may be right only by these ids.
+        table_names = [table.name for table in recognize(checkpoint).tables]
+        table_names += [*job.statements.named, *job.statements.layouts]
         trained = trained_rows_of_tables(job.trained_ids, table_names)
-        inventory = recognize(checkpoint, job.statements, trained)
+    inventory = recognize(checkpoint, job.statements, trained)
+    check_trained_tables(
+        job.trained_ids, [*(table.name for table in inventory.tables), *job.statements.layouts]
+    )
     # A table that the user named must be exported; others may be left out with a note.
     left_out = _left_out(inventory, job)
     names = _exported_names(inventory, left_out, job.names)

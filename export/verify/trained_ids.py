@@ -118,17 +118,31 @@ def trained_rows_of_tables(
     Raises:
       UsageError: A table does not exist, or a file is missing, unreadable or holds no rows.
     """
+    check_trained_tables(files, tables)
     by_table: dict[str, list[TrainedRows]] = {}
     for name, file in files:
         key = f"--trained-ids {name}"
-        if name not in tables:
-            raise UsageError(
-                f"{key}={file}: there is no table of this name; the tables are "
-                f"{', '.join(sorted(tables)) or 'none'}"
-            )
         ids = _read_ids(key, name, Path(file), TrainedIdsSection(file=file))
         by_table.setdefault(name, []).append(_rows_of_table(key, ids))
     return {table: _join(parts) for table, parts in by_table.items()}
+
+
+def check_trained_tables(files: Sequence[tuple[str, str]], tables: Sequence[str]) -> None:
+    """Checks that the tables of files of trained ids exist.
+
+    Args:
+      files: Tables and paths of files, in pairs.
+      tables: The names of the existing tables.
+
+    Raises:
+      UsageError: A table does not exist.
+    """
+    for name, file in files:
+        if name not in tables:
+            raise UsageError(
+                f"--trained-ids {name}={file}: there is no table of this name; the tables are "
+                f"{', '.join(sorted(tables)) or 'none'}"
+            )
 
 
 def _read_section(

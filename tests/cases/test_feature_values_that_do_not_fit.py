@@ -12,14 +12,16 @@ from pydantic import TypeAdapter
 from bundle.errors import BundleError, FeatureError, FormatError, RowOutOfRange
 from bundle.features.columns import Column, OutputBlock
 from bundle.features.ids.crosses import COMBINATIONS_MAX
-from bundle.features.reader import FeatureReader
+from bundle.features.reader import FeatureReader, open_features
 from bundle.features.sources import RemoteRows, RemoteTable
 from bundle.format import manifest as entries
+from bundle.storage.catalog import read_manifest
 from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.new_keys import NewKeys
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import IntegerKeys, Vocabulary
 from tests.bundles.tables import write_table
+from tests.hostile.manifest_edits import rewrite, setting
 from tests.id_graphs import bucket_ids, computed_ids, hash_ids, vocabulary_ids
 from tests.units.bundle.features.readers import column, objects
 
@@ -238,6 +240,14 @@ def test_changes_that_do_not_fit_their_table_are_rejected(
     }
     with pytest.raises((BundleError, ValueError), match=words):
         reader.with_changes(rows, {name: NewKeys.none(first) for name, first in keys.items()})
+
+
+def test_a_vocabulary_of_another_size_than_the_manifest_states_is_rejected(
+    sample_bundle: Path,
+) -> None:
+    rewrite(sample_bundle, setting("vocabularies.names.size", 3))
+    with pytest.raises(FormatError, match=r"'names' holds 2 keys.*says 3"):
+        open_features(sample_bundle, read_manifest(sample_bundle))
 
 
 def test_a_view_is_closed_with_its_reader(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ verification finds every row that is not.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -188,6 +189,19 @@ def test_error_that_is_recorded_too_small_is_found(tmp_path: Path) -> None:
         else:
             with pytest.raises(VerificationFailed, match="the manifest states"):
                 compare(checkpoint, bundle)
+
+
+def test_checkpoint_without_checksums_that_was_overwritten_later_is_found(tmp_path: Path) -> None:
+    values = np.random.default_rng(3).standard_normal((100, 6)).astype(np.float32)
+    checkpoint = write_checkpoint(tmp_path, Case(values, "float32", 40, 0, 10))
+    bundle = exported(checkpoint, tmp_path / "out", segment_rows=40)
+    before = checkpoint.stat()
+    with h5py.File(checkpoint, "r+") as file:
+        file[KEY][99, 3] += 1
+    os.utime(checkpoint, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for full in (False, True):
+        with pytest.raises(VerificationFailed, match="'t'"):
+            compare(checkpoint, bundle, full=full)
 
 
 def test_scale_of_another_row_is_found(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tests.cases.checkpoints.written import (
     tensors,
     weights,
 )
+from tests.units.export.checkpoint.tensor_bundles import SUFFIX
 
 
 @dataclass(frozen=True)
@@ -291,6 +292,26 @@ OBJECTS: dict[str, Found] = {
     "layers of one name": Found(
         objects({side: {"emb": {"embeddings": of(f"{side}/emb/embeddings")}} for side in "ab"}),
         {"a.emb": "a/emb/embeddings", "b.emb": "b/emb/embeddings"},
+    ),
+    "layer whose names other tables have": Found(
+        objects(
+            {
+                "e": {
+                    "_variables": {
+                        "user": {"parameters": A},
+                        "m.user": {"parameters": B},
+                        f"k/embeddings{SUFFIX}": {"parameters": C},
+                    }
+                },
+                "m": {"user": {"embeddings": of("k/embeddings")}},
+            }
+        ),
+        {
+            "user": "a",
+            "m.user": "b",
+            "k/embeddings": "c",
+            f"k/embeddings{SUFFIX}'": "k/embeddings",
+        },
     ),
     "layer with LoRA": Found(
         objects({"user": {"_embeddings": of("x/_embeddings"), "lora_embeddings_a": B}}),

@@ -278,9 +278,17 @@ def test_fingerprint_is_of_what_was_saved(
     assert inspected(tmp_path)["fingerprint"] != before
 
 
+@pytest.mark.parametrize(
+    ("writer", "library", "extra"),
+    [("Orbax", "tensorstore", "orbax"), ("Keras", "h5py", "export")],
+)
 def test_library_that_is_not_installed_is_named_with_its_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    writer: str, library: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    items(tmp_path, "c")
-    monkeypatch.setitem(sys.modules, "tensorstore", None)
-    assert "'.[orbax]'" in rejected(tmp_path)
+    (tmp_path / "made").mkdir()
+    WRITERS[writer](tmp_path / "made")
+    monkeypatch.setitem(sys.modules, library, None)
+    # HDF5 is listed by a process of its own.
+    (tmp_path / f"{library}.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert f"'.[{extra}]'" in rejected(tmp_path / "made")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cases.checkpoints.inspections import Write, inspected, rejected
+from tests.cases.checkpoints.inspections import Write, inspected, rejected, run
 from tests.cases.checkpoints.layout_files import (
     KEY,
     SPEC_TEXT,
@@ -399,3 +399,23 @@ def test_layout_file_may_repeat_a_record_and_not_contradict_it(tmp_path: Path) -
     assert (table["stated"], table["note"]) == (False, None)
     contradiction = layout_option(tmp_path, {"users": same | {"cores": 4, "rotation": 0}})
     assert "contradicts what the checkpoint records" in rejected(root, *contradiction, code=4)
+
+
+def test_ids_of_training_prove_a_layout_file_against_a_record_of_other_devices(
+    tmp_path: Path,
+) -> None:
+    """A program spread the rows over 16 cores, and copied the record as it was."""
+    random = np.random.default_rng(1)
+    rows = np.flatnonzero(random.random(1000) < 0.3)
+    accumulators = np.full((1920, 16), 0.1, np.float32)
+    accumulators[rows % 16 * 120 + rows // 16] += random.random((len(rows), 16), np.float32)
+    slot = "embed.embedding_table.value.users_items.slot.accumulator"
+    root = step(tmp_path, values=RECORDED | {slot: accumulators})
+    (tmp_path / "ids.csv").write_text("\n".join(["id", *map(str, rows)]))
+    given_ids = [f"--trained-ids=users={tmp_path / 'ids.csv'}", "--plan", "--json"]
+    stated = {"users": stack("users_items", rows=1000, dim=16, cores=16)}
+    options = layout_option(tmp_path, stated)
+    done = run("tables", root, tmp_path / "out", *options, *given_ids)
+    assert done.json["tables"]["users"]["trained_ids"]["decisive"]
+    done = run("tables", root, tmp_path / "out", *given_ids)
+    assert (done.code, "contradicts the ids of training" in done.message) == (4, True)
