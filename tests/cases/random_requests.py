@@ -19,29 +19,17 @@ FORMULAS = {
     "rank": ["watch^0.7 * exp(-rating)", "watch * 2"],
     "recommend": ["watch + 0.1 * retrieval_score + year / 100", "retrieval_score - year"],
 }
-FILTERS: list[dict[str, Any]] = [
-    {},
-    {"genres": {"allow": ["drama", "horror", "opera"]}},
-    {"genres": {"allow": ["drama", "comedy"], "deny": ["comedy"]}},
-    {"year": {"ge": 1991, "allow": [1989, 1992, 93, 2001, 2004], "deny": [93]}},
-    {"year": {"gt": 1994.5, "le": 2019.5}, "rating": {"gt": 0.5}, "classic": {"deny": [True]}},
-    {"studio": {"is_null": True}},
-    {"genres": {"is_null": False}, "any": [{"year": {"lt": 2005}}, {"classic": {"allow": [True]}}]},
-    {"rating": {"lt": 9}, "all": [{"none": [{"genres": {"allow": ["drama"]}}]}]},
-    {"near": [{"latitude": 10, "longitude": 20, "radius_m": 5e6}]},
-    {
-        "near": [
-            {"latitude": -89, "longitude": 0, "radius_m": 4e6},
-            {
-                "latitude": 5,
-                "longitude": 5,
-                "radius_m": 9e5,
-                "latitude_attribute": "rating",
-                "longitude_attribute": "rating",
-            },
-        ]
-    },
-]
+TOKENS: dict[str, list[Any]] = {
+    "genres": [*GENRE_NAMES, "western"],
+    "year": list(range(1985, 2035)),
+    "studio": [*(f"studio {number}" for number in range(5)), "none"],
+    "classic": [True, False],
+}
+"""What attributes may hold, and what none holds."""
+NUMBERS: dict[str, list[Any]] = {
+    "year": [*range(1985, 2035), 1999.5, -(2**60)],
+    "rating": [-1, 0, 2.5, 7, 99.75],
+}
 Draw = random.Random
 
 
@@ -109,6 +97,48 @@ def _body(draw: Draw, parts: list[dict[str, Any]], options: dict[str, Any]) -> d
     return {**options, "requests": parts}
 
 
+def _condition(draw: Draw, attribute: str) -> dict[str, Any]:
+    """Returns a condition of at least one part."""
+    tokens = TOKENS.get(attribute, [])
+    condition: dict[str, Any] = {}
+    if draw.random() < 0.1:
+        condition["is_null"] = draw.random() < 0.5
+    while not condition:
+        if tokens and draw.random() < 0.6:
+            condition["allow"] = draw.choices(tokens, k=draw.randint(1, 4))
+        if tokens and draw.random() < 0.4:
+            condition["deny"] = draw.choices(tokens, k=draw.randint(0, 4))
+        for name in ("ge", "gt", "le", "lt"):
+            if attribute in NUMBERS and draw.random() < 0.3:
+                condition[name] = draw.choice(NUMBERS[attribute])
+    return condition
+
+
+def _circle(draw: Draw) -> dict[str, Any]:
+    """Returns a circle anywhere, of any size: some hold a pole, some cross the date line."""
+    circle: dict[str, Any] = {
+        "latitude": draw.uniform(-90, 90),
+        "longitude": draw.uniform(-180, 180),
+        "radius_m": 10 ** draw.uniform(4, 7.4),
+    }
+    if draw.random() < 0.2:
+        circle |= {"latitude_attribute": "rating", "longitude_attribute": "rating"}
+    return circle
+
+
+def random_filter(draw: Draw, levels: int = 3) -> dict[str, Any]:
+    """Returns a filter of conditions, circles and filters; most have few of them."""
+    attributes = draw.sample([*TOKENS, "rating"], draw.choice([0, 0, 1, 1, 2, 3]))
+    drawn: dict[str, Any] = {name: _condition(draw, name) for name in attributes}
+    if draw.random() < 0.1:
+        drawn["near"] = [_circle(draw) for _ in range(draw.randint(1, 3))]
+    for group in ("all", "any", "none"):
+        if levels > 1 and draw.random() < 0.25:
+            filters = [random_filter(draw, levels - 1) for _ in range(draw.randint(1, 3))]
+            drawn[group] = filters
+    return drawn
+
+
 def _selected(draw: Draw, call: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
     for part in parts:
         lists = dict.fromkeys(("exclude_ids", "negative_ids"), lambda: _movies(draw))
@@ -118,7 +148,7 @@ def _selected(draw: Draw, call: str, parts: list[dict[str, Any]]) -> dict[str, A
         {
             "k": lambda: draw.choice([0, 1, 3, 7, 12]),
             "attributes": lambda: draw.sample(["title", "year", "rating", "genres"], 2),
-            "filter": lambda: draw.choice(FILTERS),
+            "filter": lambda: random_filter(draw),
             "formula": lambda: draw.choice(FORMULAS[call]),
             "crowding": lambda: draw.choice([{"studio": 2}, {"classic": 4, "studio": 3}]),
             "diversity": lambda: draw.choice([0.3, 0.5]),
@@ -196,7 +226,7 @@ def _recommendation(draw: Draw) -> dict[str, Any]:
     options |= _some(
         draw,
         {
-            "keep": lambda: draw.choice([0, 9, 4000]),
+            "keep": lambda: draw.choice([0, 9, 40, 4000]),
             "skip_stage": lambda: draw.random() < 0.5,
             "tower": lambda: "ranking",
         },

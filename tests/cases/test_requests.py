@@ -8,15 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from google.protobuf.descriptor import Descriptor
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.bundles.small import SmallBundle
 from tests.cases.bad_values import NO_FIELDS, bad_values, is_for_clients
-from tests.cases.random_requests import random_request, written
+from tests.cases.random_requests import random_filter, random_request, written
 from tests.cases.requests import BROKEN, CASES, RANDOM, REFUSALS
 from tests.cases.ways import Outcome, Ways, serving
 from tests.random_cases import seeds
@@ -89,6 +91,29 @@ def test_accepted_requests_get_by_every_way_what_the_reference_computes(
             results = outcome.value.get("results", [outcome.value])
             expected = reference.responses(small, case.call, case.json)
             assert is_as_expected(results, expected), problem
+
+
+def test_any_filter_leaves_the_candidates_of_its_truth_table(
+    ways: Ways, small: SmallBundle, request: pytest.FixtureRequest
+) -> None:
+    counts = set[int]()
+    for seed in seeds(request, 200, first=20_000):
+        draw = Random(seed)
+        query = [draw.gauss(0, 1) for _ in range(8)]
+        body = {"k": draw.choice([1, 3, 45]), "vectors": [query], "filter": random_filter(draw)}
+        case = Case("retrieve", f"seed {seed}", body)
+        outcome = ways.by_json(case)
+        if outcome.code == "TOO_LARGE":
+            assert outcome.field == "filter"
+            continue
+        assert outcome.code == "OK", (outcome, body)
+        (expected,) = reference.responses(small, "retrieve", body)
+        (result,) = outcome.value.get("results", [outcome.value])
+        assert result["ids"] == expected["ids"], body
+        message = pb.RetrieveResponse.FromString(ways.clients.by_grpc(case)[1])
+        assert np.frombuffer(message.ids.int64s, "<i8").tolist() == expected["ids"], body
+        counts.add(len(expected["ids"]))
+    assert {0, 1, 40} <= counts
 
 
 def test_messages_get_what_the_json_body_of_the_same_content_gets(ways: Ways) -> None:
