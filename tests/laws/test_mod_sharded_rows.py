@@ -202,7 +202,6 @@ def test_record_that_contradicts_itself_or_the_variable_is_rejected(
 @pytest.mark.parametrize(
     ("recorded", "message"),
     [
-        ({"world_size": 2}, r"\['sparsecore'\] without 'num_sc_per_device'"),
         ({"world_size": 0, "num_sc_per_device": 1}, r"\['world_size'\] is 0; an integer from 1"),
         ({"world_size": 2, "num_sc_per_device": True}, r"\['num_sc_per_device'\] is True"),
         ({"world_size": 2, "num_sc_per_device": 1, "order": "div"}, r"unknown: .*\['order'\]\."),
