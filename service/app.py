@@ -174,6 +174,7 @@ class Worker:
             self._request_log,
             self.certificates,
             self._tracing,
+            self._current_problem,
         )
         self.change_plane = ChangePlane(self.changes, self.dataplane)
         if settings.shard is not None:

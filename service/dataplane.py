@@ -101,6 +101,7 @@ class Dataplane:
 
     Attributes:
       engine: Computes the requests.
+      problem: Returns why requests should not be sent here; "": they should.
       settings: The settings of the service.
       metrics: The metrics of the process.
       tokens: The tokens of clients; None: no token is required.
@@ -116,6 +117,7 @@ class Dataplane:
         request_log: RequestLog | None = None,
         certificates: Certificates | None = None,
         tracing: Tracing | None = None,
+        problem: Callable[[], str] | None = None,
     ) -> None:
         """Creates the data plane of an engine.
 
@@ -126,8 +128,11 @@ class Dataplane:
           request_log: Records successful requests that name no version; None: none is recorded.
           certificates: The certificates of the endpoints; None: plain text.
           tracing: Gets a span of each request; None: there are no spans.
+          problem: Returns why requests should not be sent here; "": they should. None: the
+            engine knows.
         """
         self.engine = engine
+        self.problem = problem or (lambda: engine.problem)
         self.settings = settings
         self.metrics = metrics
         self._reports: RequestReports | None = None

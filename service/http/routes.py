@@ -85,7 +85,7 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
 
     async def readyz() -> dict[str, bool]:
         """Returns whether requests should be sent here, and if not, why."""
-        if problem := engine.problem:
+        if problem := dataplane.problem():
             raise NotReady(problem)
         return {"ready": True}
 

@@ -105,13 +105,13 @@ def model_metadata(engine: Engine, target: Target) -> dict[str, Any]:
         }
 
 
-def is_model_ready(engine: Engine, target: Target) -> bool:
+def is_model_ready(dataplane: Dataplane, target: Target) -> bool:
     """Returns whether a version serves requests; a model that does not exist is not ready."""
     try:
-        engine.lease(target).release()
+        dataplane.engine.lease(target).release()
     except ServiceError:
         return False
-    return not engine.problem
+    return not dataplane.problem()
 
 
 def repository_index(engine: Engine, ready: bool) -> list[dict[str, str]]:
@@ -259,7 +259,7 @@ class _Pages:
         raise Unimplemented("loading and unloading are not provided; `rowcast-serve ctl` does both")
 
     def _check_ready(self) -> None:
-        if problem := self._engine.problem:
+        if problem := self._dataplane.problem():
             raise NotReady(problem)
 
     def _target(self, request: Request, model: str, version: str | None) -> Target:
@@ -338,12 +338,12 @@ class Servicer:
 
     async def server_ready(self, _: bytes, __: RequestContext) -> bytes:
         """Responds whether requests should be sent here."""
-        return _bytes_of(pb.ServerReadyResponse(ready=not self._engine.problem))
+        return _bytes_of(pb.ServerReadyResponse(ready=not self._dataplane.problem()))
 
     async def model_ready(self, request: bytes, context: RequestContext) -> bytes:
         """Responds whether a model serves requests."""
         target = self._target(pb.ModelReadyRequest, request, context)
-        return _bytes_of(pb.ModelReadyResponse(ready=is_model_ready(self._engine, target)))
+        return _bytes_of(pb.ModelReadyResponse(ready=is_model_ready(self._dataplane, target)))
 
     async def describe_server(self, _: bytes, __: RequestContext) -> bytes:
         """Describes the service."""

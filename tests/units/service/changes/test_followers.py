@@ -89,6 +89,9 @@ def test_follower_that_restarts_serves_its_copy_though_the_writer_is_gone(start:
     restarted = start("follower", writer)
     until(lambda: writer.http in status(restarted)["problem"])
     assert 5000 in ids_of(restarted, **READS)
+    readiness = httpx.get(f"{restarted.http}/readyz", timeout=20)
+    assert (readiness.status_code, writer.http in readiness.text) == (503, True)
+    assert restarted.value("rowcast_ready") == 0
 
 
 @pytest.mark.slow

@@ -131,7 +131,9 @@ def test_router_is_ready_without_a_shard_unless_it_requires_all(
 
         def is_ready() -> bool:
             status = stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True).status
-            return bool(status == serving) and router.value("rowcast_ready") == 1
+            page = httpx.get(f"{router.http}/readyz", timeout=20).status_code
+            ready = {status == serving, router.value("rowcast_ready") == 1, page == 200}
+            return ready == {True}
 
         until(is_ready)
         cluster.drop("2/2")
