@@ -23,6 +23,7 @@ from rowcast_client.candidates import (
 )
 from rowcast_client.columns import (
     Features,
+    check_text,
     is_list,
     pack_column,
     pack_ids,
@@ -194,7 +195,9 @@ def retrieve(
         fields["ids"], counts = pack_queries_by_id(ids)
     if counts is not None:
         fields["query_offsets"] = offsets_of("queries", counts)
-    request = pb.RetrieveRequest(exact=bool(exact), not_found=_not_found_rule(not_found), **fields)
+    request = pb.RetrieveRequest(
+        exact=_flag("exact", exact), not_found=_not_found_rule(not_found), **fields
+    )
     return versioned_call(
         "Retrieve", request, pb.RetrieveResponse, unpack_retrieval, **call_options
     )
@@ -296,7 +299,7 @@ def recommend(
         tower=text("tower", tower),
         sources=pack_sources(sources),
         keep=_count("keep", keep),
-        skip_stage=bool(skip_stage),
+        skip_stage=_flag("skip_stage", skip_stage),
         **selection,
     )
     return versioned_call(
@@ -465,6 +468,13 @@ def _count(name: str, value: int) -> int:
     return int(value)
 
 
+def _flag(name: str, value: bool) -> bool:
+    # Any object has a truth in Python: that of "no" is True.
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidArgument(f"{name} is {value!r}: expected True or False")
+    return bool(value)
+
+
 def _number(name: str, value: float | None) -> float | None:
     if isinstance(value, bool) or not isinstance(
         value, (int, float, np.integer, np.floating, type(None))
@@ -486,11 +496,11 @@ def text(name: str, value: str | None) -> str:
     """Returns a text, "" for None.
 
     Raises:
-      InvalidArgument: The value is not text.
+      InvalidArgument: The value is not text, or not all of it is Unicode.
     """
-    if value is not None and not isinstance(value, str):
-        raise InvalidArgument(f"{name} is {value!r}: expected text")
-    return value or ""
+    if value is None:
+        return ""
+    return check_text(name, value)
 
 
 def _not_found_rule(rule: NotFoundRule) -> pb.NotFoundRule:
@@ -507,7 +517,7 @@ def _names(name: str, values: Iterable[str]) -> list[str]:
     names = list(values) if is_sequence else []
     if not is_sequence or not all(isinstance(entry, str) for entry in names):
         raise InvalidArgument(f"{name} is {values!r}: expected a list of names")
-    return names
+    return [check_text(name, entry) for entry in names]
 
 
 SELECTION: dict[str, Callable[[str, Any], Any]] = {
@@ -518,7 +528,7 @@ SELECTION: dict[str, Callable[[str, Any], Any]] = {
     "context_ids": lambda _, ids: pack_contexts(ids),
     "crowding": lambda _, crowding: pack_crowding(crowding),
     "offset": _optional_count,
-    "explain": lambda _, explain: bool(explain),
+    "explain": _flag,
     "filter": lambda _, conditions: pack_filter(conditions),
 }
 """Functions that pack the options of SelectOptions, without those in _ID_LISTS."""

@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rowcast_client.calls import Call, CallOptions, text, versioned_call
-from rowcast_client.columns import Features, as_list, is_list, pack_features, pack_ids, shown
+from rowcast_client.columns import (
+    Features,
+    as_list,
+    check_text,
+    is_list,
+    pack_features,
+    pack_ids,
+    shown,
+)
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.results import Ids, unpack_ids
 from rowcast_client.stubs import embedding_service_pb2 as pb
@@ -392,7 +400,7 @@ def _listed(subject: str, values: Values) -> list[Any]:
     return list(values)
 
 
-def _filled(values: list[Any], filler: float) -> list[Any]:
+def _filled(values: list[Any], filler: float | str) -> list[Any]:
     """Returns values with a filler instead of None."""
     return [filler if value is None else value for value in values]
 
@@ -415,7 +423,9 @@ def _packed(subject: str, values: list[Any], dtype: str) -> bytes:
 
 def _packed_attributes(attributes: Mapping[str, Values]) -> dict[str, pb.Attribute]:
     return {
-        name: _packed_attribute(f"attribute {name!r}", _listed(f"attribute {name!r}", values))
+        check_text("an attribute", name): _packed_attribute(
+            f"attribute {name!r}", _listed(f"attribute {name!r}", values)
+        )
         for name, values in attributes.items()
     }
 
@@ -433,7 +443,7 @@ def _packed_attribute(subject: str, values: list[Any]) -> pb.Attribute:
     if all(isinstance(value, (bool, np.bool_)) for value in present):
         message.bools = bytes(bool(value) for value in values)
     elif all(isinstance(value, str) for value in present):
-        message.strings.values.extend(value or "" for value in values)
+        message.strings.values.extend(_texts(subject, _filled(values, "")))
     elif all(isinstance(value, (list, tuple)) for value in present):
         for value in values:
             message.lists.values.append(pb.Strings(values=_texts(subject, value or ())))
@@ -448,4 +458,4 @@ def _texts(subject: str, values: Sequence[Any]) -> list[str]:
     for value in values:
         if not isinstance(value, str):
             raise InvalidArgument(f"{subject} holds {shown(value)} in a list: expected strings")
-    return list(values)
+    return [check_text(subject, value) for value in values]

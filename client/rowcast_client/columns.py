@@ -100,10 +100,7 @@ def pack_column(name: str, values: Column | Sequence[Any] | NDArray[Any]) -> pb.
       InvalidArgument: A value is no feature value.
     """
     subject = f"feature {name!r}"
-    if not isinstance(name, str):
-        raise InvalidArgument(
-            f"the name of {subject} is of type {type(name).__name__}: expected text"
-        )
+    check_text("the name of a feature", name)
     if isinstance(values, list):
         plain = _plain_column(subject, values)
         if plain is not None:
@@ -196,6 +193,22 @@ def pack_vectors(vectors: ArrayLike | Sequence[ArrayLike]) -> tuple[bytes, list[
     if values.ndim != 2 or values.size == 0:
         raise InvalidArgument(f"vectors have shape {values.shape}: expected [dim] or [m, dim]")
     return values.tobytes(), counts
+
+
+def check_text(subject: str, value: Any) -> str:
+    """Returns a value that is text.
+
+    Raises:
+      InvalidArgument: It is of another type, or holds half of a surrogate pair, which is no
+        character.
+    """
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{subject} is {value!r}: expected text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{subject} is not Unicode text: {error}") from error
+    return value
 
 
 def is_list(values: Any) -> TypeGuard[Sequence[Any]]:

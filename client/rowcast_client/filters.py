@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rowcast_client.columns import is_list, pack_ids
+from rowcast_client.columns import check_text, is_list, pack_ids
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
@@ -163,7 +163,7 @@ def _packed(path: str, conditions: Any) -> pb.Filter:
         # An attribute may have the name of a group: its condition is a dict, a group is a list.
         if name not in (*GROUPS, "near") or isinstance(value, Mapping):
             condition = _condition(value_path, value)
-            packed.conditions[_text(value_path, name)].CopyFrom(condition)
+            packed.conditions[check_text(value_path, name)].CopyFrom(condition)
             continue
         if not is_list(value) or not len(value):
             raise InvalidArgument(f"{value_path} is {value!r}: expected a list of at least one")
@@ -205,14 +205,8 @@ def _circle(path: str, circle: Any) -> pb.Circle:
         # The fields of a circle are floats, into which a Number of either kind is copied.
         setattr(packed, name, getattr(number, number.WhichOneof("kind") or "float64"))
     for name in attributes:
-        setattr(packed, name, _text(f"{path}.{name}", circle.get(name, "")))
+        setattr(packed, name, check_text(f"{path}.{name}", circle.get(name, "")))
     return packed
-
-
-def _text(path: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InvalidArgument(f"{path} is {value!r}: expected a string")
-    return value
 
 
 def _tokens(path: str, values: Any) -> pb.Ids:
@@ -253,7 +247,7 @@ def pack_crowding(crowding: Mapping[str, int] | None) -> dict[str, int]:
         raise InvalidArgument(f"crowding is {crowding!r}: expected a dict, such as {{'seller': 3}}")
     packed = {**crowding}
     for attribute, maximum in packed.items():
-        _text("crowding", attribute)
+        check_text("crowding", attribute)
         # The type itself, since a bool is an int for isinstance.
         if type(maximum) is not int or not 0 <= maximum < 2**31:
             raise InvalidArgument(

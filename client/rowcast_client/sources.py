@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from rowcast_client.candidates import Candidates, offsets_of, pack_lists
-from rowcast_client.columns import is_list
+from rowcast_client.columns import check_text, is_list
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
@@ -78,9 +78,8 @@ def _packed(where: str, source: Mapping[str, Any]) -> pb.Source:
 
 def _checked(where: str, name: str, value: Any) -> Any:
     if name in _TEXTS:
-        is_valid = isinstance(value, str)
-        expected = "text"
-    elif name in _COUNTS:
+        return check_text(where, value)
+    if name in _COUNTS:
         is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         is_valid = is_integer and 0 <= value < 2**31
         expected = "an integer from 0 to below 2^31"

@@ -23,6 +23,8 @@ NESTING_MAX = 8
 """Maximum number of levels of lists in one value; a dense feature has at most that many axes."""
 SHOWN_MAX = 60
 """Maximum number of characters of a client's value that an error repeats."""
+COUNT_MAX = 2**31 - 1
+"""The largest count that a message can have; JSON accepts the same ones."""
 
 EXPECTED = {
     int: "an integer",

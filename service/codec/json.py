@@ -22,6 +22,7 @@ from bundle.features.columns import Column
 from bundle.tables.offsets import offsets_of
 from service.codec import source_lists
 from service.codec.columns import (
+    COUNT_MAX,
     EXPECTED,
     check_list,
     column,
@@ -55,7 +56,7 @@ _SLICE_VALUES = 1024
 _NOT_FINITE = ("NaN", "Infinity")
 """The words that programs in Python and JavaScript write for numbers that are not finite."""
 _INTEGER_END = 2.0**63
-"""The smallest integer that the parser returns as a float."""
+"""The smallest integer that the parser returns as a float, which is an integer to the client."""
 
 Part = dict[str, Any]
 """The fields of one request in a body: of the body itself, or of an entry of `requests`."""
@@ -518,10 +519,11 @@ def _option(body: Part, name: str, default: Any) -> Any:
         kind = list
     if kind is float and type(value) is int:
         value = float(value)
-    # An integer to the client: "a number, not an integer" would not help.
-    if kind is int and type(value) is float and abs(value) >= _INTEGER_END:
-        expected = "an integer in [-2^63, 2^63)"
-        raise InvalidArgument.of_field(name, f"about {shown(int(value))}", expected)
+    if kind is int and (
+        (type(value) is int and abs(value) > COUNT_MAX)
+        or (type(value) is float and abs(value) >= _INTEGER_END)
+    ):
+        raise InvalidArgument.of_field(name, shown(int(value)), f"an integer up to {COUNT_MAX}")
     if type(value) is kind:
         return value
     if isinstance(default, StrEnum):
@@ -701,10 +703,9 @@ def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict
         at_most(settings, "max_names", len(crowding), "crowding")
         # Not `isinstance`, for which true is an integer.
         for attribute, maximum in crowding.items():
-            if type(maximum) is not int:
-                raise InvalidArgument.of_field(
-                    f"crowding.{attribute}", shown(maximum), "an integer"
-                )
+            if type(maximum) is not int or abs(maximum) > COUNT_MAX:
+                expected = f"an integer up to {COUNT_MAX}"
+                raise InvalidArgument.of_field(f"crowding.{attribute}", shown(maximum), expected)
         selection["crowding"] = crowding or None
     if "min_score" in body:
         selection["min_score"] = _option(body, "min_score", 0.0)

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from bundle.tables.offsets import offsets_of
-from service.codec.columns import check_list, fields, flat, shown
+from service.codec.columns import COUNT_MAX, check_list, fields, flat, shown
 from service.engine.calls import SOURCES_MAX, IdLists, Source
 from service.errors import FieldViolation, InvalidArgument, TooLarge
 
@@ -22,8 +22,6 @@ _FIELDS: dict[str, type] = {
     "fallback": bool,
 }
 """The fields of a source but its ids, and their types."""
-_COUNT_MAX = 2**31 - 1
-"""The largest count that a message can have; JSON accepts the same ones."""
 
 
 def check_sources(count: int) -> None:
@@ -53,8 +51,8 @@ def _source(value: Any, where: str) -> Source:
         # Not `isinstance`, for which true is an integer.
         if type(field) is not kind:
             raise InvalidArgument.of_field(f"{where}.{name}", shown(field), _KINDS[kind])
-        if isinstance(field, int) and abs(field) > _COUNT_MAX:
-            expected = f"an integer up to {_COUNT_MAX}"
+        if isinstance(field, int) and abs(field) > COUNT_MAX:
+            expected = f"an integer up to {COUNT_MAX}"
             raise InvalidArgument.of_field(f"{where}.{name}", field, expected)
     if "ids" in content:
         content["ids"] = _ids(check_list(content["ids"], f"{where}.ids"), f"{where}.ids")

@@ -79,7 +79,7 @@ class Ways:
         """
         try:
             call = case.sent()
-        except (InvalidArgument, TypeError, UnicodeEncodeError) as problem:
+        except (InvalidArgument, TypeError) as problem:
             return {"client": Outcome("INVALID_ARGUMENT", message=str(problem))}
         outcomes = {}
         for transport in self._urls:
