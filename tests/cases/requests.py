@@ -64,6 +64,12 @@ ACCEPTED: dict[str, dict[str, Body]] = {
         "a list of candidates longer than a sequence reads": _ranked(
             recent=[1000, 1007, 1014, 1021, 1028]
         ),
+        "a list beside one with weights": {
+            "requests": [
+                _ranked(liked=[1000, 1007]),
+                _ranked(liked={"ids": [1000], "weights": [0.5]}),
+            ]
+        },
         "a context by a decimal string": {"context_id": "21", "candidate_ids": [1007, 1014]},
     },
     "recommend": {
@@ -342,6 +348,21 @@ REFUSED: dict[str, dict[str, tuple[str, str, Body]]] = {
     },
 }
 
+HINTS: list[tuple[str, str, Body]] = [
+    ("history", "retrieve", user(histori=[1000])),
+    ("title", "retrieve", {"attributes": ["titel"], **user()}),
+    ("year", "retrieve", _filtered(yer={"ge": 1990})),
+    ("ge", "retrieve", _filtered(year={"gee": 1990})),
+    ("movies", "retrieve", {"index": "movie", **user()}),
+    ("attributes", "retrieve", {"atributes": [], **user()}),
+    ("watch", "rank", rank(heads=["wach"])),
+    ("watch", "recommend", {"formula": "wach", **user()}),
+    ("ranking", "rank", rank(tower="rankin")),
+    ("popular", "recommend", _sources({"list": "populr"})),
+    ("index", "recommend", _sources({"indx": ""})),
+    ("user", "lookup", {"feature": "usr", "ids": [1]}),
+]
+"""Names that are there, and requests that misspell them."""
 _USER = pb.Column(int64s=i64(5))
 BROKEN: dict[str, tuple[str, str, str, bytes | Body]] = {
     "bytes that are no message": ("retrieve", BAD, "body", b"\xff\xff\xff"),

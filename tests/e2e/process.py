@@ -160,3 +160,11 @@ class Process(Lines):
         until(self._ports.exists)  # a model may be loaded before every worker listens
         bound: dict[str, int] = json.loads(self._ports.read_text())
         return bound
+
+
+def kill_all(process: Process) -> None:
+    """Kills a service and its workers at once."""
+    supervisor = psutil.Process(process.process.pid)
+    for running in (supervisor, *supervisor.children(recursive=True)):
+        running.kill()
+    process.process.wait()

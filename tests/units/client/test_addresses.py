@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from rowcast_client import (
     Call,
@@ -31,7 +30,7 @@ from rowcast_client import (
     rotation,
 )
 
-from tests.e2e.process import Process, until
+from tests.e2e.process import Process, kill_all, until
 from tests.units.client.conftest import RunningService
 from tests.units.client.servers import (
     EMBED,
@@ -215,14 +214,6 @@ def test_ready_follows_the_states_of_a_service(
     kill_all(second)
     for way, url in urls.items():
         assert not way.ready(url)
-
-
-def kill_all(process: Process) -> None:
-    """Kills a service and its workers at once."""
-    supervisor = psutil.Process(process.process.pid)
-    for running in (supervisor, *supervisor.children(recursive=True)):
-        running.kill()
-    process.process.wait()
 
 
 @pytest.mark.parametrize("end", [Process.stop, kill_all])

@@ -238,7 +238,7 @@ WRONG: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     ),
     (calls.embed, ([{"f": [1]}, {"f": ["a"]}],), {}, "'f' holds int, str"),
     (calls.embed, ([{"f": 1}, {}],), {}, "'f' is in only some"),
-    (calls.embed, ({5: 1},), {}, "feature 5"),
+    (calls.embed, ({5: 1},), {}, "feature is 5"),
     *[
         (calls.embed, ({"f": value},), {}, "feature 'f'")
         for value in (

@@ -407,7 +407,9 @@ def _outputs(
         for name in ("recent", "hour", "mood", "genres", "year")
         if name in features
     }
-    liked = features.get("liked", {"ids": [], "weights": []})
+    liked = features.get("liked", [])
+    if isinstance(liked, list):
+        liked = {"ids": liked, "weights": [1.0] * len(liked)}
     context["liked"] = dict(zip(liked["ids"], liked["weights"], strict=True))
     outputs = ranked(small, movie, features["user"], **context)
     if formula:

@@ -226,6 +226,11 @@ def test_call_that_every_replica_fails_names_the_shard_and_no_address(
         assert error.retry_after_s == 3
 
 
+def test_address_that_vanished_is_tried_again_where_there_is_no_other(tmp_path: Path) -> None:
+    error, calls = failure_of_call(tmp_path, vanish)
+    assert (type(error), calls) == (NotReady, 2)
+
+
 @pytest.mark.parametrize(
     ("description", "problem"),
     [

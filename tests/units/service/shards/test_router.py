@@ -144,6 +144,36 @@ def test_version_whose_load_fails_for_a_reason_of_a_shard_is_loaded_again(
     asyncio.run(load())
 
 
+ROWS: dict[str, list[shard_pb.StoredRows]] = {
+    "rows of 0 layouts": [],
+    "returned 0 bytes": [shard_pb.StoredRows()] * 2,
+    "returned 31 bytes": [shard_pb.StoredRows(values=bytes(31))] * 2,
+    "32 bytes of values and 4 of scales": [shard_pb.StoredRows(values=bytes(32), scales=bytes(4))]
+    * 2,
+}
+"""Rows of other sizes than any that are requested, by what the router says of them."""
+
+
+@pytest.mark.parametrize("words", ROWS)
+def test_version_whose_shard_contradicts_its_sizes_is_not_served(
+    words: str, write: Callable[..., SmallBundle], cluster: Cluster
+) -> None:
+    small = write(partitions=2)
+    fingerprint = crc32c((small.directory / MANIFEST).read_bytes())
+
+    async def contradict(context: grpc.aio.ServicerContext) -> shard_pb.RowsResponse:
+        return shard_pb.RowsResponse(rows=ROWS[words])
+
+    async def load() -> None:
+        shard = FixedShard(contradict, {}, ("movies", 1, fingerprint))
+        async with listening(shard) as (address,):
+            router = await asyncio.to_thread(cluster.start_router, shard_addresses=(address,))
+            assert router.states() == {1: "failed"}
+            assert words in router.problem(1)
+
+    asyncio.run(load())
+
+
 def test_source_of_addresses_that_hangs_delays_no_other(tmp_path: Path) -> None:
     hanging = tmp_path / "addresses"
     os.mkfifo(hanging)  # whoever reads it waits for a writer

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from bundle.format.indexes import Codes
 from bundle.format.manifest import dump
+from runtime.vectors import VectorFile
 from service.coordinator import Coordinator
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
@@ -45,6 +47,22 @@ def test_scan_new_version_replaces_the_old_one_which_is_kept_if_wanted(
     assert driven.serving() == 12
 
 
+def write_codes_of_another_number(small: SmallBundle) -> None:
+    """Gives an index codes, and one more than it has vectors."""
+    # faiss is loaded where an index has codes.
+    from export.corpora.codes import write_codes
+
+    index = small.manifest.indexes["movies"]
+    vectors = VectorFile(small.directory / index.vectors, index.dim)
+    write_codes(small.directory, "movies", vectors, index.distance)
+    codes = Codes.of("movies")
+    indexes = {"movies": index.model_copy(update={"codes": codes})}
+    manifest = small.manifest.model_copy(update={"indexes": indexes})
+    (small.directory / "manifest.json").write_bytes(dump(manifest))
+    with (small.directory / codes.file).open("ab") as file:
+        file.write(bytes(1))
+
+
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
@@ -62,6 +80,7 @@ def test_scan_new_version_replaces_the_old_one_which_is_kept_if_wanted(
         (lambda small: (small.directory / "manifest.json").write_bytes(b"{"), "manifest"),
         (lambda small: _rewrite(small, version=7), "version 7"),
         (lambda small: _rewrite(small, escape=True), "inside the bundle"),
+        (write_codes_of_another_number, "codes.bin"),
     ],
 )
 def test_scan_broken_new_version_is_reported_and_the_old_one_stays(
