@@ -4,7 +4,6 @@ strange responses.
 
 from __future__ import annotations
 
-import inspect
 import ssl
 import time
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import grpc
 import pytest
 from rowcast_client import (
-    AsyncClient,
     Client,
     DeadlineExceeded,
     Internal,
@@ -324,12 +322,3 @@ def test_call_with_a_wrong_option_or_of_a_closed_client_is_rejected_before_it_is
         client.close()
     with pytest.raises(InvalidArgument, match=words):
         client.embed({"user": 5}, model="m", **option)
-
-
-def test_methods_of_both_clients_show_the_signature_of_the_call() -> None:
-    for name in ("retrieve", "rank", "recommend", "embed", "lookup", "models", "model"):
-        waiting = getattr(Client, name)
-        awaiting = getattr(AsyncClient, name)
-        assert str(inspect.signature(waiting)) == str(inspect.signature(awaiting))
-        assert inspect.iscoroutinefunction(awaiting)
-        assert waiting.__doc__ == awaiting.__doc__ is not None

@@ -92,47 +92,6 @@ def test_version_for_which_memory_is_missing_elsewhere_may_become_current(
     assert (shared(service, 1), lacking(service, 1)) == ({2, 3}, set())
 
 
-@pytest.mark.parametrize(
-    ("other_report", "expected"),
-    [
-        (report(2, failed=(3,)), {3}),
-        (report(2, failed=(3,), listens=False), set()),  # it waits until it can load 3
-        (report(2, 3, failed=(3,)), set()),  # a new copy of 3 failed, the old one serves
-        (report(2, 3), set()),
-        (report(2), set()),  # it has not looked for 3 yet
-    ],
-)
-def test_lacking_versions_are_those_that_a_worker_failed_to_load(
-    other_report: Report, expected: set[int], service: Coordinator
-) -> None:
-    service.report(1, report(2, 3))
-    service.report(2, other_report)
-    assert lacking(service, 1) == expected
-
-
-def test_version_gone_from_the_root_is_lacking_once_a_worker_would_need_it(
-    service: Coordinator,
-) -> None:
-    service.report(1, report(1, 2, root_versions=(1,)))
-    assert lacking(service, 1) == set()  # it is served from memory
-    service.report(2, report(1, root_versions=(1,), listens=False))
-    assert (lacking(service, 1), lacking(service, 2)) == ({2}, {2})
-    service.report(2, report(1, root_versions=(1, 2), listens=False))  # it is back
-    assert lacking(service, 1) == set()
-
-
-def test_one_worker_loads_at_a_time(service: Coordinator) -> None:
-    assert service.begin_load(1, MODEL, 2, FILES).granted
-    waiting = service.begin_load(2, MODEL, 2, FILES)
-    assert (waiting.granted, waiting.problem) == (False, "")
-    service.end_load(2, loaded=True)  # it has no turn to give back
-    assert not service.begin_load(2, MODEL, 2, FILES).granted
-    service.end_load(1, loaded=True)
-    assert service.begin_load(2, MODEL, 2, FILES).granted
-    service.forget(2)  # the supervisor stopped it
-    assert service.begin_load(1, MODEL, 2, FILES).granted
-
-
 def test_version_that_ended_a_process_is_loaded_again_after_growing_pauses_a_few_times(
     service: Coordinator, clock: Clock
 ) -> None:
@@ -153,26 +112,6 @@ def test_version_that_ended_a_process_is_loaded_again_after_growing_pauses_a_few
     assert service.begin_load(9, MODEL, 2, FILES).granted
 
 
-def test_version_that_is_loaded_after_all_is_not_held_responsible_any_more(
-    service: Coordinator, clock: Clock
-) -> None:
-    service.begin_load(1, MODEL, 2, FILES)
-    service.worker_ended(1, "SIGKILL")
-    clock.seconds += 60
-    assert service.begin_load(2, MODEL, 2, FILES).granted
-    service.end_load(2, loaded=True)
-    service.begin_load(3, MODEL, 2, FILES)
-    service.worker_ended(3, "SIGKILL")
-    assert service.begin_load(4, MODEL, 2, FILES).retry_s == 60
-
-
-def test_worker_that_ends_beside_a_load_leaves_it_alone(service: Coordinator) -> None:
-    service.begin_load(1, MODEL, 2, FILES)
-    assert service.worker_ended(2, "SIGKILL") == {}
-    service.end_load(1, loaded=False)
-    assert service.begin_load(2, MODEL, 2, FILES).granted
-
-
 def test_starts_pause_longer_as_long_as_workers_end_before_they_serve(
     service: Coordinator,
 ) -> None:
@@ -187,18 +126,6 @@ def test_starts_pause_longer_as_long_as_workers_end_before_they_serve(
     service.report(11, report(1))
     service.worker_ended(11, "SIGKILL")
     assert service.begin_start().pause_s == 0
-
-
-def test_start_knows_whether_the_service_has_listened(service: Coordinator) -> None:
-    assert not service.begin_start().is_replacement
-    service.set_started()
-    assert service.begin_start().is_replacement
-
-
-def test_first_exit_code_counts(service: Coordinator) -> None:
-    assert service.exit_code(0) == 0
-    assert (service.set_exit_code(7), service.set_exit_code(1)) == (True, False)
-    assert service.exit_code(0) == 7
 
 
 def report_and_load(address: str) -> None:

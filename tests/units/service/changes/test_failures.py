@@ -257,24 +257,3 @@ def test_segment_whose_program_is_killed_has_no_effect_and_is_made_again(
     assert 5000 in ids_of(service)
     (segment,) = log_of(service).with_name("changes.segments").iterdir()
     assert not segment.name.startswith(TEMPORARY)
-
-
-@pytest.mark.slow
-def test_candidates_are_searched_exactly_where_no_segment_can_be_written(
-    write: Write, serve: Serve
-) -> None:
-    write()
-    service = serve(absorb_changed_at=1)
-    directory = log_of(service).with_name("changes.segments")
-    directory.parent.mkdir(exist_ok=True)
-    directory.touch()  # no directory can be made there
-    change(service, "candidates/upsert", candidate(5000))
-    failed = {"model": "movies", "outcome": "failed"}
-    until(lambda: service.value("rowcast_absorptions_total", **failed) > 0)
-    assert 5000 in ids_of(service)
-    directory.unlink()
-    absorb(service)
-    assert 5000 in ids_of(service)
-    change(service, "candidates/delete", {"id": 5000})
-    until(lambda: indexed(service) == 0)
-    assert 5000 not in ids_of(service)

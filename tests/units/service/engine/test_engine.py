@@ -20,8 +20,8 @@ from service.engine.calls import (
 from service.engine.context import RequestContext
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
-from tests.units.service.engine.served import CountingTower, column
-from tests.units.service.running import RunningService, WaitingTower, log_lines
+from tests.units.service.engine.served import CountingTower
+from tests.units.service.running import RunningService, WaitingTower, column, log_lines
 
 RETRIEVE = "/v1/models/movies:retrieve"
 QUERIES = 3

@@ -9,48 +9,43 @@ import numpy as np
 import pytest
 
 from bundle.format.manifest import EmbeddedFeature, InputLength, TextIds, Unknown
-from service.errors import InvalidArgument
-from tests.bundles.small import feature_entries
+from tests.bundles.small import SmallBundle, feature_entries
 from tests.id_graphs import hash_ids
-from tests.units.service.engine.served import Served, column
+from tests.units.service.changes.making import Rejected, responds
+from tests.units.service.running import RunningService
 
 WORDS = TextIds(split="whitespace", ids=hash_ids(50))
-Load = Callable[..., Served]
+Serve = Callable[..., RunningService]
+Write = Callable[..., SmallBundle]
 
 
-def test_lookup_in_int8_and_linked_tables_gives_float32_rows(load: Load) -> None:
-    service = load(row_types={"users": "linked", "movies": "int8"})
-    users = service.look_up("user", column(7, 49, 25)).vectors
-    np.testing.assert_array_equal(users, service.small.tables["users"][[7, 49, 25]])
-    movies = service.look_up("movie", column(*service.small.ids[[3, 39]])).vectors
-    trained = service.small.tables["movies"][[4, 40]]
-    assert movies.dtype == np.float32
-    assert (
-        np.abs(movies - trained) <= np.abs(trained).max(axis=1, keepdims=True) / 127 / 2 + 1e-6
-    ).all()
+def test_lookup_in_int8_and_linked_tables_gives_float32_rows(write: Write, serve: Serve) -> None:
+    small = write(row_types={"users": "linked", "movies": "int8"})
+    service = serve()
+    users = responds(service, "lookup", feature="user", ids=[7, 49, 25])["vectors"]
+    np.testing.assert_array_equal(np.float32(users), small.tables["users"][[7, 49, 25]])
+    ids = small.ids[[3, 39]].tolist()
+    movies = responds(service, "lookup", feature="movie", ids=ids)["vectors"]
+    trained = small.tables["movies"][[4, 40]]
+    steps = np.abs(trained).max(axis=1, keepdims=True) / 127
+    assert (np.abs(np.float32(movies) - trained) <= steps / 2 + 1e-6).all()
 
 
 @pytest.mark.parametrize(
     ("feature", "reason"),
     [
-        ({"table": "users", "place": 1, "places": 3}, "reads one of several values of its input"),
-        ({"table": "", "indicator": 8}, "is an indicator: it has no table"),
-        (
-            {"table": "users", "kind": "bag", "combiner": "mean", "ids": WORDS},
-            "reads texts: each of their words has a row",
-        ),
+        ({"table": "users", "place": 1, "places": 3}, "several values"),
+        ({"table": "", "indicator": 8}, "no table"),
+        ({"table": "users", "kind": "bag", "combiner": "mean", "ids": WORDS}, "words"),
     ],
 )
 def test_lookup_of_a_feature_without_a_row_for_an_id_alone_is_rejected(
-    feature: dict[str, Any], reason: str, load: Load
+    feature: dict[str, Any], reason: str, write: Write, serve: Serve
 ) -> None:
-    service = load(
-        features={
-            "user": EmbeddedFeature.model_validate({"kind": "single", "role": "context"} | feature)
-        }
-    )
-    with pytest.raises(InvalidArgument, match=f"'user' {reason}"):
-        service.look_up("user", column(1))
+    fields = {"kind": "single", "role": "context"} | feature
+    write(features={"user": EmbeddedFeature.model_validate(fields)})
+    with pytest.raises(Rejected, match=f"INVALID_ARGUMENT: .*'user'.*{reason}"):
+        responds(serve(), "lookup", feature="user", ids=[1])
 
 
 USER_OR_0 = {
@@ -60,36 +55,38 @@ USER_OR_0 = {
 }
 
 
-def test_rank_of_an_unknown_context_takes_the_defaults_and_counts_it(load: Load) -> None:
-    service = load(users=True, features=USER_OR_0)
-    movies = service.small.ids[[1, 2, 3, 4]]
-    ranked = service.rank(
-        context_ids=np.array([7, 999, 3, 998]), candidate_ids=movies, offsets=np.arange(5)
-    ).scores
-    stored = service.rank(
-        context_ids=np.array([7, 3]), candidate_ids=movies[::2], offsets=np.arange(3)
-    ).scores
-    default = service.rank(
-        context={"user": column(0, 0)}, candidate_ids=movies[1::2], offsets=np.arange(3)
-    ).scores
-    np.testing.assert_allclose(ranked, [stored[0], default[0], stored[1], default[1]], 1e-6)
+def test_rank_of_an_unknown_context_takes_the_defaults_and_counts_it(
+    write: Write, serve: Serve
+) -> None:
+    movies = write(users=True, features=USER_OR_0).ids[[1, 2, 3, 4]].tolist()
+    service = serve()
+
+    def scores(*contexts: dict[str, Any]) -> list[float]:
+        pairs = zip(contexts, movies, strict=True)
+        requests = [{**context, "candidate_ids": [movie]} for context, movie in pairs]
+        results = responds(service, "rank", requests=requests)["results"]
+        return [score for result in results for score in result["scores"]]
+
+    ranked = scores(*[{"context_id": key} for key in (7, 999, 3, 998)])
+    stored = scores(*[{"context_id": key} for key in (7, 7, 3, 3)])
+    default = scores(*[{"context": {"user": 0}}] * 4)
+    expected = [stored[0], default[1], stored[2], default[3]]
+    np.testing.assert_allclose(ranked, expected, 1e-6)
     assert service.value("rowcast_missing_contexts_total", model="movies", store="users") == 2
 
 
 def test_lists_that_were_cut_or_padded_are_counted_once_by_model_and_input(
-    load: Callable[..., Served],
+    write: Write, serve: Serve
 ) -> None:
     length = InputLength(values=3, pad=1000, keep="last")
     recent = feature_entries()["recent"].model_copy(update={"input_length": length})
-    service = load(features={"recent": recent})
-    user = column(7)
-    service.recommend(
-        context={"user": user, "recent": column(*service.small.ids[:4], offsets=[0, 4])}, k=2
-    )
-    service.rank(
-        context={"user": user, "recent": column(1000, offsets=[0, 1])},
-        candidate_ids=service.small.ids[:2],
-    )
+    ids = write(features={"recent": recent}).ids.tolist()
+    service = serve()
     labels = {"model": "movies", "input": "recent"}
-    assert service.value("rowcast_cut_lists_total", **labels) == 1
-    assert service.value("rowcast_padded_lists_total", **labels) == 1
+    names = ("rowcast_cut_lists_total", "rowcast_padded_lists_total")
+    before = [service.value(name, **labels) for name in names]
+    responds(service, "recommend", context={"user": 7, "recent": ids[:4]}, k=2)
+    context = {"user": 7, "recent": [1000]}
+    responds(service, "rank", context=context, candidate_ids=ids[:2])
+    counts = [service.value(name, **labels) for name in names]
+    assert counts == [count + 1 for count in before]

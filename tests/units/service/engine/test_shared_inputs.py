@@ -1,6 +1,4 @@
-"""Inputs that several features read, and features that read inputs of contexts and of candidates
-together.
-"""
+"""Features that read inputs of contexts and of candidates together."""
 
 from __future__ import annotations
 
@@ -10,10 +8,9 @@ import numpy as np
 import pytest
 
 from bundle.format.manifest import CrossedIds, CrossKey, EmbeddedFeature, Feature
-from tests.bundles.small import GENRES
-from tests.units.service.engine.served import Served, column
-
-Load = Callable[..., Served]
+from tests.bundles.small import GENRES, SmallBundle
+from tests.units.service.changes.making import responds
+from tests.units.service.running import RunningService
 
 CROSSED: dict[str, Feature] = {
     "genres": EmbeddedFeature(
@@ -34,19 +31,23 @@ CROSSED: dict[str, Feature] = {
 
 
 @pytest.mark.parametrize("parts", [False, True])
-def test_rank_crosses_context_and_candidate_for_each_candidate(load: Load, parts: bool) -> None:
-    service = load(features=CROSSED, parts=parts)
-    movies = service.small.ids[[2, 5, 8, 11]]
-    context = {"user": column(3, 8), "device": column("phone", "tv")}
-    scores = service.rank(context=context, candidate_ids=movies, offsets=np.array([0, 1, 4])).scores
-    phone = service.rank(
-        context={"user": column(3), "device": column("phone")}, candidate_ids=movies[:1]
-    ).scores
-    other_features = {
-        device: service.rank(
-            context={"user": column(8), "device": column(device)}, candidate_ids=movies[1:]
-        ).scores
-        for device in ("tv", "web")
-    }
-    np.testing.assert_allclose(scores, [*phone, *other_features["tv"]], 1e-5, 1e-5)
-    assert not np.allclose(other_features["tv"], other_features["web"])
+def test_rank_crosses_context_and_candidate_for_each_candidate(
+    parts: bool, write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    movies = write(features=CROSSED, parts=parts).ids[[2, 5, 8, 11]].tolist()
+    service = serve()
+    contexts = [{"user": 3, "device": "phone"}, {"user": 8, "device": "tv"}]
+    chosen = [movies[:1], movies[1:]]
+    alone = [
+        responds(service, "rank", context=context, candidate_ids=ids)["scores"]
+        for context, ids in zip(contexts, chosen, strict=True)
+    ]
+    parts_of_both = [
+        {"context": context, "candidate_ids": ids}
+        for context, ids in zip(contexts, chosen, strict=True)
+    ]
+    together = responds(service, "rank", requests=parts_of_both)["results"]
+    for result, expected in zip(together, alone, strict=True):
+        np.testing.assert_allclose(result["scores"], expected, 1e-5, 1e-5)
+    web = responds(service, "rank", context={"user": 8, "device": "web"}, candidate_ids=movies[1:])
+    assert not np.allclose(web["scores"], alone[1])

@@ -6,22 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import orjson
 import pytest
 
 from bundle.format.id_graphs import InputNode, OperationNode
-from bundle.format.manifest import (
-    EmbeddedFeature,
-    GraphIds,
-)
-from service.engine.signatures import describe
+from bundle.format.manifest import EmbeddedFeature, GraphIds
 from tests.bundles.small import SmallBundle
 from tests.id_graphs import hash_ids
-from tests.units.service.engine.served import Served
 from tests.units.service.running import RunningService
 
-Load = Callable[..., Served]
+Serve = Callable[..., RunningService]
 Write = Callable[..., SmallBundle]
+MODEL = "/v1/models/movies"
 LENGTHS = GraphIds(
     nodes=(
         InputNode(dtype="string"),
@@ -30,9 +25,8 @@ LENGTHS = GraphIds(
 )
 
 
-def described(load: Load, **options: Any) -> Any:
-    """Returns what a client receives of a bundle that is written with some options."""
-    return orjson.loads(orjson.dumps(describe(load(**options).version)))
+def described(service: RunningService) -> Any:
+    return httpx.get(service.http + MODEL, timeout=20).json()
 
 
 def by_name(values: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -41,95 +35,68 @@ def by_name(values: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def features(details: Any, call: str, tower: str = "") -> dict[str, dict[str, Any]]:
     """Returns the features of a call by name."""
-    return by_name(
-        next(
-            described_call
-            for described_call in details["calls"]
-            if described_call["call"] == call and tower in ("", described_call["tower"])
-        )["features"]
+    described_call = next(
+        entry
+        for entry in details["calls"]
+        if entry["call"] == call and tower in ("", entry["tower"])
     )
-
-
-def graph(expression: str, *dtypes: str) -> dict[str, Any]:
-    """Returns the description of ids that a graph computes."""
-    return {"kind": "graph", "dtypes": list(dtypes), "expression": expression}
+    return by_name(described_call["features"])
 
 
 def pick(value: dict[str, Any], names: str) -> list[Any]:
-    return [value[name] for name in names.split()]
+    return [value.get(name) for name in names.split()]
 
 
-def test_describe_lists_each_call_and_its_tower(load: Load) -> None:
-    details = described(load)
-    assert [pick(call, "call tower outputs") for call in details["calls"]] == [
-        ["retrieve", "query", ["vector"]],
-        ["rank", "ranking", ["score", "watch", "rating"]],
-        ["recommend", "ranking", ["score"]],
-        ["embed", "query", ["vector"]],
-        ["embed", "candidate", ["vector"]],
-        ["embed", "ranking", ["score"]],
-    ]
+def test_model_has_its_calls_towers_and_stage(write: Write, serve: Serve) -> None:
+    write(keep=7, formula="watch * 2")
+    details = described(serve())
+    calls = {(call["call"], call["tower"]): call["outputs"] for call in details["calls"]}
+    assert calls["retrieve", "query"] == ["vector"]
+    assert calls["rank", "ranking"] == ["score", "watch", "rating"]
+    assert calls["embed", "candidate"] == ["vector"]
     # What the query tower and contexts read is listed once.
-    ranked_calls = [
-        "city",
-        "history",
-        "hour",
-        "liked",
-        "mood",
-        "recent",
-        "user",
-    ]
-    assert sorted(features(details, "recommend")) == ranked_calls
-    embedded = features(details, "embed", "candidate").values()
+    recommended = ["city", "history", "hour", "liked", "mood", "recent", "user"]
+    assert sorted(features(details, "recommend")) == recommended
     # Nothing is read from the store of candidates.
+    embedded = features(details, "embed", "candidate").values()
     assert all(feature["required"] and not feature["stored"] for feature in embedded)
+    ranking = by_name(details["towers"])["ranking"]
+    assert pick(ranking, "role result formula device") == ["ranking", "score", "watch * 2", "cpu"]
+    assert pick(ranking["inputs"][0], "name readers shape") == ["user", ["user"], [-1, 8]]
+    forms = [pick(form, "kind runs") for form in ranking["forms"]]
+    assert forms == [["saved_model", False], ["litert", True]]
+    (stage,) = details["stages"]
+    assert pick(stage, "before tower keep") == ["ranking", "quick", 7]
 
 
 @pytest.mark.parametrize("id_kind", ["int64", "string"])
-def test_describe_features_has_all_that_a_client_must_know(load: Load, id_kind: str) -> None:
-    ranking_features = features(described(load, id_kind=id_kind), "rank")
-    assert pick(ranking_features["user"], "type unknown required") == ["int64", "row 0", True]
-    assert pick(ranking_features["liked"], "kind weighted combiner default required") == [
-        "bag",
-        True,
-        "sum",
-        [],
-        False,
-    ]
-    assert pick(ranking_features["recent"], "kind length") == ["sequence", 3]
-    assert pick(ranking_features["mood"], "kind type shape") == ["dense", "float32", [2]]
-    expected = [id_kind, "candidate", True, False, "refuse", "movies"]
-    assert pick(ranking_features["movie"], "type role stored required unknown table") == expected
-
-
-def test_describe_tower_has_parts_forms_and_formula(load: Load) -> None:
-    towers = by_name(described(load, parts=True, formula="watch * 2")["towers"])
-    ranking = towers["ranking"]
-    assert pick(ranking, "role result formula device") == ["ranking", "score", "watch * 2", "cpu"]
-    assert pick(ranking["inputs"][0], "name readers shape") == ["user", ["user"], [-1, 8]]
-    assert [pick(form, "kind runs") for form in ranking["forms"]] == [
-        ["saved_model", False],
-        ["litert", False],
-    ]
-    parts = [pick(part, "name per") for part in ranking["parts"]]
-    assert parts[:3] == [["context", "context"], ["trunk", "candidate"], ["score", "candidate"]]
-    assert {
-        tensor["name"]: pick(tensor, "readers tensor") for tensor in ranking["parts"][1]["inputs"]
-    } == {
-        "packed": [["movie", "mood", "genres", "hour", "year"], ""],
-        "context": [[], "context"],
+def test_features_have_all_that_a_client_must_know(
+    id_kind: str, write: Write, serve: Serve
+) -> None:
+    write(id_kind=id_kind)
+    ranked = features(described(serve()), "rank")
+    expected: dict[str, tuple[str, list[Any]]] = {
+        "user": ("type unknown required", ["int64", "row 0", True]),
+        "liked": ("kind weighted combiner required", ["bag", True, "sum", False]),
+        "recent": ("kind length", ["sequence", 3]),
+        "mood": ("kind type shape", ["dense", "float32", [2]]),
+        "movie": (
+            "type role stored unknown table",
+            [id_kind, "candidate", True, "refuse", "movies"],
+        ),
     }
-    assert [form["runs"] for part in ranking["parts"] for form in part["forms"]] == [True] * 5
+    assert {name: pick(ranked[name], names) for name, (names, _) in expected.items()} == {
+        name: values for name, (_, values) in expected.items()
+    }
 
 
-def test_describe_inputs_has_their_readers_and_id_graphs(load: Load) -> None:
-    second_feature = EmbeddedFeature(
+def test_inputs_have_their_readers_and_id_graphs(write: Write, serve: Serve) -> None:
+    hashed = EmbeddedFeature(
         kind="single", table="cities", role="context", inputs=("user",), ids=hash_ids(16)
     )
-    computed = second_feature.model_copy(update={"table": "users", "ids": LENGTHS})
-    details = described(
-        load, features={"user@cities": second_feature, "user@users": computed}, users=True
-    )
+    computed = hashed.model_copy(update={"table": "users", "ids": LENGTHS})
+    write(features={"user@cities": hashed, "user@users": computed}, users=True)
+    details = described(serve())
     assert pick(features(details, "rank")["user"], "readers stored required") == [
         ["user", "user@cities", "user@users"],
         True,
@@ -137,14 +104,12 @@ def test_describe_inputs_has_their_readers_and_id_graphs(load: Load) -> None:
     ]
     readers = by_name(details["readers"])
     assert readers["user@cities"]["inputs"] == ["user"]
-    rules = {
-        "user@cities": graph("fingerprint64(user) mod 16", "int64_or_string"),
-        "user@users": graph("len(user)", "string"),
-        "liked": graph("position of liked in movies + 1, else -1", "int64"),
+    expressions = {
+        "user@cities": "fingerprint64(user) mod 16",
+        "user@users": "len(user)",
+        "liked": "position of liked in movies + 1, else -1",
     }
-    assert {name: readers[name]["ids"] for name in rules} == rules
-    assert pick(readers["liked"], "combiner encoding weighted") == ["sum", "sparse", True]
-    assert pick(readers["mood"], "shape dtype take") == [[2], "float32", "values"]
+    assert {name: readers[name]["ids"]["expression"] for name in expressions} == expressions
     (store,) = details["contexts"]
     assert pick(store, "name size id_type features") == [
         "users",
@@ -154,9 +119,7 @@ def test_describe_inputs_has_their_readers_and_id_graphs(load: Load) -> None:
     ]
 
 
-def test_describe_on_a_shard_has_no_model(
-    write: Write, serve: Callable[..., RunningService]
-) -> None:
+def test_shard_describes_no_model(write: Write, serve: Serve) -> None:
     write()
-    rejected = httpx.get(f"{serve(shard='1/2').http}/v1/models/movies/versions/1").json()["error"]
+    rejected = httpx.get(f"{serve(shard='1/2').http}{MODEL}/versions/1").json()["error"]
     assert (rejected["code"], "shard 1/2" in rejected["message"]) == ("UNIMPLEMENTED", True)

@@ -10,21 +10,19 @@ from numpy.typing import NDArray
 
 from runtime.errors import ComputationFailed, InvalidInput
 from service.engine import warmup
-from tests.units.service.engine.served import CountingTower, Served
+from tests.bundles.small import SmallBundle
+from tests.units.service.engine.served import CountingTower
+from tests.units.service.running import RunningService
 
-Load = Callable[..., Served]
+Serve = Callable[..., RunningService]
+Write = Callable[..., SmallBundle]
 
 
-@pytest.mark.parametrize("parts", [False, True])
-def test_warm_up_runs_every_tower_and_throttles(load: Load, parts: bool) -> None:
-    service = load(parts=parts, users=True)
-    counters = {name: service.counted(name) for name in service.version.towers}
-    throttled = list[None]()
-    warmup.run(service.version, service.settings, lambda: throttled.append(None))
-    assert len(throttled) > len(service.small.tables) + len(counters)
-    for tower in counters.values():
-        for counter in tower.values():
-            assert {1, 64} <= set(counter.examples)
+def warm_up(service: RunningService) -> int:
+    """Returns how often the load would have paused."""
+    pauses = list[None]()
+    warmup.run(service.current(), service.settings, lambda: pauses.append(None))
+    return len(pauses)
 
 
 class ParsingTower(CountingTower):
@@ -42,17 +40,28 @@ class MisfitTower(CountingTower):
         raise InvalidInput("'price' has dtype object")
 
 
-def test_values_that_a_tower_cannot_compute_with_do_not_keep_a_version_from_service(
-    load: Load,
+@pytest.mark.parametrize("counter", [CountingTower, ParsingTower])
+def test_warm_up_runs_every_tower_whatever_it_computes(
+    counter: type[CountingTower], write: Write, serve: Serve
 ) -> None:
-    service = load()
-    (network,) = service.wrapped("ranking", ParsingTower).values()
-    warmup.run(service.version, service.settings, lambda: None)
-    assert {1, 64} <= set(network.examples)
+    small = write(users=True)
+    service = serve()
+    counters = {}
+    for name, tower in service.current().towers.items():
+        counters[name] = counter(tower.parts[0].network)
+        service.with_network(name, counters[name])
+    assert warm_up(service) > len(small.tables) + len(counters)
+    for tower_counter in counters.values():
+        assert {1, 64} <= {*tower_counter.examples}
 
 
-def test_tower_that_does_not_fit_its_manifest_keeps_a_version_from_service(load: Load) -> None:
-    service = load()
-    service.wrapped("ranking", MisfitTower)
-    with pytest.raises(InvalidInput, match="'price' has dtype object"):
-        warmup.run(service.version, service.settings, lambda: None)
+def test_tower_that_does_not_fit_its_manifest_keeps_a_version_from_service(
+    write: Write, serve: Serve
+) -> None:
+    write()
+    service = serve()
+    service.with_network(
+        "ranking", MisfitTower(service.current().towers["ranking"].parts[0].network)
+    )
+    with pytest.raises(InvalidInput, match="'price'"):
+        warm_up(service)

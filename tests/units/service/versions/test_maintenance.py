@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from service.errors import DataLoss
 from tests.units.service.versions.driven import Driven, Write, flip
 
 Drive = Callable[..., Driven]
@@ -31,22 +30,6 @@ def test_scrub_damaged_version_is_replaced_by_the_previous_one(
     driven.scan()
     assert driven.states() == {2: "failed", 1: "available"}
     assert "differs from its checksum" in driven.problem(2)
-
-
-def test_scrub_damaged_only_version_is_data_loss_until_another_comes(
-    write: Write, drive: Drive
-) -> None:
-    small = write()
-    driven = drive()
-    flip(next((small.directory / "tables/users").iterdir()))
-    driven.poller.maintenance.scrub()
-    driven.scan()
-    assert driven.manager.available() == set()
-    with pytest.raises(DataLoss, match="differs from its checksum"):
-        driven.serving()
-    write(version=2)
-    driven.scan()
-    assert driven.serving() == 2
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
-"""Scores of candidates for contexts, against the reference model in float64; and the same scores
-of candidates that idle threads divide.
+"""The order of a ranking by the formula of the bundle, and the scores of rankings that idle threads
+divide.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +12,34 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
-from tests.bundles.small import GENRE_NAMES
-from tests.units.service.engine.served import Served, column
+from service.engine.calls import RankingRequest, Target
+from tests.bundles.small import GENRE_NAMES, SmallBundle
+from tests.units.service.changes.making import responds
+from tests.units.service.engine.served import CountingTower
+from tests.units.service.running import RunningService
 
-Load = Callable[..., Served]
+Serve = Callable[..., RunningService]
+Write = Callable[..., SmallBundle]
 HEADS = ("watch", "rating")
 
 
-def random_ranking(ids: NDArray[Any], seed: int) -> dict[str, Any]:
+def test_formula_of_the_bundle_gives_scores_and_order_unless_one_is_sent(
+    write: Write, serve: Serve
+) -> None:
+    small = write(formula="watch^0.5 * exp(-0.1 * rating)")
+    service = serve()
+    body = {"context": {"user": 3}, "candidate_ids": small.ids.tolist(), "heads": [*HEADS]}
+    ranked = responds(service, "rank", **body)
+    watch, rating = (np.array(ranked["heads"][head]) for head in HEADS)
+    np.testing.assert_allclose(ranked["scores"], np.sqrt(watch) * np.exp(-0.1 * rating), 1e-6)
+    best = responds(service, "rank", k=5, **body)
+    order = np.argsort(-np.array(ranked["scores"]), kind="stable")[:5]
+    assert best["ids"] == small.ids[order].tolist()
+    own = responds(service, "rank", formula="rating", **body)
+    assert own["scores"] == own["heads"]["rating"]
+
+
+def random_ranking(ids: NDArray[Any], seed: int) -> RankingRequest:
     """Returns a request with contexts of any number of candidates, and any of the candidates'
     features sent.
     """
@@ -36,47 +55,39 @@ def random_ranking(ids: NDArray[Any], seed: int) -> dict[str, Any]:
         "movie": Column(ids[random.integers(0, 9, m)]),
         "genres": Column(names, ends),
     }
-    return {
-        "context": context,
-        "candidate_ids": ids[random.integers(0, len(ids), m)],
-        "candidate_features": {
+    return RankingRequest(
+        Target(),
+        context=context,
+        candidate_ids=ids[random.integers(0, len(ids), m)],
+        candidate_features={
             name: column for name, column in candidates.items() if random.random() < 0.5
         },
-        "offsets": np.array([0, *np.sort(random.integers(0, m + 1, n - 1)), m]),
-        "heads": HEADS if seed % 2 else (),
-        "k": (0, 1, 40)[seed % 3],
-    }
+        offsets=np.array([0, *np.sort(random.integers(0, m + 1, n - 1)), m]),
+        heads=HEADS if seed % 2 else (),
+        k=(0, 1, 40)[seed % 3],
+    )
 
 
 @pytest.mark.parametrize("parts", [False, True])
-def test_rank_divided_has_the_same_bits(
-    load: Load, monkeypatch: pytest.MonkeyPatch, parts: bool
+def test_rank_divided_among_threads_and_blocks_has_the_same_bits(
+    parts: bool, write: Write, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    small = write(parts=parts)
+    service = serve(threads=3, inline_max_us=0)
+    part = 1 if parts else 0
+    counter = CountingTower(service.current().towers["ranking"].parts[part].network)
+    service.with_network("ranking", counter, part=part)
+    requests = [random_ranking(small.ids, seed) for seed in range(25)]
+    whole = [service.execute(request) for request in requests]
+    runs = len(counter.examples)
     monkeypatch.setattr("service.engine.ranking.rank._RANGE_MIN", 4)
-    whole = load(parts=parts)
-    divided = load(threads=3, model="again", parts=parts)
-    counters = divided.counted()
-
-    for seed in range(25):
-        for counter in counters.values():
-            counter.examples.clear()
-        request = random_ranking(whole.small.ids, seed)
-        ranked = divided.rank(**request)
-        expected = whole.rank(**request)
-        m = len(request["candidate_ids"])
-        assert len(counters["trunk" if parts else "whole"].examples) == min(4, m // 4)
-        assert ranked.scores.tobytes() == expected.scores.tobytes()
-        assert ranked.positions.tolist() == expected.positions.tolist()
-        assert ranked.offsets.tolist() == expected.offsets.tolist()
-        for head in request["heads"]:
-            assert ranked.heads[head].tobytes() == expected.heads[head].tobytes()
-
-
-def test_rank_divided_uses_all_threads_and_runs_context_parts_once(load: Load) -> None:
-    service = load(threads=2, parts=True)
-    counters = service.counted()
-    counters["trunk"].barrier = threading.Barrier(3)
-    service.rank(context={"user": column(1)}, candidate_ids=service.small.ids[np.arange(1536) % 40])
-    assert counters["trunk"].examples == [512] * 3
-    assert len(counters["trunk"].threads) == 3
-    assert counters["context"].examples == [1]
+    monkeypatch.setattr("service.engine.towers._ROWS_MAX", 7)
+    for request, expected in zip(requests, whole, strict=True):
+        divided = service.execute(request)
+        assert divided.scores.tobytes() == expected.scores.tobytes()
+        assert divided.positions.tolist() == expected.positions.tolist()
+        assert divided.offsets.tolist() == expected.offsets.tolist()
+        for head in request.heads:
+            assert divided.heads[head].tobytes() == expected.heads[head].tobytes()
+    assert len(counter.examples) > 3 * runs
+    assert len(counter.threads) > 1

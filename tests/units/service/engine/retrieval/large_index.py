@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,3 +114,24 @@ def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search
     queries = search.Queries(vectors, allowed)
     options = search.SearchOptions(k, request_object.exact, request_object.recall, explain=True)
     return search.nearest(index, queries, options, execution)
+
+
+@cache
+def clustered(count: int, dim: int, seed: int = 1) -> tuple[Vectors, NDArray[np.int64]]:
+    """Vectors around 100 centers, which are the same for every seed, and the number of the center
+    of each.
+    """
+    centers = np.random.default_rng(7).normal(size=(100, dim))
+    random = np.random.default_rng(seed)
+    cluster = random.integers(0, len(centers), count)
+    vectors = centers[cluster] + random.normal(size=(count, dim)) * 0.8
+    return vectors.astype(np.float32), cluster
+
+
+def nearest(
+    index: LoadedIndex, query: NDArray[np.float32], allowed: NDArray[np.bool_], k: int
+) -> list[int]:
+    """The k nearest of what is allowed, by scores of all of it."""
+    exact = ExactIndex(index.vectors, index.entry.distance)
+    (positions,), _ = exact.search(query[np.newaxis], k, np.flatnonzero(allowed))
+    return [position for position in positions.tolist() if position >= 0]

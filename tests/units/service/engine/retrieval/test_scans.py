@@ -13,39 +13,33 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.exact import ExactIndex
 from service.engine.calls import Condition, Filter, IdLists
 from service.engine.retrieval.search_depth import plan_search
 from service.versions.filter_cache import FilterCache
 from service.versions.version import LoadedIndex
 from tests.bundles.search_costs import COSTS
 from tests.random_cases import seeds
-from tests.units.service.engine.retrieval.large_index import find, load_index
+from tests.units.service.engine.retrieval.large_index import (
+    clustered,
+    find,
+    load_index,
+    nearest,
+)
 
 SIZE = 60_000
 DIM = 32
-CLUSTERS = 100
 TREE = {"num_leaves": 245, "leaves_to_search": 150, "dimensions_per_block": 2, "reorder": 120}
 """Searched so deep that scans cost less than the tree."""
 DISTANCES = ("dot_product", "squared_l2", "cosine")
 
 
-@functools.cache
-def clustered(count: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    centers = np.random.default_rng(7).normal(size=(CLUSTERS, DIM))
-    random = np.random.default_rng(seed)
-    cluster = random.integers(0, CLUSTERS, count)
-    vectors = centers[cluster] + random.normal(size=(count, DIM)) * 0.8
-    return vectors.astype(np.float32), cluster
-
-
-QUERIES = clustered(40, seed=2)[0]
+QUERIES = clustered(40, DIM, seed=2)[0]
 
 
 @functools.cache
 def attributes() -> dict[str, NDArray[np.int64]]:
     percent = np.random.default_rng(3).integers(0, 100, SIZE)
-    cluster = clustered(SIZE, seed=1)[1]
+    cluster = clustered(SIZE, DIM)[1]
     return {"percent": percent, "cluster": cluster, "position": np.arange(SIZE)}
 
 
@@ -53,7 +47,7 @@ def attributes() -> dict[str, NDArray[np.int64]]:
 def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
     return load_index(
         tmp_path_factory.mktemp("index"),
-        clustered(SIZE, seed=1)[0],
+        clustered(SIZE, DIM)[0],
         attributes(),
         distance=request.param,
         parameters=TREE,
@@ -64,14 +58,6 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def without_cache(index: LoadedIndex) -> LoadedIndex:
     return replace(index, compiled=FilterCache(0))
-
-
-def exact_list(
-    index: LoadedIndex, query: NDArray[np.float32], matching: NDArray[np.bool_], k: int
-) -> list[int]:
-    exact = ExactIndex(index.vectors, index.entry.distance)
-    exact_positions, _ = exact.search(query[np.newaxis], k, np.flatnonzero(matching))
-    return [position for position in exact_positions[0].tolist() if position >= 0]
 
 
 def scanned(index: LoadedIndex, matching: int, k: int) -> bool:
@@ -94,7 +80,7 @@ def test_scan_has_the_recall_at_every_k(index: LoadedIndex, name: str, below: in
         neighbors = find(index, query[np.newaxis], k, filter=percent_filter, recall=0.9)
         assert matching[neighbors.positions].all()
         assert neighbors.positions.size == k
-        hits += len({*neighbors.positions.tolist()} & {*exact_list(index, query, matching, k)})
+        hits += len({*neighbors.positions.tolist()} & {*nearest(index, query, matching, k)})
     assert hits / (k * len(QUERIES)) >= 0.9
 
 
@@ -142,23 +128,10 @@ def test_list_is_the_same_whatever_is_cached_and_whatever_else_is_sought(
         allowed[excluded] = False
         for number, expected in zip(chosen, alone, strict=True):
             assert allowed[expected].all(), seed
-            true = exact_list(index, QUERIES[number], allowed, k)
+            true = nearest(index, QUERIES[number], allowed, k)
             assert len(expected) == len(true), seed
             hits += len({*expected} & {*true})
             wanted += len(true)
         scans += scanned(index, int(matching.sum()), k)
     assert hits / wanted >= 0.9
     assert scans >= len(cases) / 10
-
-
-def test_costs_in_the_manifest_choose_whether_codes_are_scanned(index: LoadedIndex) -> None:
-    def scans(**costs: float) -> bool:
-        changed = COSTS.model_copy(update={"fetched": 3e4, **costs})
-        entry = index.entry.model_copy(update={"costs": changed})
-        return scanned(replace(index, entry=entry, plans={}), 12_000, 10)
-
-    assert scans(exact_start=1e6)
-    assert not scans(scan_start=1e6)
-    assert not scans(scanned=20)
-    assert not scans(found=3e4)
-    assert not scans(code_gathered=200)

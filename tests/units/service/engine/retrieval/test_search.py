@@ -5,7 +5,6 @@ what is kept.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,12 @@ from service.engine.calls import Condition, Filter, IdLists
 from service.engine.retrieval.search import Neighbors
 from service.versions.version import LoadedIndex, LoadedStore
 from tests.bundles.search_costs import COSTS
-from tests.units.service.engine.retrieval.large_index import find, load_index
+from tests.units.service.engine.retrieval.large_index import (
+    clustered,
+    find,
+    load_index,
+    nearest,
+)
 
 SIZE = 100_000
 DIM = 32
@@ -30,14 +34,6 @@ CURVE = (
     CostPoint(parameters={"leaves_to_search": 60, "reorder": 400}, recall=0.98, relative_cost=0.3),
 )
 Attributes = dict[str, NDArray[Any]]
-
-
-def clustered(size: int, dim: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Vectors around 200 centres, and the number of each one's centre."""
-    random = np.random.default_rng(7)
-    centres = random.normal(size=(200, dim))
-    belongs = random.integers(0, 200, size)
-    return (centres[belongs] + random.normal(size=(size, dim)) * 0.8).astype(np.float32), belongs
 
 
 @pytest.fixture(scope="module")
@@ -68,30 +64,6 @@ def queries() -> NDArray[np.float32]:
     )
 
 
-def best(
-    index: LoadedIndex, query: NDArray[np.float32], allowed: NDArray[np.bool_], k: int
-) -> list[int]:
-    """The k nearest of what is allowed, in float64."""
-    positions = np.flatnonzero(allowed)
-    scores = _scores(index, query.tobytes())[positions]
-    if len(positions) > k:
-        near = scores >= np.partition(scores, -k)[-k]
-        positions = positions[near]
-        scores = scores[near]
-    return list(positions[np.argsort(-scores, kind="stable")[:k]].tolist())
-
-
-@lru_cache(50)
-def _scores(index: LoadedIndex, query: bytes) -> NDArray[np.float64]:
-    scores: NDArray[np.float64] = _wide(index) @ np.frombuffer(query, np.float32).astype(np.float64)
-    return scores
-
-
-@cache
-def _wide(index: LoadedIndex) -> NDArray[np.float64]:
-    return index.vectors.astype(np.float64)
-
-
 def recall(
     index: LoadedIndex, queries: NDArray[np.float32], allowed: NDArray[np.bool_], **request: Any
 ) -> tuple[float, set[str]]:
@@ -105,7 +77,7 @@ def recall(
         neighbors = find(index, query[np.newaxis], K, **request)
         assert neighbors.positions.size == wanted
         assert allowed[neighbors.positions].all()
-        hits += len(set(neighbors.positions.tolist()) & set(best(index, query, allowed, K)))
+        hits += len(set(neighbors.positions.tolist()) & set(nearest(index, query, allowed, K)))
         paths.add(neighbors.explanations[0].path)
     return hits / (len(queries) * wanted), paths
 
@@ -126,14 +98,14 @@ def test_search_with_a_filter_of_any_selectivity_has_the_recall(
     assert path in paths
 
 
-@pytest.mark.parametrize(("nearest", "path"), [(50, "index"), (3000, "index"), (6000, "exact")])
+@pytest.mark.parametrize(("count", "path"), [(50, "index"), (3000, "index"), (6000, "exact")])
 def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
-    index: LoadedIndex, queries: NDArray[np.float32], nearest: int, path: str
+    index: LoadedIndex, queries: NDArray[np.float32], count: int, path: str
 ) -> None:
     shares = []
     for query in queries[::4]:
         allowed = np.ones(SIZE, bool)
-        allowed[best(index, query, allowed, nearest)] = False
+        allowed[nearest(index, query, allowed, count)] = False
         share, paths = recall(
             index, query[np.newaxis], allowed, exclude_ids=IdLists(np.flatnonzero(~allowed))
         )
@@ -203,7 +175,7 @@ def test_search_of_an_index_whose_candidates_are_nearly_all_denied_scores_the_ot
     lists = np.split(neighbors.positions, neighbors.offsets[1:-1])
     are_scored_alone = live_count <= 2_000
     for query, listed, explanation in zip(queries[:2], lists, neighbors.explanations, strict=True):
-        expected = best(index, query, allowed, K)
+        expected = nearest(index, query, allowed, K)
         assert len(listed) == len(expected)
         assert allowed[listed].all()
         if are_scored_alone:
@@ -243,33 +215,10 @@ def test_filters_used_again_are_cached_within_their_bytes(tmp_path: Path) -> Non
     cached_bytes = []
     for group_number in [0, 0, *range(40), 0]:
         neighbors = find(index, vectors[:1], 5, filter=allow(group=group_number))
-        expected = best(index, vectors[0], group == group_number, 5)
+        expected = nearest(index, vectors[0], group == group_number, 5)
         assert neighbors.positions.tolist() == expected
         cached_bytes.append(index.compiled.bytes)
     assert cached_bytes[0] < cached_bytes[1], "the vectors are kept when it is requested again"
     assert 0 < max(cached_bytes) <= 20_000
     index.compiled.forget(index)
     assert index.compiled.bytes == 0
-
-
-@pytest.mark.parametrize("distance", ["squared_l2", "cosine"])
-def test_search_of_every_distance_finds_the_best_that_match(tmp_path: Path, distance: Any) -> None:
-    vectors, _ = clustered(3000, 8)
-    vectors[::50] = 0
-    tree = {"num_leaves": 20, "leaves_to_search": 5, "dimensions_per_block": 2, "reorder": 30}
-    group = np.arange(3000) % 10
-    index = load_index(tmp_path, vectors, {"group": group}, distance=distance, parameters=tree)
-    wide = vectors.astype(np.float64)
-    query = vectors[7].astype(np.float64) + 0.1
-    scores = -((wide - query) ** 2).sum(axis=1)
-    if distance == "cosine":
-        lengths = np.linalg.norm(wide, axis=1)
-        scores = np.divide(
-            wide @ query, lengths * np.linalg.norm(query), out=np.zeros(3000), where=lengths > 0
-        )
-    positions = np.flatnonzero(group == 0)
-    expected = positions[np.argsort(-scores[positions], kind="stable")[:30]]
-    for _ in range(3):
-        neighbors = find(index, query[np.newaxis].astype(np.float32), 30, filter=allow(group=0))
-        assert neighbors.positions.tolist() == expected.tolist()
-        np.testing.assert_allclose(neighbors.scores, scores[expected], rtol=1e-4, atol=1e-5)

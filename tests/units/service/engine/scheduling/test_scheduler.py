@@ -183,17 +183,6 @@ async def test_scheduler_batch_of_a_kind_of_unknown_time_is_limited_by_cost(simu
     assert simulation.batches == [["first"], [3000, 1000], [1000], [9000]]
 
 
-async def test_scheduler_kind_that_fails_slowly_does_not_stay_short(simulate: Make) -> None:
-    simulation = simulate()
-    await simulation.learn()
-    before = simulation.scheduler.estimates.expected("kind") or 0.0
-    simulation.before = lambda: simulation.advance(0.02)
-    simulation.compute = lambda request: InvalidArgument("no")
-    with pytest.raises(InvalidArgument):
-        await simulation.run("fails")
-    assert (simulation.scheduler.estimates.expected("kind") or 0.0) > before
-
-
 async def test_scheduler_queue_full_by_cost_rejects_with_retry_after(simulate: Make) -> None:
     simulation = simulate(max_queued=10)
     await simulation.learn()
@@ -255,54 +244,6 @@ async def test_scheduler_wait_is_corrected_by_how_long_jobs_really_waited(simula
         == "in time"
     )
     await asyncio.gather(*waiting)
-
-
-async def test_scheduler_long_turns_of_the_loop_are_added_once_whatever_the_queue(
-    simulate: Make,
-) -> None:
-    simulation = simulate()
-    await simulation.learn()
-    simulation.before = lambda: simulation.advance(0.004)
-    for _ in range(100):
-        waiting = [simulation.run(number, key="same") for number in range(4)]
-        await asyncio.sleep(0)
-        simulation.advance(0.08)  # a turn of rejections
-        await asyncio.gather(*waiting)
-
-    waiting = [simulation.run(number, key="same") for number in range(10)]
-    await asyncio.sleep(0)
-    # About 0.08 s for the turn, and 0.01 s for the queue.
-    assert (
-        await simulation.scheduler.run(simulation.job("in time", deadline=simulation.now + 0.15))
-        == "in time"
-    )
-    await asyncio.gather(*waiting)
-
-    waiting = [simulation.run(number, key="same") for number in range(10)]
-    await asyncio.sleep(0)
-    with pytest.raises(Overloaded):
-        await simulation.scheduler.run(simulation.job("late", deadline=simulation.now + 0.03))
-    await asyncio.gather(*waiting)
-
-
-async def test_scheduler_overloaded_lets_grpc_accept_calls_before_the_next_batch(
-    simulate: Make,
-) -> None:
-    simulation = simulate()
-    await simulation.learn()
-    simulation.before = lambda: simulation.advance(0.01)
-    await simulation.run("second")
-    assert (
-        simulation.scheduler.overload("m", "rank", simulation.now) is None
-    )  # but it comes too late
-    simulation.scheduler.call_accepted()
-    third = simulation.run("third")
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert simulation.batches == [["second"]]
-
-    simulation.advance(0.001)  # No call was accepted: none waits.
-    assert await third == "third"
 
 
 async def test_scheduler_request_before_its_body_is_judged_by_its_own_model(simulate: Make) -> None:
