@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,12 +24,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bundle.features.reader import Column
 from runtime.tower import Tensor, Tower
+from service.admin.server import AdminServer
 from service.app import Worker
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.http.protocol import HttpProtocol
+from service.loopback import on_loopback
 from service.observability.logging import JsonLines
 from service.versions.version import ModelVersion
 from tests.e2e.process import until
@@ -54,7 +57,8 @@ class RunningService:
             "admin": False,
         }
         self.settings = ServiceSettings(root=root, **{**options, **settings})
-        self.worker = Worker(self.settings, Coordinator(), 0)
+        self._coordinator = Coordinator()
+        self.worker = Worker(self.settings, self._coordinator, 0)
         certificates = self.worker.certificates
         config = uvicorn.Config(
             self.worker.asgi_app(),
@@ -72,6 +76,7 @@ class RunningService:
             else lambda *_: certificates.ssl_context(),
         )
         self._server = uvicorn.Server(config)
+        self._opened = contextlib.ExitStack()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name="service", daemon=True)
@@ -86,6 +91,19 @@ class RunningService:
         scheme = "http" if certificates is None else "https"
         self.http = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
         self.grpc = f"127.0.0.1:{self.worker.bound_grpc_port}"
+
+    @cached_property
+    def admin(self) -> str:
+        """The base URL of the admin API, which starts when it is first needed."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        plane = self.worker.change_plane
+        server = AdminServer(self.settings, self._coordinator, listener, plane)
+
+        server.accept(True)
+        self.worker.admin = server
+        self._opened.callback(listener.close)
+        scheme = "http" if on_loopback(self.settings.admin_host) else "https"
+        return f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
 
     @property
     def dataplane(self) -> Dataplane:
@@ -154,6 +172,7 @@ class RunningService:
         self._stop()
         self._thread.join(WAIT_S)
         self._listener.close()
+        self._opened.close()
         assert not self._thread.is_alive(), "the service did not stop"
 
     def _stop(self) -> None:

@@ -4,19 +4,14 @@ of the tests, and by its files.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import httpx
 import numpy as np
-from fastapi import FastAPI
 from numpy.typing import NDArray
 
-from service.admin.api import create_admin_app
-from service.coordinator import Coordinator
 from service.versions.state_file import StateFile
 from tests.e2e.process import until
 from tests.units.service.running import RunningService
@@ -30,9 +25,6 @@ TREE = {
         "reorder": 40,
     },
 }
-
-_APPLICATIONS: WeakKeyDictionary[RunningService, FastAPI] = WeakKeyDictionary()
-"""The admin API of each service."""
 
 
 class Rejected(Exception):
@@ -64,20 +56,10 @@ def operate(
     Raises:
       Rejected: The service responded with an error.
     """
-    if service not in _APPLICATIONS:
-        plane = service.worker.change_plane
-        _APPLICATIONS[service] = create_admin_app(service.settings, Coordinator(), None, plane)
-    app = _APPLICATIONS[service]
-
-    async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(app)
-        headers = {"x-request-timeout-ms": str(round(1000 * timeout_s))}
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://127.0.0.1:8090", headers=headers, timeout=60
-        ) as client:
-            return await client.request(method, f"/v1/models/movies/{path}", **options)
-
-    content: dict[str, Any] = asyncio.run(send()).json()
+    headers = {"x-request-timeout-ms": str(round(1000 * timeout_s))}
+    url = f"{service.admin}/v1/models/movies/{path}"
+    response = httpx.request(method, url, headers=headers, timeout=60, **options)
+    content: dict[str, Any] = response.json()
     if "error" in content:
         raise Rejected(content["error"])
     return content

@@ -5,31 +5,25 @@ from __future__ import annotations
 import json
 import os
 import platform
-import socket
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
 import typer
-import uvicorn
 from typer.testing import CliRunner, Result
 
-from service.admin.api import create_admin_app
 from service.cli.ctl import CTL
-from service.config import ServiceSettings
-from service.coordinator import Coordinator
 from service.observability import logging
-from service.security.tls import Certificates
-from service.security.tokens import TokenStore
-from tests.units.service.admin.workers import Worker, publish
+from tests.bundles.small import SmallBundle
+from tests.units.service.running import RunningService, flip
 from tests.units.service.security.authorities import Authority
 
 TOKEN = "0123456789abcdef-mine"
 Start = Callable[..., "Service"]
+Write = Callable[..., SmallBundle]
 
 
 def ctl(*arguments: str, **environment: str) -> Result:
@@ -40,35 +34,16 @@ def ctl(*arguments: str, **environment: str) -> Result:
 
 
 class Service:
-    """An admin listener, and a worker that serves version 1 and looks for others again
-    and again.
-    """
+    """A service over version 1 of a model, and `ctl` against it."""
 
-    def __init__(self, directory: Path, **options: Any) -> None:
+    def __init__(self, directory: Path, write: Write, **options: Any) -> None:
         self.root = directory / "bundles"
-        coordinator = Coordinator()
-        publish(self.root, 1)
-        settings = ServiceSettings(root=self.root, **options)
-        self.worker = Worker(settings, coordinator)
-        tokens = None if settings.admin_tokens is None else TokenStore(settings.admin_tokens)
-        certificates = Certificates.of(settings)
-        tls = None if certificates is None else lambda *_: certificates.ssl_context()
-        app = create_admin_app(settings, coordinator, tokens)
-        config = uvicorn.Config(app, log_config=None, lifespan="off", ssl_context_factory=tls)
-        self._server = uvicorn.Server(config)
-        self._stopping = threading.Event()
-        listener = socket.create_server(("127.0.0.1", 0))
+        self.write = write
+        write()
+        self.running = RunningService(self.root, **options)
+        self.url = self.running.admin
         self.ports_file = directory / "ports.json"
-        self.ports_file.write_text(json.dumps({"admin": listener.getsockname()[1]}))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        serve = partial(self._server.run, [listener])
-        self._threads = [threading.Thread(target=target) for target in (serve, self._scan)]
-        for thread in self._threads:
-            thread.start()
-
-    def _scan(self) -> None:
-        while not self._stopping.wait(0.02):
-            self.worker.scan()
+        self.ports_file.write_text(json.dumps({"admin": int(self.url.rpartition(":")[2])}))
 
     def ctl(self, *arguments: str) -> Result:
         return ctl("--admin", self.url, *arguments)
@@ -79,29 +54,18 @@ class Service:
         status: dict[str, Any] = json.loads(done.stdout)
         return status
 
-    def hang(self) -> None:
-        """Stops the worker, which then no longer follows any command."""
-        self._stopping.set()
-        self._threads[1].join()
-        self.worker.close()
-
-    def close(self) -> None:
-        self._server.should_exit = True
-        self._threads[0].join()
-        self.hang()
-
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, write: Write) -> Iterator[Start]:
     started: list[Service] = []
 
     def begin(**options: Any) -> Service:
-        started.append(Service(tmp_path, **options))
+        started.append(Service(tmp_path, write, **options))
         return started[-1]
 
     yield begin
     for service in started:
-        service.close()
+        service.running.close()
 
 
 EFFECTS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
@@ -123,7 +87,7 @@ EFFECTS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 
 def test_commands_are_in_effect_when_they_return(start: Start) -> None:
     service = start()
-    publish(service.root, 2)
+    service.write(version=2)
     for command, expected in EFFECTS:
         status = service.status(*command)
         (model,) = status["models"]
@@ -179,8 +143,8 @@ def test_report_has_versions_settings_states_and_problems_and_no_secret(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-environment")
     logging.logger("x").error("root_unreadable", extra=logging.fields(problem="Permission denied"))
     logging.logger("x").info("listening")
-    service = start(admin_tokens=operators, tokens=client, tls_cert=signed.cert, tls_key=signed.key)
-    service.url = service.url.replace("http:", "https:")
+    tls = {"tls_cert": signed.cert, "tls_key": signed.key}
+    service = start(admin_host="0.0.0.0", admin_tokens=operators, tokens=client, **tls)
     options = ("--token-file", str(mine), "--ca", str(tmp_path / "authority.pem"), "report")
     printed = service.ctl(*options)
     assert printed.exit_code == 0, printed.stderr
@@ -206,13 +170,16 @@ def test_report_has_versions_settings_states_and_problems_and_no_secret(
 
 def test_command_that_is_not_in_effect_in_time_exits_5_and_reports_why(start: Start) -> None:
     service = start()
-    service.worker.failing[2] = "vectors.bin differs from its checksum"
-    publish(service.root, 2)
+    flip(service.write(version=2).directory / "indexes/movies/vectors.bin")
     done = service.ctl("pin", "movies", "2")
     assert (done.exit_code, "vectors.bin" in done.stderr) == (5, True)
     assert "1 available, current" in done.stdout
-    service.hang()
-    assert service.ctl("--wait-s", "0", "drain").exit_code == 5
+    goes_on = threading.Event()
+    service.running.loop.call_soon_threadsafe(goes_on.wait)
+    try:
+        assert service.ctl("--wait-s", "0", "drain").exit_code == 5
+    finally:
+        goes_on.set()
 
 
 def test_token_is_sent_where_the_service_requires_one(start: Start, tmp_path: Path) -> None:
@@ -234,7 +201,8 @@ def test_tls_checks_the_certificates_of_both_sides(start: Start, tmp_path: Path)
     me = theirs.sign("me")
     cert_and_key = tmp_path / "both.pem"
     cert_and_key.write_bytes(me.cert.read_bytes() + me.key.read_bytes())
-    service = start(tls_cert=signed.cert, tls_key=signed.key, tls_client_ca=theirs.file)
+    tls = {"tls_cert": signed.cert, "tls_key": signed.key, "tls_client_ca": theirs.file}
+    service = start(admin_host="0.0.0.0", **tls)
     ports = ("--ports-file", str(service.ports_file))
     done = ctl(*ports, "--ca", str(ours.file), "--cert", str(cert_and_key), "status")
     assert (done.exit_code, "1 available, current" in done.stdout) == (0, True), done.stderr

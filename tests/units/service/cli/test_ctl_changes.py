@@ -5,20 +5,14 @@ service over a small bundle.
 from __future__ import annotations
 
 import json
-import socket
-import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import uvicorn
 from typer.testing import Result
 
-from service.admin.api import create_admin_app
-from service.coordinator import Coordinator
 from service.engine.calls import RetrievalRequest, Target
 from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.units.service.cli.test_ctl import ctl
@@ -28,7 +22,7 @@ NEW = {"movie": 1007, "genres": ["drama"], "year": 0.5}
 
 
 class ChangingService:
-    """A service over a small bundle, its admin listener, and `ctl` against it.
+    """A service over a small bundle, and `ctl` against it.
 
     Attributes:
       small: What the bundle holds.
@@ -39,16 +33,9 @@ class ChangingService:
         self.small = small
         self.log = root / "movies" / "changes.log"
         self._service = RunningService(root)
-        worker = self._service.worker
-        app = create_admin_app(self._service.settings, Coordinator(), None, worker.change_plane)
-        self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
-        listener = socket.create_server(("127.0.0.1", 0))
-        self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=partial(self._server.run, [listener]))
-        self._thread.start()
 
     def ctl(self, *arguments: str) -> Result:
-        return ctl("--admin", self._url, *arguments)
+        return ctl("--admin", self._service.admin, *arguments)
 
     def printed(self, *arguments: str) -> str:
         """Returns what a command prints that succeeds."""
@@ -77,8 +64,6 @@ class ChangingService:
         return rows[0]
 
     def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
         self._service.close()
 
 

@@ -14,8 +14,6 @@ from service.codec.stubs.shard_service_pb2_grpc import ShardServiceStub
 from tests.bundles.small import SmallBundle
 from tests.units.service.running import RunningService
 
-INVALID = grpc.StatusCode.INVALID_ARGUMENT
-UNSORTED = "denied or excluded has positions that do not ascend; a list that does was expected"
 Stub = tuple[ShardServiceStub, shard_pb.Bundle]
 
 
@@ -35,26 +33,27 @@ def positions(*values: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "words"),
     [
-        ({"vectors": b""}, "vectors is empty; at least one was expected"),
-        ({"k": 0}, "k is 0; at least 1 was expected"),
-        ({"recall": 7.0}, "recall is 7.0; 0 to 1 was expected"),
-        ({"recall": float("nan")}, "recall is nan; 0 to 1 was expected"),
-        ({"denied": positions(2, 1)}, UNSORTED),
-        ({"denied": positions(2, 2)}, UNSORTED),
-        ({"excluded": [shard_pb.Excluded(positions=positions(9, 1))]}, UNSORTED),
+        ({"vectors": b""}, "vectors is empty"),
+        ({"k": 0}, "k is 0"),
+        ({"recall": 7.0}, "recall is 7.0"),
+        ({"recall": float("nan")}, "recall is nan"),
+        ({"denied": positions(2, 1)}, "ascend"),
+        ({"denied": positions(2, 2)}, "ascend"),
+        ({"excluded": [shard_pb.Excluded(positions=positions(9, 1))]}, "ascend"),
     ],
 )
 def test_search_that_no_router_sends_is_rejected(
-    fields: dict[str, Any], message: str, stub: Stub
+    fields: dict[str, Any], words: str, stub: Stub
 ) -> None:
     shard, bundle = stub
     vector = np.zeros(8, "<f4").tobytes()
     search = {"index": "movies", "vectors": vector, "dim": 8, "k": 3}
     with pytest.raises(grpc.RpcError) as failed:
         shard.Search(shard_pb.SearchRequest(bundle=bundle, **{**search, **fields}))
-    assert (failed.value.code(), failed.value.details()) == (INVALID, message)
+    assert failed.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert words in failed.value.details()
 
 
 def test_search_for_more_candidates_than_are_held_returns_all(stub: Stub) -> None:

@@ -88,8 +88,8 @@ def test_request_below_the_minimum_coverage_is_rejected(
         code, content = response(client, "lookup", {"feature": "user", "ids": IDS})
         assert code == status, content
         if status == 503:
-            message = "shards returned 60% of the rows; at least 70% are required"
-            assert content["error"]["message"].startswith(message)
+            message = content["error"]["message"]
+            assert ("60%" in message, "70%" in message) == (True, True)
         # no row of the lost shard is needed
         assert response(client, "lookup", {"feature": "user", "ids": [1]})[0] == 200
 
@@ -124,15 +124,16 @@ def test_router_is_ready_without_a_shard_unless_it_requires_all(
     required: bool, cluster: Cluster, small: SmallBundle
 ) -> None:
     cluster.add("1/2", "2/2")
-    router = cluster.start_router(ready_requires_shards=required)
+    router = cluster.start_router(ready_requires_shards=required, protocols=("open-inference",))
     serving = health_pb2.HealthCheckResponse.SERVING
     with grpc.insecure_channel(router.grpc) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
 
         def is_ready() -> bool:
             status = stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True).status
-            page = httpx.get(f"{router.http}/readyz", timeout=20).status_code
-            ready = {status == serving, router.value("rowcast_ready") == 1, page == 200}
+            ready = {status == serving, router.value("rowcast_ready") == 1}
+            for page in ("/readyz", "/v2/health/ready"):
+                ready.add(httpx.get(router.http + page, timeout=20).status_code == 200)
             return ready == {True}
 
         until(is_ready)

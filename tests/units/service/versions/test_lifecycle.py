@@ -38,19 +38,19 @@ def manager() -> VersionManager:
 @pytest.mark.parametrize(
     ("version", "label", "kind", "message"),
     [
-        (9, "", NotFound, r"version 9 of model 'm' is not served; served: 2, 1"),
+        (9, "", NotFound, "served: 2, 1"),
         (
             None,
             "canary",
             NotFound,
-            "has no label 'canary'; it has 'bad', 'coming', 'gone', 'stable'",
+            "'bad', 'coming', 'gone', 'stable'",
         ),
-        (2, "stable", NotFound, "label 'stable' of model 'm' stands for version 1, not for 2"),
+        (2, "stable", NotFound, "version 1, not for 2"),
         (
             None,
             "gone",
             NotFound,
-            "version 8 of model 'm', which label 'gone' stands for, is not served",
+            "'gone' stands for, is not served",
         ),
         (None, "coming", NotReady, "being loaded"),
         (None, "bad", NotReady, "could not be loaded"),
@@ -81,7 +81,7 @@ def test_acquire_version_or_label_that_is_not_served_reports_why(
             lambda to: (serve(to, loaded("a")), to.settle()),
             "x" * 999,
             NotFound,
-            "no model 'x{128}'; there are 'a'",
+            "no model 'x{128}'; .*'a'",
         ),
         (
             lambda to: (serve(to, loaded("a")), serve(to, loaded("b")), to.settle()),
