@@ -27,6 +27,8 @@ from tests.units.service.cases import REQUESTS, Case, rank, user
 
 ACCEPTED_SHARE = 0.8
 """Of the random requests."""
+SOURCES = 1500
+"""Of which one in six is a recommendation from sources."""
 SECRET = "alice-9cf1"
 Outcomes = list[tuple[Case, Outcome]]
 SECRETS: dict[str, dict[str, Any]] = {
@@ -86,11 +88,24 @@ def test_accepted_requests_get_by_every_way_what_the_reference_computes(
             continue
         for way, by_way in ways.by_clients(case).items():
             assert (by_way.code, by_way.value) == (outcome.code, outcome.value), f"{way}, {problem}"
-        if outcome.code == "OK":
-            assert outcome.value["version"] == 1
-            results = outcome.value.get("results", [outcome.value])
-            expected = reference.responses(small, case.call, case.json)
-            assert is_as_expected(results, expected), problem
+        check_value(case, outcome, small)
+
+
+def check_value(case: Case, outcome: Outcome, small: SmallBundle) -> None:
+    """Compares what an accepted request gets with what the reference computes."""
+    if outcome.code == "OK":
+        assert outcome.value["version"] == 1
+        results = outcome.value.get("results", [outcome.value])
+        expected = reference.responses(small, case.call, case.json)
+        assert is_as_expected(results, expected), f"{case}: {case.json}"
+
+
+def test_sources_are_merged_ranked_and_picked_as_by_loops(
+    ways: Ways, small: SmallBundle, request: pytest.FixtureRequest
+) -> None:
+    drawn = map(random_request, seeds(request, SOURCES, first=30_000))
+    for case in [case for case in drawn if "sources" in case.json]:
+        check_value(case, ways.by_json(case), small)
 
 
 def test_any_filter_leaves_the_candidates_of_its_truth_table(

@@ -9,32 +9,21 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
-from rowcast_client import Client, ModelState, Neighbor, Neighbors, RetrievalResult, model_details
-from rowcast_client.descriptions import record_of, text_of
+from rowcast_client import Client, ModelState, Neighbor, Neighbors, RetrievalResult
+from rowcast_client.descriptions import RECORDS, record_of, text_of
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 from tests.cases.random_requests import written
 from tests.cases.ways import Ways, serving
 from tests.units.client.plain import plain
 
-WORDS = [
-    (model_details.CallSignature, "call", pb.Call),
-    (model_details.FeatureDetails, "kind", pb.FeatureKind),
-    (model_details.FeatureDetails, "type", pb.DataType),
-    (model_details.FeatureDetails, "role", pb.Role),
-    (model_details.FeatureDetails, "combiner", pb.Combiner),
-    (model_details.InputLength, "pad_side", pb.PadSide),
-    (model_details.InputLength, "keep", pb.Keep),
-    (model_details.ReaderDetails, "encoding", pb.BagEncoding),
-    (model_details.ReaderDetails, "take", pb.Take),
-    (model_details.TowerDetails, "role", pb.TowerRole),
-    (model_details.TowerDetails, "device", pb.Device),
-    (model_details.FormDetails, "kind", pb.FormKind),
-    (model_details.FormDetails, "precision", pb.Precision),
-    (model_details.IndexDetails, "kind", pb.IndexKind),
-    (model_details.IndexDetails, "distance", pb.Distance),
-    (model_details.VersionState, "state", pb.LoadState),
+FIELDS = [
+    (record, field)
+    for name, record in RECORDS.items()
+    for field in pb.DESCRIPTOR.pool.FindMessageTypeByName(name).fields
+    if field.enum_type is not None
 ]
+"""The enumerated fields of the contract's descriptions, and the records that have them."""
 PACKED = Neighbors(
     np.array([5, 6, 7]), np.array([3, 2, 1], np.float32), {"title": ["a", None, "c"]}
 )
@@ -60,17 +49,13 @@ def test_models_and_model_have_the_words_of_the_json(transport: str, ways: Ways)
     (ranking,) = [tower for tower in details.towers if tower.name == "ranking"]
     assert [part.name for part in ranking.parts] == ["context", "trunk", "score", "watch", "rating"]
     assert {form.kind for form in details.towers[0].forms} == {"litert", "saved_model"}
-    readers = {reader.name: reader for reader in details.readers}
-    ids = readers["city"].ids or {}
-    assert ids["expression"] == "fingerprint64(city) mod 16"
 
 
-@pytest.mark.parametrize(("record", "name", "enum"), WORDS)
-def test_type_of_a_field_has_all_words_of_the_contract(
-    record: type[Any], name: str, enum: Any
-) -> None:
-    words = set(get_args(get_type_hints(record)[name])) - {""}
-    assert words == {text_of(enum.DESCRIPTOR, number) for number in enum.values()} - {""}
+@pytest.mark.parametrize(("record", "field"), FIELDS)
+def test_type_of_a_field_has_all_words_of_the_contract(record: type[Any], field: Any) -> None:
+    words = {*get_args(get_type_hints(record)[field.name])} - {""}
+    enum = field.enum_type
+    assert words == {text_of(enum, value.number) for value in enum.values} - {""}
 
 
 def test_value_of_a_newer_service_is_its_number() -> None:

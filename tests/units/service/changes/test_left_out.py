@@ -89,5 +89,7 @@ def test_vector_of_an_earlier_export_that_cannot_be_searched_is_left_out(
     with Client(serve().http) as client:
         retrieved = client.retrieve(CONTEXTS, k=40)
         recommended = client.recommend(CONTEXTS, k=40)
-    for neighbors in (*retrieved, *recommended):
+        sources: list[Any] = [{"ids": bundle.ids.tolist()}, {"index": "movies"}]
+        merged = client.recommend(CONTEXTS, k=40, sources=sources)
+    for neighbors in (*retrieved, *recommended, *merged):
         assert sorted(neighbors.ids) == sorted(bundle.ids[is_searchable].tolist())

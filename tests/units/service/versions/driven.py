@@ -97,13 +97,6 @@ class Driven:
         )
 
 
-def flip(file: Path, position: int = 100) -> None:
-    """Changes one bit."""
-    data = bytearray(file.read_bytes())
-    data[position] ^= 1
-    file.write_bytes(data)
-
-
 def touch(manifest: Path) -> None:
     """Moves a file's modification time on."""
     status = manifest.stat()

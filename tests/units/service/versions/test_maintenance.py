@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.units.service.versions.driven import Driven, Write, flip
+from tests.units.service.running import flip
+from tests.units.service.versions.driven import Driven, Write
 
 Drive = Callable[..., Driven]
 

@@ -19,7 +19,8 @@ from service.coordinator import Coordinator
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
 from tests.bundles.small import SmallBundle
-from tests.units.service.versions.driven import Driven, Write, flip, touch
+from tests.units.service.running import flip
+from tests.units.service.versions.driven import Driven, Write, touch
 
 Drive = Callable[..., Driven]
 
