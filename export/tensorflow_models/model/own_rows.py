@@ -44,8 +44,11 @@ class _LookedUpRows:
             # The batch is the only open axis.
             shape = [n if size is None else size for size in tensor.shape.as_list()]
             values.append(tf.constant(columns[name].reshape(shape), tensor.dtype))
-        (tensor,) = run_flat(self._function, values, is_rewritten=True).values()
-        ids = tensor.numpy().astype(np.int64)
+        tensors = run_flat(self._function, values, is_rewritten=True)
+        ids = tensors["ids"].numpy().astype(np.int64)
+        ids_max = self.lookup.ids_max
+        if ids_max is not None and "splits" in tensors:
+            ids = _cut(ids, tensors["splits"].numpy(), ids_max)
         if self.position is not None:
             # The lookup as the model made it reads all ids of an example.
             ids = ids.reshape(n, -1)[:, self.position]
@@ -87,7 +90,7 @@ class _LookedUpRows:
             by_name[_values(tensor).name] = name
         captured = {inner.name for _, inner in self.call.function.graph.captures}
         sources = {}
-        for placeholder in needed([self._ids], []).placeholders:
+        for placeholder in needed(self._fetches.values(), []).placeholders:
             # A captured tensor has its value already: it is no input.
             if placeholder.name in captured:
                 continue
@@ -98,8 +101,15 @@ class _LookedUpRows:
         return sources
 
     @property
-    def _ids(self) -> Any:
-        return _values(self.lookup.ids[0])
+    def _fetches(self) -> dict[str, Any]:
+        """The tensor of the ids and, if the lookup reads only the first ids of each example, the
+        one that says where those of each example begin.
+        """
+        ids = self.lookup.ids[0]
+        fetches = {"ids": _values(ids)}
+        if self.lookup.ids_max is not None and isinstance(ids, tf.RaggedTensor):
+            fetches["splits"] = ids.row_splits
+        return fetches
 
     @cached_property
     def _function(self) -> Any:
@@ -107,10 +117,17 @@ class _LookedUpRows:
         way, which have no value yet.
         """
         feeds = list((self._sources or {}).values())
-        function, variables = narrowed("ids", self.call.function, feeds, {"ids": self._ids})
+        function, variables = narrowed("ids", self.call.function, feeds, self._fetches)
         if variables:
             return None
         return function
+
+
+def _cut(ids: NDArray[np.int64], splits: NDArray[Any], count_max: int) -> NDArray[np.int64]:
+    """Returns the first ids of each example, `count_max` at most."""
+    lengths = np.diff(splits)
+    positions = np.arange(ids.size) - np.repeat(splits[:-1], lengths)
+    return ids[positions < count_max]
 
 
 def own_rows(call: TracedCall, lookup: TracedLookup) -> OwnRows | None:

@@ -72,7 +72,7 @@ def words_of_a_text(draft: Draft, name: str) -> Activation:
     draft.inputs[name] = Input("string", TEXTS)
     draft.constructor.append(f"self.{name}_words = layers.TextVectorization({', '.join(options)})")
     words = f'self.{name}_words(inputs["{name}"])'
-    if is_cut:
+    if is_cut and draft.chance(0.7):
         table = draft.new_table(rows)
         if table.dtype != "float32":
             draft.known = "rows of texts in half precision are no input of their tower"
