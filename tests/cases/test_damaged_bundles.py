@@ -95,6 +95,16 @@ def verified(project: Path, *, full: bool = False) -> Verified:
     )
 
 
+@pytest.mark.parametrize("row", [0, MOVIES - 1])
+def test_candidates_of_a_large_corpus_are_compared_from_the_first_to_the_last(
+    project: Path, monkeypatch: pytest.MonkeyPatch, row: int
+) -> None:
+    monkeypatch.setattr("export.verify.candidate_checks.SAMPLE", 5)
+    edit(project, "movies.csv", f'Movie ""{row}""', f'Other ""{row}""')
+    with pytest.raises(VerificationFailed, match=f"row {row + 1}:"):
+        verified(project)
+
+
 def test_undamaged_bundle_passes_every_check(published: Path) -> None:
     bundle = bundle_of(published)
     manifest = read_manifest(bundle)

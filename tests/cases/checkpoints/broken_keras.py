@@ -157,6 +157,15 @@ BROKEN_KERAS: dict[str, Case] = {
     "compressed archive": (archive(compression=zipfile.ZIP_DEFLATED), "is compressed", "unzip"),
     "configuration": (archive({"config.json": "{"}), "config.json in {path}", "JSON"),
     "configuration that is a list": (archive({"config.json": "[1]"}), "no JSON object"),
+    "configuration of many levels": (
+        archive({"config.json": '{"class_name":' * 100_000}),
+        "{path}",
+        "copy it anew",
+    ),
+    "member that Keras does not write": (
+        archive({"row_order.json": "{}"}),
+        "unknown: 'row_order.json'",
+    ),
     "shard that is not there": (
         partial(shards, index='{"weight_map": {"/y/vars": "a_00001.weights.h5"}}'),
         "'a_00001.weights.h5'",

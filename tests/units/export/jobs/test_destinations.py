@@ -4,6 +4,7 @@ objects that are named by their content and the file that makes them a version.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -21,6 +22,9 @@ import pytest
 
 from bundle.format.objects import OBJECT_BYTES, ObjectMap, StoredFile, WholeFile, pool_path
 from bundle.storage import catalog, integrity
+from export.errors import DestinationError
+from export.jobs.destinations import Destination
+from export.jobs.staged import open_staged
 from export.tables.plan import UPLOADS
 from object_store.locations import location_of
 from object_store.remote_path import RemotePath
@@ -542,6 +546,28 @@ def test_destination_that_cannot_take_the_job_is_rejected(
 
 def fail(_: RemotePath) -> dict[str, object]:
     raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space, then run again"),
+        (errno.EROFS, "choose a root that can be written"),
+        (errno.ENOTDIR, "choose a root that is a directory"),
+        (errno.EIO, ""),
+    ],
+)
+def test_disk_that_fails_is_named_with_the_remedy_and_keeps_what_is_finished(
+    tmp_path: Path, number: int, remedy: str
+) -> None:
+    def fail() -> None:
+        with open_staged(Destination(tmp_path, None), "m", 1) as version:
+            (version.stage.directory / "kept").touch()
+            raise OSError(number, os.strerror(number), "/the/file")
+
+    with pytest.raises(DestinationError, match=f"/the/file: {os.strerror(number)}.*{remedy}"):
+        fail()
+    assert hidden(tmp_path) == [".staging-1"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from bundle.storage.staging import Staging
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError, UsageError, VerificationFailed
-from export.tables.dumped import SAMPLED_BLOCKS, SAMPLED_KEYS, open_dumps
+from export.tables.dumped import SAMPLED_BLOCKS, SAMPLED_KEYS, KeyFile, open_dumps
 from export.tables.key_indexes import check_key_indexes, write_key_indexes
 from tests.units.export.checkpoint.dump_files import sok_dump
 from tests.units.export.commands import Command
@@ -107,6 +107,14 @@ def test_keys_from_all_over_the_dump_are_compared_or_all_of_them(tmp_path: Path)
     longer = dumped(tmp_path, [*keys, 1])
     with pytest.raises(VerificationFailed, match=f"holds {keys.size} keys"):
         check_key_indexes(longer, tmp_path / "bundle", tables, entries)
+
+
+def test_examples_get_keys_from_all_over_the_dump(tmp_path: Path) -> None:
+    keys = np.arange(2 * SAMPLED_KEYS * SAMPLED_BLOCKS)[::-1]
+    (table,) = dumped(tmp_path, keys).storage.dumped.values()
+    sample = KeyFile(table).sample()
+    assert np.unique(sample).size == SAMPLED_KEYS * SAMPLED_BLOCKS
+    assert {0, keys.size - 1} <= {*sample.tolist()}
 
 
 def test_keys_that_another_dump_replaced_are_rejected(tmp_path: Path) -> None:

@@ -187,6 +187,16 @@ def test_space_that_a_plan_needs_counts_what_is_unpacked_and_what_is_there(
     begun.write_bytes(b"x" * 5000)
     check_plan_fits(plan, tmp_path)
 
+    # The index of the keys is sorted in a file, and then written.
+    sok_dump(tmp_path / "dump", "t", np.arange(10), VALUES)
+    checkpoint = open_checkpoint(tmp_path / "dump")
+    plan = plan_tables(checkpoint, recognize(checkpoint), tmp_path / "keyed")
+    free(VALUES.nbytes + 10 * 16)
+    with pytest.raises(DestinationError, match="more"):
+        check_plan_fits(plan, tmp_path)
+    free(VALUES.nbytes + (1 << 16))
+    check_plan_fits(plan, tmp_path)
+
 
 def test_streamed_segments_need_room_for_those_of_workers_and_uploads(tmp_path: Path) -> None:
     checkpoint, inventory = opened(tmp_path, np.zeros((100, 4), np.float32))
