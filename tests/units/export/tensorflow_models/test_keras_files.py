@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -176,134 +177,125 @@ def unchanged(file: Path) -> None:
 
 NOT_THE_SAVED = "not the one that was saved"
 Change = Callable[[Path], None]
-OTHERS: dict[str, tuple[Callable[[], Any], Change, Callable[[], Any], tuple[str, ...]]] = {
-    "layers in another order": (
-        pair,
-        unchanged,
-        lambda: pair(names=("right", "left")),
-        ("'left' in the file", "'right' (Dense) in the model", 'name="left"'),
-    ),
-    "fewer layers": (
-        pair,
-        unchanged,
-        lambda: pair(names=("left",), sizes=(3,)),
-        ("2 in the file, 1 in the model", "'right'", NOT_THE_SAVED),
-    ),
-    "more layers": (
-        lambda: pair(names=("left",), sizes=(3,)),
-        unchanged,
-        pair,
-        ("1 in the file, 2 in the model", "'right' (Dense)", NOT_THE_SAVED),
-    ),
-    "other shape": (
-        pair,
-        unchanged,
-        lambda: pair(sizes=(3, 4)),
-        ("'right' (Dense)", "[2, 3] in the file", "[2, 4] in the model", NOT_THE_SAVED),
-    ),
-    "fewer weights": (
-        pair,
-        unchanged,
-        lambda: pair(use_bias=False),
-        ("'left' (Dense)", "2 weights in the file", "left/bias", NOT_THE_SAVED),
-    ),
-    "weights in another order": (
-        lambda: nested(trainable=False),
-        unchanged,
-        nested,
-        ("'inner' (Sequential)", "first/moving_mean", "second/gamma", "`trainable`"),
-    ),
-    "layers that were not called": (
-        lambda: trained("build_subclassed"),
-        unchanged,
-        saved_in_order.build_subclassed,
-        ("(Embedding)", "call the model once in the factory"),
-    ),
-    "weights of cuDNN": (
-        recurrent,
-        of_cudnn,
-        recurrent,
-        ("'steps' (LSTM)", "[24] in the file", "CuDNNLSTM", "load_weights"),
-    ),
-    "Keras 1": (pair, without_version, pair, ("Keras 1", "keras_version", "save it anew")),
-    "Keras 2": (
-        pair,
-        unchanged,
-        lambda: pair(keras),
-        (f"Keras {tf_keras.__version__}", "TF_USE_LEGACY_KERAS=1", "tf_keras"),
-    ),
-    "variable that was not shared": (
-        lambda: tied(shared=False),
-        unchanged,
-        tied,
-        ("outer0/outer0/kernel:0", "outer1/outer1/kernel:0", "one variable of the model"),
-    ),
-    "no model": (pair, unchanged, lambda: pair, ("a function", "return the model")),
-    "several models": (
-        pair,
-        unchanged,
-        lambda: SimpleNamespace(first=pair(), second=pair()),
-        ("several models", "SimpleNamespace"),
-    ),
-}
-"""What was saved, what is changed in the file, what the factory returns, and words."""
 
 
-@pytest.mark.parametrize(("save", "change", "build", "words"), OTHERS.values(), ids=OTHERS)
-def test_file_of_another_model_is_rejected_with_the_difference(
-    save: Callable[[], Any],
-    change: Change,
-    build: Callable[[], Any],
-    words: tuple[str, ...],
-    tmp_path: Path,
-) -> None:
-    file = saved(save(), tmp_path / "weights.h5")
-    change(file)
-    with pytest.raises(CheckpointError) as problem:
-        find_ordered_variables(build(), open_checkpoint(file))
-    assert_says(str(problem.value), *words)
-
-
-def converted(build: Callable[[], Any], file: Path) -> Any:
-    """Saves a file anew after Keras has loaded it, and returns the model."""
-    model = build()
-    model.load_weights(file)
+def resaved(model: Any, file: Path) -> Any:
     model.save_weights(file)
     return model
 
 
-REMEDIES: dict[str, tuple[Callable[[], Any], Change, Callable[[Path], Any]]] = {
-    "trainable as in training": (
+def converted(model: Any, file: Path) -> Any:
+    """Saves a file anew after Keras has loaded it."""
+    model.load_weights(file)
+    return resaved(model, file)
+
+
+@dataclass(frozen=True)
+class Other:
+    """A model that a file does not fit.
+
+    Attributes:
+      save: Returns the model that is saved.
+      build: Returns what the factory returns.
+      words: Words of the message.
+      change: Changes the file.
+      remedy: Returns a model that the file fits, as the message says; it may save the file anew.
+    """
+
+    save: Callable[[], Any]
+    build: Callable[[], Any]
+    words: tuple[str, ...]
+    change: Change = unchanged
+    remedy: Callable[[Path], Any] | None = None
+
+
+OTHERS: dict[str, Other] = {
+    "layers in another order": Other(
+        pair,
+        lambda: pair(names=("right", "left")),
+        ("'left' in the file", "'right' (Dense) in the model", 'name="left"'),
+    ),
+    "fewer layers": Other(
+        pair,
+        lambda: pair(names=("left",), sizes=(3,)),
+        ("2 in the file, 1 in the model", "'right'", NOT_THE_SAVED),
+    ),
+    "other shape": Other(
+        pair,
+        lambda: pair(sizes=(3, 4)),
+        ("'right' (Dense)", "[2, 3] in the file", "[2, 4] in the model", NOT_THE_SAVED),
+    ),
+    "fewer weights": Other(
+        pair,
+        lambda: pair(use_bias=False),
+        ("'left' (Dense)", "2 weights in the file", "left/bias", NOT_THE_SAVED),
+    ),
+    "weights in another order": Other(
         lambda: nested(trainable=False),
-        unchanged,
-        lambda _: nested(trainable=False),
+        nested,
+        ("'inner' (Sequential)", "first/moving_mean", "second/gamma", "`trainable`"),
+        remedy=lambda _: nested(trainable=False),
     ),
-    "call in the factory": (
+    "layers that were not called": Other(
         lambda: trained("build_subclassed"),
-        unchanged,
-        lambda _: trained("build_subclassed"),
+        saved_in_order.build_subclassed,
+        ("(Embedding)", "call the model once in the factory"),
+        remedy=lambda _: trained("build_subclassed"),
     ),
-    "weights that Keras converted": (recurrent, of_cudnn, lambda file: converted(recurrent, file)),
-    "file with a version": (pair, without_version, lambda file: converted(pair, file)),
-    "numbers that Keras chose": (
+    "weights of cuDNN": Other(
+        recurrent,
+        recurrent,
+        ("'steps' (LSTM)", "[24] in the file", "CuDNNLSTM", "load_weights"),
+        of_cudnn,
+        lambda file: converted(recurrent(), file),
+    ),
+    "Keras 1": Other(
+        pair,
+        pair,
+        ("Keras 1", "keras_version", "save it anew"),
+        without_version,
+        lambda file: converted(pair(), file),
+    ),
+    "Keras 2": Other(
+        pair,
+        lambda: pair(keras),
+        (f"Keras {tf_keras.__version__}", "TF_USE_LEGACY_KERAS=1", "tf_keras"),
+    ),
+    "variable that was not shared": Other(
+        lambda: tied(shared=False),
+        tied,
+        ("outer0/outer0/kernel:0", "outer1/outer1/kernel:0", "one variable of the model"),
+        remedy=lambda file: resaved(tied(), file),
+    ),
+    "names that Keras did not choose": Other(
         lambda: pair(names=("dense_7", "dense_3")),
-        unchanged,
-        lambda _: pair(names=(None, None)),
+        lambda: pair(names=("dense_3", "left")),
+        ("'left'",),
+        remedy=lambda _: pair(names=(None, None)),
     ),
-    "a variable of two layers": (tied, unchanged, lambda _: tied()),
+    "no model": Other(pair, lambda: pair, ("a function", "return the model")),
+    "several models": Other(
+        pair,
+        lambda: SimpleNamespace(first=pair(), second=pair()),
+        ("several models", "SimpleNamespace"),
+    ),
 }
-"""What was saved, what is changed in the file, and a model that it fits."""
 
 
-@pytest.mark.parametrize(("save", "change", "remedy"), REMEDIES.values(), ids=REMEDIES)
-def test_remedy_of_a_message_finds_every_weight(
-    save: Callable[[], Any], change: Change, remedy: Callable[[Path], Any], tmp_path: Path
+@pytest.mark.parametrize("name", OTHERS)
+def test_file_of_another_model_is_rejected_with_the_difference_and_a_remedy(
+    name: str, tmp_path: Path
 ) -> None:
-    file = saved(save(), tmp_path / "weights.h5")
-    change(file)
-    model = remedy(file)
-    ordered = find_ordered_variables(model, open_checkpoint(file))
-    assert {id(variable) for variable, _ in ordered.locations} == set(map(id, model.weights))
+    other = OTHERS[name]
+    file = saved(other.save(), tmp_path / "weights.h5")
+    other.change(file)
+    with pytest.raises(CheckpointError) as problem:
+        find_ordered_variables(other.build(), open_checkpoint(file))
+    assert_says(str(problem.value), *other.words)
+    if other.remedy is not None:
+        model = other.remedy(file)
+        ordered = find_ordered_variables(model, open_checkpoint(file))
+        assert {id(variable) for variable, _ in ordered.locations} == set(map(id, model.weights))
 
 
 @pytest.mark.parametrize(

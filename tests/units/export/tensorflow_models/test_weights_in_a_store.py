@@ -23,13 +23,30 @@ from tests.units.object_store.memory_stores import uploaded
 
 ROWS = FIRST_VALUE_BYTES // 4096 + 1
 SMALL = np.arange(60, dtype=np.float32).reshape(20, 3)
+LARGE = np.ones((ROWS, 1024), np.float32)
 VARIABLES = {
     "user/embeddings": SMALL,
     "user/embeddings/Adagrad": SMALL + 1,
+    "user again": SMALL + 1,
     "inside/embeddings": SMALL + 2,
-    "large/embeddings": np.zeros((ROWS, 1024), np.float32),
-    "out/kernel": SMALL[:3],
+    "inside again": SMALL + 3,
+    "large/embeddings": LARGE,
+    "large again": LARGE,
+    "rejected": LARGE,
+    "rejected and small": SMALL + 4,
+    "out/kernel": SMALL[1:3],
 }
+DUPLICATES = (
+    Duplicate("user again", "user/embeddings", 0),
+    Duplicate("inside again", "inside/embeddings", 0),
+    Duplicate("large again", "large/embeddings", 0),
+)
+REJECTED = (
+    RejectedTable("a", "rejected", ""),
+    RejectedTable("b", "rejected and small", ""),
+    RejectedTable("c", "not there", ""),
+)
+NEEDED = {"inside/embeddings", "inside again", "rejected and small", "out/kernel"}
 
 
 def with_limit(inline_bytes_max: int) -> ExportJob:
@@ -41,74 +58,37 @@ def with_limit(inline_bytes_max: int) -> ExportJob:
 @pytest.mark.parametrize(
     ("inline_bytes_max", "copied"),
     [
-        (0, {"inside/embeddings", "out/kernel"}),
-        (4096 * ROWS - 1, {"inside/embeddings", "out/kernel"}),
-        (4096 * ROWS, {"inside/embeddings", "large/embeddings", "out/kernel"}),
+        (LARGE.nbytes - 1, NEEDED),
+        (LARGE.nbytes, {*NEEDED, "large/embeddings", "large again", "rejected"}),
     ],
 )
 def test_copy_of_a_checkpoint_in_a_store_lacks_what_the_reference_never_restores(
     tmp_path: Path, inline_bytes_max: int, copied: set[str]
 ) -> None:
+    """Tables that left the towers, their copies, and what is too large for a tower."""
     write_bundle(tmp_path / "c/ckpt-1", VARIABLES)
     store = uploaded(tmp_path / "c", RemotePath(f"counted://{tmp_path.name}"))
     checkpoint = open_checkpoint(store / "ckpt-1")
+    inventory = recognize(checkpoint, Statements({"user": "user/embeddings"}))
+    inventory = replace(inventory, duplicates=DUPLICATES, rejected=REJECTED)
     model = ModelSpec({"user": TableFacts("user", "user", 20, 3)}, {}, {})
-    job = with_limit(inline_bytes_max)
 
-    prefix = local_prefix(checkpoint, recognize(checkpoint), model, job, tmp_path / "copy")
+    prefix = local_prefix(
+        checkpoint, inventory, model, with_limit(inline_bytes_max), tmp_path / "copy"
+    )
 
     whole = (tmp_path / "c/ckpt-1.data-00000-of-00001").read_bytes()
     data = prefix.with_name("ckpt-1.data-00000-of-00001").read_bytes()
-    assert prefix == tmp_path / "copy/ckpt-1"
+    actual = set()
     for key, entry in checkpoint.entries.items():
         (part,) = entry.slices
         byte_range = slice(part.offset, part.offset + part.bytes)
-        if key in copied:
+        if any(data[byte_range]):
             assert data[byte_range] == whole[byte_range]
-        elif key != "large/embeddings":  # it is zeros, as a gap is
-            assert data[byte_range].count(0) == len(data[byte_range])
+            actual.add(key)
+    assert actual == copied
     stored = prefix.with_name("ckpt-1.data-00000-of-00001").stat().st_blocks * 512
     assert ("large/embeddings" in copied) == (stored > FIRST_VALUE_BYTES)
-
-
-def test_copy_of_a_checkpoint_in_a_store_lacks_tables_that_are_held_twice(tmp_path: Path) -> None:
-    """Copies of a table that left the towers, and large ones of others."""
-    large = np.zeros((ROWS, 1024), np.float32) + 1
-    variables = {
-        "user/embeddings": SMALL,
-        "user again": SMALL + 1,
-        "inside/embeddings": SMALL + 2,
-        "inside again": SMALL + 3,
-        "large again": large,
-        "rejected": large,
-        "rejected and small": SMALL + 4,
-    }
-    write_bundle(tmp_path / "c/ckpt-1", variables)
-    store = uploaded(tmp_path / "c", RemotePath(f"counted://{tmp_path.name}"))
-    checkpoint = open_checkpoint(store / "ckpt-1")
-    inventory = replace(
-        recognize(checkpoint, Statements({"user": "user/embeddings"})),
-        duplicates=(
-            Duplicate("user again", "user/embeddings", 0),
-            Duplicate("inside again", "inside/embeddings", 0),
-            Duplicate("large again", "inside/embeddings", 0),
-        ),
-        rejected=(
-            RejectedTable("a", "rejected", ""),
-            RejectedTable("b", "rejected and small", ""),
-            RejectedTable("c", "not there", ""),
-        ),
-    )
-    model = ModelSpec({"user": TableFacts("user", "user", 20, 3)}, {}, {})
-    prefix = local_prefix(checkpoint, inventory, model, with_limit(0), tmp_path / "copy")
-
-    data = prefix.with_name("ckpt-1.data-00000-of-00001").read_bytes()
-    copied = set()
-    for key, entry in checkpoint.entries.items():
-        (part,) = entry.slices
-        if any(data[part.offset : part.offset + part.bytes]):
-            copied.add(key)
-    assert copied == {"inside/embeddings", "inside again", "rejected and small"}
 
 
 def test_copy_of_moving_averages_in_a_store_is_read_in_the_places_of_their_variables(

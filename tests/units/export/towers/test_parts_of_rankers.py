@@ -199,9 +199,6 @@ RANKERS = {
     "less": Ranker(lambda x: two_sided(x, 17), {"item": 8, "user": 15}, [], "only 255"),
     "turned": Ranker(turned, {"item": 8, "user": 32}, DIVIDED),
     "size of an input": Ranker(of_batch(lambda x: tf.shape(x["item"])[0]), BOTH, DIVIDED),
-    "size as int64": Ranker(
-        of_batch(lambda x: tf.cast(tf.shape(x["item"], tf.int64)[0], tf.int32)), BOTH, DIVIDED
-    ),
     "inner size": Ranker(of_batch(lambda x: tf.shape(x["item"][:, 0] * 2)[0]), BOTH, DIVIDED),
     "another size": Ranker(
         of_batch(lambda x: tf.shape(tf.reshape(x["item"], [-1]))[0] // 8),
@@ -215,11 +212,6 @@ RANKERS = {
     "joined, several": Ranker(lambda x: head(layer(x, "item", "user", "item")), WIDE, DIVIDED),
     "joined, too small": Ranker(
         lambda x: head(layer(x, "user", "item")), {"item": 8, "user": 63}, [], "only"
-    ),
-    "joined, passed on": Ranker(
-        lambda x: head(tf.identity(tf.concat([x["user"], x["item"]], -1)) @ matrix(72, 16)),
-        WIDE,
-        DIVIDED,
     ),
     "joined, transposed": Ranker(
         lambda x: head(
@@ -372,14 +364,12 @@ FUNCTIONS = {
         {**FEATURES, "age": AGE},
         ["context", "trunk", "head-click", "head-like", "head-share", "head-both"],
     ),
-    "build_crossed": (("score",), FEATURES, ["context", "candidate"]),
     "build_recurrent": (("score",), {"history": RAGGED, "item": IDS}, ["context", "candidate"]),
     "build_joined": (
         ("score",),
         {**dict.fromkeys(COLUMNS, IDS), "item": IDS},
         ["context", "candidate"],
     ),
-    "build_together": (("click", "like"), FEATURES, []),
     "build_mixed": (("click", "like"), FEATURES, []),
 }
 
@@ -409,7 +399,6 @@ SEPARATE = {
 MIXED = {
     "sums of those before": lambda x: tf.cumsum(x, 0),
     "another order": lambda x: x[::-1],
-    "mean of all": lambda x: x - tf.reduce_mean(x, 0, keepdims=True),
     "the largest of all": lambda x: x / tf.reduce_max(x),
     "how many": lambda x: x + tf.cast(tf.shape(x)[0], "float32"),
     "numbers of places": lambda x: x + tf.range(tf.cast(tf.shape(x)[0], "float32"))[:, None],
@@ -471,7 +460,6 @@ def two_joins(inputs: Inputs) -> Any:
         (joined([*MANY]), [*MANY]),
         (joined(TURNED), TURNED),
         (joined(TURNED, c0=tf.negative), TURNED),
-        (joined(TURNED, c4=tf.negative), [*TURNED[:4], *[*MANY][:5]]),
         (joined(TURNED, c6=tf.negative), [*TURNED[3:], "c6", "c7", "c8"]),
         (two_joins, [*TURNED[:5], *[*MANY][:4]]),
         (summed(lambda x: tf.concat([x["c4"], x["c1"]], -1)), ["c4", "c1", "c0", "c2", "c3"]),
@@ -508,7 +496,6 @@ def test_nine_features_become_one_tensor_in_the_order_that_joins_most_of_them(
         (lambda age: tf.expand_dims(age, 1) * 2.0, False),
         (lambda age: age[::-1, tf.newaxis], False),
         (lambda age: tf.expand_dims(age[::2], 1), False),
-        (lambda age: age[1:, tf.newaxis], False),
         (lambda age: tf.cast(tf.cast(age, "float16"), "float32")[:, None], False),
     ],
 )

@@ -173,18 +173,6 @@ def test_run_of_a_checkpoint_that_tensorflow_cannot_read_is_rejected(tmp_path: P
         run(tmp_path, AGES, prefix=prefix)
 
 
-def test_run_tells_the_numbers_that_normalization_layers_expect(tmp_path: Path) -> None:
-    """The layer takes 10 from a number and halves it: 1, 20 and 30 are results of 12, 50, 70."""
-    job = job_of(tmp_path, "Normalized")
-    results = run(tmp_path, AGES, job=job, expect_numbers=True)
-    np.testing.assert_allclose(results.results["ages"]["result"], [-4.5, 5.0, 10.0])
-    (expected,) = results.expected_numbers.items()
-    assert expected[0] == "age"
-    assert expected[1].values.dtype == np.float32
-    np.testing.assert_allclose(expected[1].values, [12, 50, 70], rtol=1e-5)
-    assert run(tmp_path, AGES, job=job).expected_numbers == {}
-
-
 @pytest.mark.parametrize(
     "other_reader",
     [
