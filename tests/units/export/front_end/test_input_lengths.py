@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -96,20 +95,14 @@ def test_length_of_a_crossed_input_stands_with_its_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "part", "feature", "message"),
+    ("part", "default", "words"),
     [
-        (
-            HISTORY,
-            THREE,
-            {"default": []},
-            "features.seen.default: 0 values in example 0; a list of 3 was expected; write a "
-            "default of that length, or what pads a shorter one as inputs.seen.pad",
-        ),
-        (HISTORY, THREE | {"pad": 0}, {"default": [1, 2, 3, 4]}, "at most 3 was expected"),
+        (THREE, [], r"features\.seen\.default: .* inputs\.seen\.pad"),
+        (THREE | {"pad": 0}, [1, 2, 3, 4], "at most 3 was expected"),
     ],
 )
 def test_default_that_does_not_fit_is_rejected(
-    spec: FeatureSpec, part: dict[str, Any], feature: dict[str, Any], message: str
+    part: dict[str, Any], default: list[int], words: str
 ) -> None:
-    with pytest.raises(UsageError, match=re.escape(message)):
-        length_of(spec, part, **feature)
+    with pytest.raises(UsageError, match=words):
+        length_of(HISTORY, part, default=default)
