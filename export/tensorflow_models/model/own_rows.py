@@ -127,7 +127,8 @@ def _cut(ids: NDArray[np.int64], splits: NDArray[Any], count_max: int) -> NDArra
     """Returns the first ids of each example, `count_max` at most."""
     lengths = np.diff(splits)
     positions = np.arange(ids.size) - np.repeat(splits[:-1], lengths)
-    return ids[positions < count_max]
+    first_ids: NDArray[np.int64] = ids[positions < count_max]
+    return first_ids
 
 
 def own_rows(call: TracedCall, lookup: TracedLookup) -> OwnRows | None:
