@@ -12,7 +12,6 @@ from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.movies_job import Recipe, recipe_of, write_project
 from tests.units.export.traced_models import (
     TracedCheckpoint,
-    ads_recipe,
     movies_recipe,
     save_and_trace,
 )
@@ -44,12 +43,6 @@ def forked_command(forked: ForkedRuns, tmp_path: Path) -> Command:
 def movies(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
     """Two towers and a ranker over one call of a TFRS layer."""
     return save_and_trace(movies_recipe(), tmp_path_factory.mktemp("movies"))
-
-
-@pytest.fixture(scope="session")
-def ads(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
-    """The mid-level API, with weights, a sequence and sparse bags."""
-    return save_and_trace(ads_recipe(), tmp_path_factory.mktemp("ads"))
 
 
 @pytest.fixture(scope="session")

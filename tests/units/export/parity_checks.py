@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
 
 from bundle.format import manifest
 from bundle.format.manifest import TableSource
 from export.checkpoint.reader import open_checkpoint
-from export.jobs.progress import Progress
-from export.jobs.saved_model_job import prepare_inline, run_inline
-from export.recipe.settings import ExportSettings
 from export.verify.examples import Examples
 from export.verify.parity import check_towers
 from export.verify.reference_inputs import Reference
@@ -48,31 +40,3 @@ def check_parity(
         )
         checked = check_towers(reference, *written, reference_results(reference))
     return checked
-
-
-def check_self_contained(
-    trained: TracedCheckpoint, directory: Path, examples: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Any]:
-    """Exports a self-contained SavedModel: two loaders run examples, compared with the original
-    model.
-    """
-    updates: dict[str, Any] = {
-        "checkpoint": trained.job.checkpoint.model_copy(update={"path": str(trained.prefix)}),
-        "output": trained.job.output.model_copy(
-            update={"root": str(directory / "out"), "tables": "inline"}
-        ),
-    }
-    if examples:
-        (directory / "examples.jsonl").write_text(
-            "".join(json.dumps(example) + "\n" for example in examples)
-        )
-        updates["verify"] = trained.job.verify.model_copy(
-            update={"examples": str(directory / "examples.jsonl")}
-        )
-    prepared = prepare_inline(trained.job.model_copy(update=updates), MODELS, ExportSettings())
-    report = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    assert report["verification"]["loaded_by"] == [
-        "tf.saved_model.load",
-        "tf.compat.v1.saved_model.load",
-    ]
-    return report

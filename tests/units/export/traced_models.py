@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,13 +16,11 @@ from bundle.format import manifest
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary, write_vocabulary
 from export.checkpoint.reader import open_checkpoint
-from export.front_end.interface import PartitionedModel
 from export.front_end.manifest_features import describe_features
 from export.graphs.loading import load_tensorflow, tf
 from export.model_code.factories import load_factory
 from export.recipe.schema import ExportJob
 from export.tables.vocabularies import as_array
-from export.tensorflow_models.front_end import TensorFlowModel
 from export.tensorflow_models.model.tracing import TracedModel, trace_towers
 from export.tensorflow_models.model.weights import TrainedModel
 from export.tensorflow_models.reference.model import TensorFlowReference
@@ -86,10 +84,10 @@ def one_table_recipe(function: str, **inputs: Any) -> ExportJob:
     return recipe(f"one_table.py:{function}", {"item": IDS, **inputs}, {"tower": {"role": "query"}})
 
 
-def movies_recipe(function: str = "build_movies", **sections: Any) -> ExportJob:
+def movies_recipe(**sections: Any) -> ExportJob:
     """Returns a recipe of two towers and a ranker over one call of a TFRS layer."""
     return recipe(
-        f"two_towers.py:{function}",
+        "two_towers.py:build_movies",
         {
             "user_id": IDS,
             "history": RAGGED,
@@ -113,32 +111,6 @@ def movies_recipe(function: str = "build_movies", **sections: Any) -> ExportJob:
     )
 
 
-def ads_recipe(**sections: Any) -> ExportJob:
-    """Returns a recipe of the mid-level API, with weights, a sequence and sparse bags."""
-    return recipe(
-        "mid_level.py:build_ads",
-        {
-            "ad": IDS,
-            "clicks": {"dtype": "int32", "kind": "ragged"},
-            "click_weights": {"dtype": "float32", "kind": "ragged", "weights_for": "clicks"},
-            "recent": RAGGED,
-            "words": {"dtype": "int64", "kind": "sparse"},
-            "word_weights": {"dtype": "float32", "kind": "sparse", "weights_for": "words"},
-            "slots": {"dtype": "int64", "shape": [2]},
-        },
-        {
-            "context": {"role": "query", "call": "context"},
-            "ranking": {
-                "role": "ranking",
-                "call": "rank",
-                "outputs": {"click": "click", "hidden": "hidden"},
-                "result": "click",
-            },
-        },
-        sections,
-    )
-
-
 @dataclass(frozen=True)
 class TracedCheckpoint:
     """A traced model with its checkpoint, and the keys and values of its tables there."""
@@ -151,14 +123,6 @@ class TracedCheckpoint:
     features: Mapping[str, manifest.Feature]
     vocabularies: Mapping[str, NDArray[Any]]
     reader: FeatureReader
-
-    @property
-    def original(self) -> TensorFlowModel:
-        return TensorFlowModel(self.job, MODELS, open_checkpoint(self.prefix), self.model)
-
-    @property
-    def partitioned(self) -> PartitionedModel:
-        return PartitionedModel(self.model.spec, self.model.towers, self.original)
 
     @property
     def reference_model(self) -> TensorFlowReference:
@@ -175,7 +139,6 @@ def save_checkpoint(
     seed: int = 5,
     *,
     inputs: Mapping[str, Any] | None = None,
-    attributes: Callable[[Any], Mapping[str, Any]] = lambda _: NOTHING,
 ) -> Path:
     """Builds the whole model with random weights, and saves it as a training script would.
 
@@ -184,8 +147,6 @@ def save_checkpoint(
       directory: Where the checkpoint is written.
       seed: Other seeds give other weights.
       inputs: A batch. Models that make their variables in the first call are called with it.
-      attributes: Returns objects that the training script saves beside the model; it may change the
-        model.
 
     Returns:
       The prefix of the checkpoint.
@@ -194,13 +155,12 @@ def save_checkpoint(
     model = load_factory(job.code.factory, MODELS)()
     if inputs is not None:
         model(dict(inputs))
-    objects = attributes(model)
 
     random = np.random.default_rng(seed)
     for variable in _float_variables(model):
         values = random.normal(0, 0.3, variable.shape).astype(np.float32)
         variable.assign(np.abs(values) if "variance" in variable.name else values)
-    checkpoint = tf.train.Checkpoint(model=model, step=tf.Variable(3), **objects)
+    checkpoint = tf.train.Checkpoint(model=model, step=tf.Variable(3))
     return Path(checkpoint.write(str(directory / "ckpt-3")))
 
 
@@ -217,10 +177,10 @@ def _float_variables(model: Any) -> list[Any]:
 
 
 def save_and_trace(
-    job: ExportJob, directory: Path, inputs: Mapping[str, Any] | None = None, **options: Any
+    job: ExportJob, directory: Path, inputs: Mapping[str, Any] | None = None
 ) -> TracedCheckpoint:
-    """Saves a checkpoint, with options of `save_checkpoint`, and traces the model."""
-    prefix = save_checkpoint(job, directory, inputs=inputs, **options)
+    """Saves a checkpoint, and traces the model."""
+    prefix = save_checkpoint(job, directory, inputs=inputs)
     return trace_checkpoint(prefix, job, directory)
 
 

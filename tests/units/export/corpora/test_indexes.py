@@ -4,7 +4,6 @@ cheapest setting that reaches the target, and are rejected below it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,17 +155,6 @@ def test_settings_of_the_recipe_are_kept_and_others_are_tried_until_beyond_the_t
     assert {(setting["leaves_to_search"], setting["reorder"]) for setting in settings} == tried
 
 
-def test_setting_is_judged_by_other_queries_than_chose_it(tmp_path: Path) -> None:
-    vectors = clustered(500, 1).repeat(10, axis=0)
-    easy = vectors[::125]  # whose ten neighbors are equal to them, and so in one leaf
-    hard = clustered(40, 3)
-    queries = np.stack([easy, hard], axis=1).reshape(80, DIM)
-    part = section({"value": 0.9}, kind="tree_ah", distance="squared_l2")
-    index = build_index(staged(tmp_path, vectors), "movies", part, queries)
-    share = share_found(tmp_path, index, vectors, hard)
-    assert index.recall.value == pytest.approx(share, abs=2 / 400)
-
-
 BASE = {"kind": "tree_ah"}
 
 
@@ -271,32 +259,6 @@ def test_recall_of_cold_users_counts_each_of_their_queries_once_and_may_be_limit
     for rejected in (queries, alike):
         with pytest.raises(VerificationFailed, match=r"0\.95"):
             recall_of_cold_users(base, "movies", part(of_cold_users=0.95), index, rejected, rows)
-
-
-def test_partitions_are_built_once_whatever_the_recall_and_others_are_swept(tmp_path: Path) -> None:
-    vectors = clustered(300, 1, 5)
-    base = staged(tmp_path, vectors)
-    built: list[tuple[str, object]] = []
-
-    def once(partition: str, inputs: object, make: Callable[[], None]) -> None:
-        if (partition, inputs) not in built:
-            make()
-            built.append((partition, inputs))
-
-    def files_after(recall: float, partitions: int, **more: Any) -> set[str]:
-        part = section({"value": recall}, partitions=partitions, **more)
-        index = build_index(base, "movies", part, vectors[:20], build_once=once)
-        directory = base / index.directory
-        return {path.name for path in directory.iterdir() if path.is_dir()}
-
-    halves = {f"partition-0000{number}-of-00002" for number in (0, 1)}
-    assert files_after(0.5, 2) == files_after(0.9, 2) == halves
-    assert len(built) == 2
-    assert len(files_after(0.9, 3)) == 3
-    assert files_after(0.9, 1) == set()
-    leaves = {"parameters": {"num_leaves": 9}, "kind": "tree_ah"}
-    files_after(0.01, 1, **leaves)
-    assert len(built) == 7
 
 
 def test_directory_that_cannot_be_written_is_a_destination_error(tmp_path: Path) -> None:

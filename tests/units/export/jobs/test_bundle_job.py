@@ -20,7 +20,6 @@ from export.verify.unverified import unverified
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 from tests.units.bundle.features.readers import objects
-from tests.units.export.checkpoint.tensor_bundles import write_bundle
 from tests.units.export.commands import Command, rejected
 from tests.units.export.movies_job import (
     MOVIE_IDS,
@@ -30,7 +29,6 @@ from tests.units.export.movies_job import (
     example_requests,
     genres_of,
     hidden,
-    values_of,
     write_examples,
     write_project,
     year_of,
@@ -235,27 +233,6 @@ def test_converted_tables_are_published_with_their_errors_and_effects(
     assert index.recall_of_tables is not None
     assert 0.5 < index.recall_of_tables.value <= 1
     assert index.recall_of_tables.queries == index.recall.queries
-
-
-def test_recall_of_tables_counts_what_converted_users_find_of_what_trained_users_would(
-    command: Command, movies: TracedCheckpoint, recipe: Recipe, tmp_path: Path
-) -> None:
-    values = values_of(movies.prefix)
-    values[movies.keys["users"]][:, 0] = 1000  # int8 keeps nothing of the row's other values
-    kernel = values["model/query_tower/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"]
-    kernel[0] = 0  # and the tower ignores this one
-    write_bundle(tmp_path / "ckpt-3", values)
-    page = with_keys(
-        recipe,
-        checkpoint__path=str(tmp_path / "ckpt-3"),
-        tables={"users": {"dtype": "int8"}},
-        towers__ranking=None,
-        towers__query__max_abs_error__f32=10.0,
-    )
-    index = published(command, tmp_path, page).indexes["movies"]
-    assert index.recall.value == 1
-    assert index.recall_of_tables is not None
-    assert 0.2 < index.recall_of_tables.value < 0.9
 
 
 @pytest.mark.parametrize(

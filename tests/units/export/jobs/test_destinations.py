@@ -34,7 +34,7 @@ from tests.units.export.checkpoint.tensor_bundles import write_bundle
 from tests.units.export.commands import Command, CommandResult
 from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.movies_job import hidden
-from tests.units.object_store.memory_stores import CountedStore, SleepingClock, TroubledStore
+from tests.units.object_store.memory_stores import SleepingClock, TroubledStore
 
 Values = dict[str, np.ndarray[Any, Any]]
 VALUES: Values = {f"t{number}": np.full((1000, 8), number, np.float32) for number in range(3)}
@@ -116,22 +116,19 @@ class Exports:
 
 ROOTS = {
     "directory": "{}/bundles",
-    "memory": "memory://{}/bundles",
     "store": "local://{}/store",
     "troubled": "troubled://{}/bundles",
-    "counted": "counted://{}",
 }
 
 
 @pytest.fixture
 def exports(request: pytest.FixtureRequest, command: Command, tmp_path: Path) -> Iterator[Exports]:
     kind = getattr(request, "param", "store")
-    name = tmp_path.name if kind == "counted" else tmp_path
-    yield Exports(command, ROOTS[kind].format(name), tmp_path)
+    yield Exports(command, ROOTS[kind].format(tmp_path), tmp_path)
     TroubledStore.reset()
 
 
-@pytest.mark.parametrize("exports", ["directory", "memory", "store"], indirect=True)
+@pytest.mark.parametrize("exports", ["directory", "store"], indirect=True)
 def test_job_publishes_in_each_destination_what_the_checkpoint_holds(exports: Exports) -> None:
     assert exports.run().json["bundle"] == f"{exports.root}/m/1"
     exports.assert_whole()
@@ -582,20 +579,3 @@ def test_url_that_cannot_be_used_so_exits_2(
 ) -> None:
     done = command(*arguments)
     assert (done.code, words in done.message) == (2, True)
-
-
-@pytest.mark.parametrize("exports", ["counted"], indirect=True)
-def test_checkpoint_in_a_store_is_exported_to_a_store(
-    command: Command, exports: Exports, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(exports.directory)
-    for file in exports.directory.glob("ckpt-1.*"):
-        (exports.store / "training" / file.name).write(file.read_bytes())
-    named = [f"--table={name}={name}" for name in VALUES]
-    root = f"{exports.root}/bundles"
-    run = command("tables", f"{exports.root}/training", root, "--model", "m", *named, "--json")
-    assert run.json["bundle"] == f"{root}/m/1"
-    assert len(list((exports.directory / ".rowcast-scratch").iterdir())) == 1
-    exports.root = root
-    exports.assert_whole()
-    assert CountedStore.requests[exports.directory.name] < 500

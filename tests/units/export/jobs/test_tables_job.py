@@ -5,7 +5,6 @@ the user say of them, and what each export reports.
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 from bundle.format.manifest import Manifest
 from bundle.storage import catalog
 from bundle.tables.reader import TableReader
-from tests.laws.trained_stacks import Stack, packed, train
 from tests.units.export.checkpoint.tensor_bundles import (
     GRAPH,
     SUFFIX,
@@ -26,7 +24,6 @@ from tests.units.export.checkpoint.tensor_bundles import (
     write_bundle,
 )
 from tests.units.export.commands import Command, CommandResult
-from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.movies_job import visible
 
 TABLE = np.arange(70, dtype=np.float32).reshape(10, 7)
@@ -118,54 +115,6 @@ def test_stated_stack_says_which_padding_was_compared(tables: Tables) -> None:
     assert check["tables"]["user"]["padding"] == {"rows": 11, "slots": ["Adagrad"]}
 
 
-def test_layout_of_a_stack_is_derived_from_ids_that_occur_in_training(tables: Tables) -> None:
-    random = np.random.default_rng(1)
-    trained = [train(random, "adam", random.integers(0, 2, rows)) for rows in (90, 130)]
-    tables.save(Stack("adam", trained, packed([90, 130], 4, [0, 2])).variables())
-    text = ""
-    options: list[object] = []
-    for name, table in zip("ab", trained, strict=True):
-        rows = len(table.values)
-        text += f'[tables.{name}]\nkey = "stack"\nkind = "derive"\nrows = {rows}\ndim = 8\n'
-        (tables.directory / f"{name}.txt").write_text("\n".join(map(str, table.trained)))
-        options += ["--trained-ids", f"{name}={tables.directory}/{name}.txt"]
-    options += ["--layout", tables.layout(text)]
-    ids = tables.page(*options, "--plan")["tables"]["b"]["trained_ids"]
-    assert ids["agree"] == ids["ids"]
-    page = tables.page(*options, "--full")
-    for name, table in zip("ab", trained, strict=True):
-        np.testing.assert_array_equal(tables.rows()[name], table.values)
-        check = page["verification"]["tables"][name]
-        assert check["stated_layout"] == "derived"
-        assert check["trained_ids"]["decisive"] is True
-    assert "trained ids agree" in tables.verified()
-
-    done = tables.run(*options, "--trained-ids", f"c={tables.directory}/a.txt")
-    assert (done.code, "--trained-ids c=" in done.message, "a, b" in done.message) == (
-        2,
-        True,
-        True,
-    )
-    wrong = text.replace('"derive"', '"sparse_core"\ncores = 4')
-    tables.layout(wrong.replace("[tables.b]", "offset = 40\n[tables.b]"))
-    done = tables.run(*options, "--accept-stated-layouts")
-    assert (done.code, "table 'a'" in done.message, "contradicts" in done.message) == (
-        4,
-        True,
-        True,
-    )
-
-
-@pytest.mark.parametrize(("part", "shape"), [("rows = 9", (9, 7)), ("dim = 5", (10, 5))])
-def test_padding_of_a_plain_variable_is_cut_off(
-    tables: Tables, part: str, shape: tuple[int, int]
-) -> None:
-    tables.save({"emb": TABLE}, {"emb": ROWS})
-    layout = tables.layout(f'[tables.user]\nkey = "emb"\nkind = "plain"\n{part}\n')
-    assert tables.run("--layout", layout).code == 0
-    np.testing.assert_array_equal(tables.rows()["user"], TABLE[: shape[0], : shape[1]])
-
-
 def test_tables_that_can_be_exported_are_and_the_others_are_noted(tables: Tables) -> None:
     nodes = [
         node({"e": 1}),
@@ -189,7 +138,6 @@ def test_tables_that_can_be_exported_are_and_the_others_are_noted(tables: Tables
     [
         ({"b": (5, 2), "a": (5, 2), "large": (9, 3), "small": (3, 3)}, "large [9, 3], a [5, 2], b"),
         ({"small": (4, 2)}, None),
-        ({f"v{number}": (9, 2) for number in range(8)}, "v7 [9, 2]; "),
         ({f"v{number}": (9, 2) for number in range(9)}, "v7 [9, 2] and 1 more; "),
     ],
 )
@@ -321,13 +269,3 @@ def test_reads_that_fail_are_made_again_and_then_named(
         assert (done.code, visible(tables.root)) == (3, [])
         assert "cannot be read" in done.message
         assert "it resumes" in done.message
-
-
-def test_checkpoint_that_was_saved_anew_after_a_kill_is_copied_again(
-    tables: Tables, forked: ForkedRuns
-) -> None:
-    run = ["tables", str(tables.directory / "c"), str(tables.root), "--version", "1"]
-    for values, dies, status in ((TABLE, {"noted": 2}, -signal.SIGKILL), (TABLE + 1, {}, 0)):
-        tables.save({"user/embeddings": values})
-        assert forked.run(run, tables.directory / "output", **dies) == status
-    np.testing.assert_array_equal(tables.rows()["user"], TABLE + 1)

@@ -31,7 +31,10 @@ EXCHANGED = VECTORS[[0, 2, 1, 3]]
 def test_results_may_differ_from_recorded_values_by_a_share_of_how_these_vary(
     name: str, recorded: Any, result: Any, error: type[ExportError] | None, words: str
 ) -> None:
-    results = {"first": {"other": np.ones(4)}, "second": {"score": np.array(result, np.float32)}}
+    results: Any = {
+        "first": {"other": np.ones(4)},
+        "second": {"score": np.array(result, np.float32)},
+    }
     expected = {name: np.array(recorded, np.float64)}
     if error is None:
         check_recorded(results, expected)
