@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bundle.features.columns import Column
 from bundle.features.reader import open_features
-from bundle.format.manifest import EmbeddedFeature, Manifest
+from bundle.format.manifest import Manifest
 from bundle.storage.catalog import read_manifest
 from export.errors import UsageError
 from export.jobs import bundle_job
@@ -191,49 +191,6 @@ def test_index_whose_queries_take_the_mask_of_a_padded_history_is_published(
         UsageError, match=r"items\.recall\.of_cold_users is a limit .* tower 'query' has no bags"
     ):
         bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-
-
-def test_tables_and_rules_of_ids_are_found(published: Manifest) -> None:
-    assert {name: table.rows for name, table in published.tables.items()} == {
-        "users": USERS,
-        "genres": GENRES,
-    }
-    assert published.tables["users"].source.key == "params.users"
-    assert published.verification.tables["users"].rows == USERS
-    kinds = {
-        feature.table: feature.kind
-        for feature in published.features.values()
-        if isinstance(feature, EmbeddedFeature)
-    }
-    assert kinds == {"users": "single", "genres": "sequence"}
-
-
-def test_towers_in_both_forms_give_what_jax_gives(folder: Path, published: Manifest) -> None:
-    stored = parameters()
-    users = np.array([5, 59], np.int32)
-    genres = np.array([[1, 2, 0], [-1, 8, 3]], np.int32)
-    ages = np.array([0.5, -1.5], np.float32)
-    wanted = expected(stored, users, genres, ages)
-    tower = published.towers["query"]
-    activations = {
-        "user": stored["users"][users],
-        "genres": stored["genres"][genres],
-        "age": ages,
-        "ids": genres,
-    }
-    assert {form.kind for form in tower.forms} == {"saved_model", "litert"}
-    for form in tower.forms:
-        one_form = tower.model_copy(update={"forms": (form,)})
-        opened = open_tower(folder / "bundles" / "plain" / "1", one_form, "f32")
-        inputs = {
-            tensor.name: activations[
-                "ids" if tensor.dtype == "int32" else tensor.sources[0].partition("@")[0]
-            ]
-            for tensor in tower.inputs
-        }
-        outputs = opened.run(inputs)
-        np.testing.assert_allclose(outputs["vector"], wanted, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(outputs["first"], wanted[:, 0], rtol=1e-5, atol=1e-6)
 
 
 def test_lists_are_padded_and_cut_as_in_training_for_lookups_and_masks_alike(

@@ -65,13 +65,10 @@ def without_layout(factory: str = "build", **changes: Any) -> ExportJob:
     return job_of(factory, checkpoint={"path": "checkpoint"}, **changes)
 
 
-def test_prepared_specifications_place_tables_but_are_no_record(folder: Path) -> None:
+def test_prepared_specifications_place_tables_if_the_recipe_accepts_them(folder: Path) -> None:
     prepared = bundle_job.prepare(without_layout(), folder, ExportSettings())
     with pytest.raises(ExportError, match="the layouts of the rows are stated"):
         bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-
-
-def test_accepted_specifications_give_the_rows_of_the_stacks(folder: Path) -> None:
     job = without_layout(model="accepted", verify={"stated_layouts": "accept"})
     prepared = bundle_job.prepare(job, folder, ExportSettings())
     bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
@@ -101,7 +98,6 @@ class Misplaced:
       changes: Fields of tables that differ.
       only: The features that the model has; empty: all.
       layout: Whether the recipe names the layout that training wrote.
-      prepared: Whether the specifications have places in stacks.
       chunk_rows: The rows that the checkpoint stores together.
     """
 
@@ -109,7 +105,6 @@ class Misplaced:
     changes: Mapping[str, Any] = field(default_factory=dict)
     only: tuple[str, ...] = ()
     layout: bool = False
-    prepared: bool = True
     chunk_rows: int = 1 << 20
 
 
@@ -169,9 +164,6 @@ MISPLACED: dict[str, Misplaced] = {
     ),
     "chunks of more devices": Misplaced(("8 SparseCores", "16 chunks"), chunk_rows=16),
     "chunks of other devices": Misplaced(("8 SparseCores", "3 chunks"), chunk_rows=100),
-    "no places": Misplaced(
-        ("'users'", "embedding.movies_users.table", "checkpoint.layout"), prepared=False
-    ),
 }
 
 
@@ -180,7 +172,7 @@ def test_specifications_that_do_not_place_their_tables_are_rejected(
     case: str, tmp_path: Path
 ) -> None:
     misplaced = MISPLACED[case]
-    ranker.write(tmp_path, misplaced.prepared, MORE, chunk_rows=misplaced.chunk_rows)
+    ranker.write(tmp_path, prepared=True, more=MORE, chunk_rows=misplaced.chunk_rows)
     page = ranker.recipe()
     page["code"] = {
         "factory": "model.py:placed",
@@ -225,11 +217,8 @@ def write_ids(folder: Path) -> dict[str, str]:
     return files
 
 
-@pytest.mark.parametrize("prepared", [False, True])
-def test_layouts_are_derived_from_ids_that_occur_in_training(
-    prepared: bool, tmp_path: Path
-) -> None:
-    ranker.write(tmp_path, prepared, trained=trained_rows())
+def test_layouts_are_derived_from_ids_that_occur_in_training(tmp_path: Path) -> None:
+    ranker.write(tmp_path, trained=trained_rows())
     checkpoint = {"path": "checkpoint", "layout": "derive"}
     job = job_of(checkpoint=checkpoint, verify={"trained_ids": write_ids(tmp_path)})
 
