@@ -61,6 +61,8 @@ for row in range(ROWS):
 _COMBINER = EmbeddedFeature.model_fields["combiner"].annotation
 COMBINERS = get_args(get_args(_COMBINER)[0])
 KEYS: dict[str, tuple[Any, ...]] = {"int64": (30, 10, 20), "string": ("c", "a", "b")}
+OTHERS: dict[str, Any] = {"first_row": 2, "oov_buckets": 2, "oov_first_row": 0}
+"""The rows of the known keys, and those of all others."""
 TEXTS = ["a", "b", "c", "some words", "", "z z"]
 
 
@@ -115,6 +117,15 @@ LOOKUPS = {
     "single, vocabulary": Lookup(SINGLE | {"ids": vocabulary_ids("known", "int64")}),
     "single, texts": Lookup(
         SINGLE | {"ids": vocabulary_ids("known", "string")}, "dense", ("string",)
+    ),
+    "single, other texts": Lookup(
+        SINGLE | {"ids": vocabulary_ids("known", "string", **OTHERS)}, "dense", ("string",)
+    ),
+    "single, other keys by their remainders": Lookup(
+        SINGLE | {"ids": vocabulary_ids("known", "int64", **OTHERS, oov_hash="modulo", mask=0)}
+    ),
+    "single, hash by a key": Lookup(
+        SINGLE | {"ids": hash_ids(ROWS, "string", key=(3, 4))}, "dense", ("string",)
     ),
     "single, joined": Lookup(SINGLE | {"ids": joined(1)}),
     "single, joined inputs": Lookup(SINGLE | {"ids": joined(2)}, "dense", ("int64",) * 2),
@@ -380,6 +391,17 @@ def test_unknown_id_is_rejected_where_the_feature_says_so() -> None:
     for unknown in (5, -1):
         with pytest.raises(tf.errors.InvalidArgumentError, match="rejects unknown ids"):
             graph.signatures["tower"](user=tf.constant([0, unknown], tf.int64))
+
+
+def test_key_that_the_vocabulary_of_a_model_lacks_is_rejected() -> None:
+    rule = vocabulary_ids("known", is_complete=True)
+    spec = embedded("user", "users", ids=rule, keys=(KEYS["string"],))
+    inputs = {"user": {"dtype": "string"}}
+    graph = built((tower("tower", "user"),), {"user": spec}, inputs, {"users": PLAIN})
+    graph.module.table_0.assign(tf.constant(TABLE.astype(np.float32)))
+    graph.signatures["tower"](user=tf.constant(["a", "b"]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not in vocabulary known"):
+        graph.signatures["tower"](user=tf.constant(["a", "no"]))
 
 
 def test_ids_that_would_be_sent_in_two_types_are_rejected() -> None:

@@ -92,53 +92,6 @@ def parts_of(size: int, dim: int, leaves: int) -> SearchParts:
     return SearchParts(ScannIndex(None, "dot_product", size, dim, 10), vectors, leaves)
 
 
-TIMED = {
-    "exact, few": 1000.0,  # 256 vectors
-    "exact, some": 2536.0,  # 768 more, of 2 each
-    "exact, many": 24_040.0,  # 7168 more, of 3 each
-    "gather few": 100.0,
-    "gather some": 484.0,
-    "reorder few": 50.0,  # 400 candidates
-    "reorder many": 350.0,  # 1200 more
-    "tree": 5000.0,  # 2 of 100 leaves, of 200 vectors each
-    "tree, more leaves": 7400.0,  # 8 leaves more
-    "tree, larger pool": 8300.0,  # 1200 candidates more
-    "scan few": 3000.0,  # 256 codes
-    "scan many": 3992.0,  # 7936 more
-    "find few": 200.0,  # 400 candidates
-    "find many": 800.0,  # 1200 more
-    "pack few": 10.0,
-    "pack many": 1994.0,
-}
-SECONDS = {
-    "unit": 2,
-    "exact_start": 488,
-    "uncached": 3,
-    "gathered": 0.5,
-    "reordered": 0.25,
-    "tree_start": 4100,
-    "leaf_vector": 1.5,
-    "fetched": 0.75,
-    "scan_start": 2776,
-    "scanned": 0.125,
-    "found": 0.5,
-    "code_gathered": 0.25,
-}
-
-
-def test_seconds_of_a_part_are_those_of_each_vector_that_a_larger_search_adds() -> None:
-    parts = parts_of(SIZE, 1024, 100)
-    assert parts.cached == 1024
-    assert parts.seconds(TIMED) == SECONDS
-    # On a busy machine, a larger search may have taken less time.
-    busy = parts.seconds(TIMED | {"exact, many": 2000.0, "tree": 500.0, "scan few": 40.0})
-    assert {name for name, part_s in busy.items() if not part_s} == {
-        "uncached",
-        "tree_start",
-        "scan_start",
-    }
-
-
 QUIET = {
     "exact, few": 80e-6,  # 4,096 vectors of 10 ns
     "exact, some": 203e-6,

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from bundle.format.manifest import Manifest
-from bundle.stores.reader import CandidateStore
 from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
 from export.recipe.schema import read_recipe
@@ -99,15 +98,6 @@ def test_each_head_is_a_part_in_every_form_with_its_effect_on_order_and_labels(
     assert all(head.kendall_tau >= 0.8 and head.k == 4 for head in effect.values())
     assert effect["click"].auc is not None
     assert effect["like"].auc is None
-
-
-def test_stored_contexts_have_the_columns_of_their_file(page: Manifest, bundle: Path) -> None:
-    corpus = page.contexts["users"]
-    store = CandidateStore(bundle / corpus.file, corpus)
-    (position,) = store.positions(np.array(["u3"], object))
-    columns = store.features(np.array([position]), ["user", "history", "age"])
-    values = [columns[name].values.tolist() for name in ("user", "history", "age")]
-    assert values == [[3], [0, 1, 2], [0.75]]
 
 
 def test_verify_names_the_part_that_has_other_weights(

@@ -96,14 +96,6 @@ def table(rows: int = 20, name: str = "users") -> Any:
     return Tables(lambda model, f: tf.gather(getattr(model, name), f["ids"]), **{name: rows})
 
 
-def embedding(library: Any) -> Any:
-    """Returns a model of one Embedding."""
-    model = Tables(lambda model, f: model.layer(f["ids"]))
-    model.layer = library.layers.Embedding(20, 4)
-    model.layer.build(None)
-    return model
-
-
 def called(model: Any) -> Any:
     model({"x": tf.ones([1, 3])})
     return model
@@ -161,13 +153,6 @@ REFUSED: dict[str, tuple[Save, Make, str, type[ExportError], tuple[str, ...]]] =
         CheckpointError,
         ("blocks", LINE, "blocks.2.kernel [3, 3]", NOT_THE_SAVED),
     ),
-    "path that is not there": (
-        lambda: {"model": Block(kernel=[2])},
-        lambda: Block(kernel=[2]),
-        "other",
-        CheckpointError,
-        ("'other'", "checkpoint.object_path", "model"),
-    ),
     "table of another size": (
         lambda: {"model": table(20)},
         lambda: table(21),
@@ -188,20 +173,6 @@ REFUSED: dict[str, tuple[Save, Make, str, type[ExportError], tuple[str, ...]]] =
         "",
         CheckpointError,
         ("'net'", 'checkpoint.object_path = "net"'),
-    ),
-    "Keras 3 for Keras 2": (
-        lambda: {"model": embedding(keras)},
-        lambda: embedding(tf.keras),
-        "model",
-        CheckpointError,
-        ("by Keras 3", "TF_USE_LEGACY_KERAS=0"),
-    ),
-    "Keras 2 for Keras 3": (
-        lambda: {"model": embedding(tf.keras)},
-        lambda: embedding(keras),
-        "model",
-        CheckpointError,
-        ("by Keras 2", "TF_USE_LEGACY_KERAS=1"),
     ),
 }
 """What was saved, what the factory returns, the object path, the error, and words."""

@@ -5,9 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import numpy as np
-import pytest
-
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph, load_named
 
@@ -21,22 +18,6 @@ def traced(build: Any, **inputs: Any) -> NamedGraph:
     root = load_named(CODE, lambda: build)
     v1.wrap_function(root, [inputs or {"numbers": NUMBERS}])
     return root
-
-
-@pytest.mark.parametrize(
-    ("averages", "stored_names", "key"),
-    [
-        (False, ["w", "w/ExponentialMovingAverage"], "w"),
-        (True, ["w", "w/ExponentialMovingAverage"], "w/ExponentialMovingAverage"),
-        (True, ["w"], "w"),
-        (True, ["other"], ""),
-        (False, ["w/ExponentialMovingAverage"], ""),
-    ],
-)
-def test_value_of_a_variable_may_be_its_moving_average(
-    averages: bool, stored_names: list[str], key: str
-) -> None:
-    assert load_named(CODE, lambda: dict, averages).key("w", stored_names) == key
 
 
 class Steps:
@@ -55,23 +36,6 @@ def test_methods_of_an_object_share_its_variables() -> None:
         v1.wrap_function(step, [{"numbers": NUMBERS}])
     assert list(root.variables) == ["w", "b"]
     assert root.second.averages
-
-
-def test_run_reads_only_the_variables_that_the_graph_needs() -> None:
-    def build(inputs: Any) -> Any:
-        v1.get_variable("unused", [4, 2])
-        return inputs["numbers"] @ v1.get_variable("w", [4, 2])
-
-    read: list[str] = []
-
-    def values(name: str) -> Any:
-        read.append(name)
-        return np.arange(8, dtype=np.float32).reshape(4, 2)
-
-    root = load_named(CODE, lambda: build)
-    result = root.run({"numbers": tf.constant([[1.0, 0, 0, 1]])}, values)
-    assert result.numpy().tolist() == [[6, 8]]
-    assert read == ["w"]
 
 
 def test_code_that_enables_the_behavior_of_tf1_runs_with_it_alone() -> None:
