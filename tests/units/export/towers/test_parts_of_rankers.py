@@ -458,14 +458,11 @@ def two_joins(inputs: Inputs) -> Any:
     ("call", "features"),
     [
         (joined([*MANY]), [*MANY]),
-        (joined(TURNED), TURNED),
         (joined(TURNED, c0=tf.negative), TURNED),
         (joined(TURNED, c6=tf.negative), [*TURNED[3:], "c6", "c7", "c8"]),
         (two_joins, [*TURNED[:5], *[*MANY][:4]]),
-        (summed(lambda x: tf.concat([x["c4"], x["c1"]], -1)), ["c4", "c1", "c0", "c2", "c3"]),
         (summed(lambda x: tf.concat([x["c1"], x["c0"], x["c1"]], 1)), [*MANY]),
         (summed(lambda x: tf.concat([x["c4"], x["c1"]], 0)[: tf.shape(x["c1"])[0]]), [*MANY]),
-        (lambda x: joined(TURNED)(x)[:, :1] + x["c3"], TURNED),
         (lambda x: joined([*MANY])(x) + x["packed_float32"][:, 0, :1], [*MANY]),
     ],
 )
