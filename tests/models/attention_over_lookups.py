@@ -33,43 +33,5 @@ def build_2_mask_zero():
     return build(tf.keras.layers, tf.keras.Model, True)
 
 
-def build_2_attention_mask():
-    return build(tf.keras.layers, tf.keras.Model, False)
-
-
-def build_3_mask_zero():
-    return build(keras.layers, keras.Model, True)
-
-
 def build_3_attention_mask():
     return build(keras.layers, keras.Model, False)
-
-
-def build_hashed_numbers():
-    """Each id is a number below 10, whatever it is."""
-    layers = keras.layers
-    item = layers.Input((), dtype="int64", name="item")
-    hashed = layers.Lambda(
-        lambda ids: tf.strings.to_hash_bucket_fast(tf.strings.as_string(ids), 10),
-        output_shape=(),
-    )(item)
-    number = layers.Lambda(lambda rows: tf.cast(rows, tf.float32)[:, None], output_shape=(1,))(
-        hashed
-    )
-    return keras.Model({"item": item}, layers.Dense(1)(number))
-
-
-def build_numbers():
-    """A table of numbers that are no positions: no rule describes it, so the tower holds it."""
-    layers = keras.layers
-    item = layers.Input((), dtype="int64", name="item")
-    numbers = tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer(
-            tf.constant([7, 9], tf.int64), tf.constant([1, 5], tf.int64)
-        ),
-        -1,
-    )
-    number = layers.Lambda(
-        lambda ids: tf.cast(numbers.lookup(ids), tf.float32)[:, None], output_shape=(1,)
-    )(item)
-    return keras.Model({"item": item}, layers.Dense(1)(number))

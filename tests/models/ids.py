@@ -9,7 +9,6 @@ import re
 import string
 from functools import partial
 
-import keras
 import numpy as np
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -19,8 +18,6 @@ FIELDS = 6
 SIZES = np.array([100, 3000, 7, 50, 9000, 400])
 OFFSETS = np.concatenate([[0], np.cumsum(SIZES)[:-1]])
 LIMITS = [-1.0, 0.0, 0.25, 0.5, 3.0]
-COLORS = ["red", "green", "blue"]
-PAIRS = ["red_7", "blue_0", "_-1"]
 WORDS = [
     "the",
     "of",
@@ -35,12 +32,9 @@ WORDS = [
     "b",
     "\u65e5",
 ]
-fc = tf.feature_column
 E = tf.tpu.experimental.embedding
-unless = lambda ids, odd, other: tf.where(tf.equal(ids, odd), tf.constant(other, ids.dtype), ids)  # noqa: E731
 text = tf.strings.as_string
 fast = tf.strings.to_hash_bucket_fast
-joined = tf.strings.join
 
 
 class Ways(tf.keras.Model):
@@ -75,119 +69,6 @@ def looked_up(ids, rows=None):
         {name: lambda features, name=name: rows[name](tables[name], features) for name in rows},
         tables,
     )
-
-
-def held(keys, values, default, dtype=tf.int64):
-    return tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer(keys, values, dtype, tf.int64), default
-    )
-
-
-def rules(layers):
-    """Returns what layers of Keras 2 or 3, and TensorFlow's operations, make of one input."""
-    few = layers.IntegerLookup(vocabulary=[3, 1, 4])
-    listed = layers.StringLookup(vocabulary=COLORS)
-    several = layers.StringLookup(vocabulary=COLORS, num_oov_indices=5)
-    masked = layers.StringLookup(vocabulary=COLORS, num_oov_indices=2, mask_token="")
-    masked_one = layers.StringLookup(vocabulary=COLORS, mask_token="")
-    remainders = layers.IntegerLookup(vocabulary=[10, 20, 30], num_oov_indices=4, mask_token=0)
-    hashing = layers.Hashing(ROWS)
-    salted = layers.Hashing(300, salt=(2, 5), mask_value="")
-    masked_hash = layers.Hashing(300, mask_value=7)
-    ages = layers.Discretization([0.5, 2.0, 3.0])
-    table = held([0, 2, 1], [0, 1, 2], -1)
-    initial = tf.lookup.KeyValueTensorInitializer(COLORS, [0, 1, 2], value_dtype=tf.int64)
-    words = tf.lookup.StaticVocabularyTable(initial, 4)
-    zero = tf.constant(0, tf.int64)
-    return {
-        "listed": lambda features: listed(features["city"]),
-        "several": lambda features: several(features["city"]),
-        "masked": lambda features: masked(features["city"]),
-        "masked_one": lambda features: masked_one(features["city"]),
-        "remainders": lambda features: remainders(features["shop"]),
-        "words": lambda features: words.lookup(features["city"]),
-        "hashing": lambda features: hashing(features["item"]),
-        "salted": lambda features: salted(features["city"]),
-        "masked_hash": lambda features: masked_hash(features["item"]),
-        "strong": lambda features: tf.strings.to_hash_bucket_strong(
-            features["city"], ROWS, [1, -2]
-        ),
-        "hashed": lambda features: fast(features["city"], 100) + 7,
-        "ages": lambda features: ages(features["age"]),
-        "default": lambda features: tf.where(
-            (features["shop"] >= 0) & (features["shop"] < ROWS), features["shop"], zero + 3
-        ),
-        "cut": lambda features: (2 + tf.cast(features["shop"], tf.int32)) % 100,
-        "steps": lambda features: tf.minimum(features["item"] % 1000 // 10, 50) * 2 + 1,
-        "remainder_listed": lambda features: few(features["item"] % 10),
-        "remainder_hashed": lambda features: fast(text(features["item"] % 1000 - 500), ROWS),
-        "listed_twice": lambda features: table.lookup(listed(features["city"]) % 3) + 1,
-        "bucket": lambda features: hashing(ages(features["age"])),
-        "missing": lambda features: 5 - table.lookup(features["item"]) * 2,
-        "none": lambda features: unless(features["item"] % 10 - 1, -1, 9),
-        "two_columns": lambda features: table.lookup(features["several"] % 4)[:, 1] + 1,
-    }
-
-
-def crosses(layers):
-    """Returns what they make of several inputs together."""
-    plain, column, three, twice, lower = (
-        layers.HashedCrossing(bins) for bins in (ROWS, 300, 1000, 70, 80)
-    )
-    ages = layers.Discretization([0.5, 2.0, 30.0])
-    places = layers.Discretization([-10.0, 10.0])
-    crossed = layers.HashedCrossing(500)
-    known = layers.HashedCrossing(600)
-    words = layers.StringLookup(vocabulary=COLORS)
-    numbers = layers.IntegerLookup(vocabulary=[7, 5], num_oov_indices=3)
-    hashing = layers.Hashing(10)
-    salted = layers.Hashing(40, mask_value="red_7", salt=3)
-    pairs = layers.StringLookup(vocabulary=PAIRS, num_oov_indices=2)
-    listed = held(PAIRS, [0, 1, 2], 5, tf.string)
-
-    def pair(features):
-        return joined([features["city"], text(features["item"])], "_")
-
-    return {
-        "plain": lambda features: plain((features["city"], features["small"])),
-        "columns": lambda features: column((features["one"], features["other"])),
-        "three": lambda features: three([features["item"], features["city"], features["shop"]]),
-        "crossed": lambda features: crossed((ages(features["age"]), places(features["place"]))),
-        "known": lambda features: known(
-            (words(features["city"]), numbers(features["item"]), hashing(features["shop"]))
-        ),
-        "crossed_twice": lambda features: twice((features["item"] % 10, features["item"] // 10)),
-        "crossed_lower": lambda features: lower(
-            (tf.strings.lower(features["city"]), words(tf.strings.strip(features["city"])))
-        ),
-        "joined": lambda features: fast(joined([features["one"], features["other"]], "%"), ROWS),
-        "prefix": lambda features: fast(joined(["shop=", text(features["shop"])]), 500) + 3,
-        "around": lambda features: fast(
-            "<" + features["city"] + "|" + text(features["shop"] % 10) + ">", ROWS
-        ),
-        "nested": lambda features: fast(
-            joined([joined([features["city"], features["city_2"]], "&"), text(features["item"])]),
-            ROWS,
-        ),
-        "buckets": lambda features: fast(
-            joined([text(ages(features["age"])), text(words(features["city"]))], "x"), 90
-        ),
-        "salted_pair": lambda features: salted(pair(features)),
-        "listed_pair": lambda features: pairs(pair(features)),
-        "static_pair": lambda features: listed.lookup(pair(features)),
-        "stacked": lambda features: fast(
-            tf.strings.reduce_join(
-                tf.stack([features["city"], text(features["shop"])], 1), axis=1, separator="|"
-            ),
-            ROWS,
-        ),
-        "twice": lambda features: fast(
-            text(features["item"] % 10) + "_" + text(features["item"]), ROWS
-        ),
-        "lower": lambda features: fast(
-            tf.strings.lower(features["city"]) + "_" + text(features["item"]), ROWS
-        ),
-    }
 
 
 def build_places():
@@ -290,186 +171,6 @@ def build_layer():
     return Ways({"all": found}, [layer])
 
 
-def build_bags():
-    """Combines rows that are scaled, or that a default stands for."""
-    combined = tf.nn.embedding_lookup_sparse
-    safe = tf.nn.safe_embedding_lookup_sparse
-    rows = {
-        "ragged": lambda table, features: combined(
-            table.embeddings, features["bag"], None, combiner="sum", max_norm=0.5
-        ),
-        "sparse": lambda table, features: safe(table.embeddings, features["tags"], max_norm=0.5),
-        "filled": lambda table, features: safe(table.embeddings, features["tags"], default_id=3),
-    }
-    return looked_up({}, rows)
-
-
-def build_columns():
-    """Reads columns of inputs, and of what the model makes of inputs."""
-    listed = fc.categorical_column_with_vocabulary_list
-    identity = fc.categorical_column_with_identity
-    hashed = fc.categorical_column_with_hash_bucket
-    crossed = fc.crossed_column
-    known = listed("tenth", [3, 1, 4], default_value=2)
-    words = tf.keras.layers.StringLookup(vocabulary=COLORS)
-    first = listed("one", ["a", "b"], default_value=1)
-    second = listed("other", ["x", "y", "z"])
-    falling = fc.bucketized_column(
-        fc.numeric_column("age", normalizer_fn=lambda age: 5 - age), [-20.0, 3.0]
-    )
-    positive = fc.bucketized_column(
-        fc.numeric_column("place", normalizer_fn=tf.nn.relu), [-1.0, 2.0]
-    )
-    embedded = [
-        known,
-        listed("word", [0, 2], num_oov_buckets=2),
-        identity("far", 9, default_value=3),
-        crossed(["tenth", "city"], 60),
-        crossed([known, "word"], 70),
-        crossed([falling, "city"], 80),
-        crossed([positive, "city"], 90),
-        listed("lower", COLORS, default_value=2),
-        hashed("upper", 40),
-    ]
-    counted = [
-        hashed("word", 6, tf.int64),
-        hashed("tags", 5, tf.int64),
-        listed("few", [3, 4], num_oov_buckets=2),
-        listed("several", [2, 5, -1, 7]),
-        *(first, second, crossed([first, second, "tags"], 40)),
-    ]
-    layer = tf.keras.layers.DenseFeatures(
-        [fc.embedding_column(column, 4) for column in embedded]
-        + [fc.embedding_column(hashed("twice", 50, tf.int64), 4, "sqrtn", max_norm=0.5)]
-        + [fc.indicator_column(column) for column in counted]
-    )
-    made = {
-        "tenth": lambda features: features["item"] % 10,
-        "word": lambda features: words(features["city"]),
-        "far": lambda features: tf.abs(features["shop"]) % 12 * 2,
-        "twice": lambda features: features["few_pair"] % 5 * 2,
-        "upper": lambda features: tf.strings.upper(features["city"]),
-        "lower": lambda features: tf.strings.lower(features["city"]),
-    }
-    sequence = fc.indicator_column(fc.sequence_categorical_column_with_hash_bucket("words", 5))
-    each = tf.keras.experimental.SequenceFeatures([sequence])
-    ways = {
-        "all": lambda features: layer(
-            {**features, **{name: way(features) for name, way in made.items()}}
-        ),
-        "each": lambda features: each({"words": features["words"]})[0],
-    }
-    return Ways(ways, [layer])
-
-
-def build_none():
-    column = fc.embedding_column(fc.categorical_column_with_hash_bucket("less", 50, tf.int64), 4)
-    layer = tf.keras.layers.DenseFeatures([column])
-    return Ways({"less": lambda features: layer({"less": features["item"] - 1})}, [layer])
-
-
-def build_stripped():
-    column = fc.embedding_column(fc.categorical_column_with_hash_bucket("bare", 50), 4)
-    layer = tf.keras.layers.DenseFeatures([column])
-    return Ways(
-        {"bare": lambda features: layer({"bare": tf.strings.strip(features["city"])})}, [layer]
-    )
-
-
-def build_weighted_text():
-    """A changed text with a weight, which is no single id."""
-    ids = fc.categorical_column_with_hash_bucket("low", 50)
-    column = fc.embedding_column(fc.weighted_categorical_column(ids, "age"), 4)
-    layer = tf.keras.layers.DenseFeatures([column])
-
-    def lowered(features):
-        return layer({"low": tf.strings.lower(features["city"]), "age": features["age"]})
-
-    return Ways({"low": lowered}, [layer])
-
-
-def encodings(api):
-    """Counts by layers of Keras 2 or 3."""
-    layers = api.layers
-    hot = layers.StringLookup(vocabulary=COLORS, output_mode="multi_hot", num_oov_indices=2)
-    counted = layers.IntegerLookup(vocabulary=[7, 5], output_mode="count")
-    one = layers.StringLookup(vocabulary=COLORS, output_mode="one_hot")
-    words = layers.StringLookup(vocabulary=COLORS)
-    counts = layers.CategoryEncoding(4, output_mode="count")
-    hashed = layers.Hashing(9, output_mode="one_hot")
-    ages = layers.Discretization([1.0, 5.0], output_mode="one_hot")
-    crossed = layers.HashedCrossing(30, output_mode="one_hot")
-    tenth, small = (
-        layers.CategoryEncoding(10, output_mode=mode) for mode in ("one_hot", "multi_hot")
-    )
-    listed = layers.IntegerLookup(vocabulary=[7, 5], output_mode="one_hot")
-    made = {
-        "hot": lambda features: hot(features["words"]),
-        "counted": lambda features: counted(features["several"]),
-        "one": lambda features: one(features["city"]),
-        "counts": lambda features: counts(words(features["words"])),
-        "hashed": lambda features: hashed(features["item"]),
-        "ages": lambda features: ages(features["age"][:, None]),
-        "tenth": lambda features: tenth(features["item"] % 10),
-        "raw": lambda features: small(features["few_pair"]),
-        "listed": lambda features: listed(features["item"] % 8),
-        "crossed": lambda features: crossed((features["city"], features["item"])),
-    }
-    return Ways(made)
-
-
-def titles(api):
-    """Reads titles by layers of Keras 2 or 3."""
-    layers = api.layers
-
-    def averaged(rows, **how):
-        words = layers.TextVectorization(max_tokens=rows, vocabulary=WORDS, **how)
-        return api.Sequential(
-            [words, layers.Embedding(rows, 4, mask_zero=True), layers.GlobalAveragePooling1D()]
-        )
-
-    mean = averaged(20)
-    letters = averaged(21, split="character", standardize="lower")
-    runs = averaged(22, ngrams=2, standardize=None)
-    cut = averaged(23, output_sequence_length=3)
-    counts, hot = (
-        layers.TextVectorization(
-            vocabulary=WORDS, output_mode=mode, standardize="strip_punctuation"
-        )
-        for mode in ("count", "multi_hot")
-    )
-    weights = [place / 8 for place in range(len(WORDS))]
-    rare = layers.TextVectorization(
-        vocabulary=WORDS, output_mode="tf_idf", idf_weights=weights, standardize="lower"
-    )
-    fixed = layers.TextVectorization(vocabulary=WORDS, output_sequence_length=3)
-    table = layers.Embedding(24, 4)
-    whole = layers.TextVectorization(vocabulary=WORDS, split=None)
-    masked = layers.Embedding(25, 4, mask_zero=True)
-    one = layers.Embedding(26, 4)
-    ways = {
-        "mean": mean,
-        "letters": letters,
-        "runs": runs,
-        "cut": cut,
-        "counts": counts,
-        "hot": hot,
-        "rare": rare,
-    }
-    made = {name: lambda features, way=way: way(features["title"]) for name, way in ways.items()}
-    made |= {
-        "fixed": lambda features: table(fixed(features["title"])),
-        "masked": lambda features: largest(fixed(features["title"]), masked),
-        "whole": lambda features: one(whole(features["title"])),
-    }
-    return Ways(made, [mean, letters, runs, cut, table, masked, one])
-
-
-def largest(words, table):
-    """Takes the largest value of the words' rows, as a sequence model with a mask of its own."""
-    return tf.reduce_max(tf.where((words > 0)[:, :, None], table(words), tf.constant(-9.0)), 1)
-
-
 def build_handmade():
     """Changes, splits and looks words up by TensorFlow's own operations."""
     layers = tf.keras.layers
@@ -511,14 +212,6 @@ def _tidied(texts):
     return tf.strings.regex_replace(plain, f"[{re.escape(string.punctuation)}]", "")
 
 
-def functional(api):
-    """Returns a functional model of titles, each in a list of its own."""
-    title = api.Input((1,), dtype="string", name="titles")
-    words = api.layers.TextVectorization(max_tokens=40, vocabulary=WORDS)(title)
-    pooled = api.layers.GlobalAveragePooling1D()(api.layers.Embedding(40, 4, mask_zero=True)(words))
-    return api.Model({"titles": title}, api.layers.Dense(2)(pooled))
-
-
 def vectorized(words=None, mask=True, **how):
     """Averages the rows of words, which `words` or a TextVectorization makes of titles."""
     words = words or tf.keras.layers.TextVectorization(**how)
@@ -539,61 +232,23 @@ def build_zeroed():
     return vectorized(lambda texts: known(tf.strings.split(texts)).to_tensor())
 
 
-def listed_words(first, unknown):
-    """Words have the rows from `first` on, all others have `unknown`."""
-    known = held(WORDS, list(range(first, first + len(WORDS))), unknown, tf.string)
-    return vectorized(
-        lambda texts: tf.ragged.map_flat_values(known.lookup, tf.strings.split(texts)).to_tensor()
-    )
-
-
-build_zeroed_unknown = partial(listed_words, 1, 0)
-build_unknown_word = partial(listed_words, 2, 1)
 build_unadapted = vectorized
 build_unmasked = partial(vectorized, mask=False, vocabulary=WORDS)
-build_unicode = partial(
-    vectorized, vocabulary=WORDS, standardize=partial(tf.strings.lower, encoding="utf-8")
-)
-build_separated = partial(
-    vectorized, vocabulary=WORDS, split=lambda texts: tf.strings.split(texts, "|")
-)
 
 
 def odd():
-    """Returns ids of operations that few models have."""
-    layers = tf.keras.layers
+    """Returns ids of operations that no bundle computes."""
     firsts = tf.Variable(OFFSETS, trainable=False)
-    crossing = layers.HashedCrossing(ROWS)
-
-    def digits(each):
-        return tf.strings.regex_replace(each, "[0-9]+", "")
-
-    words = layers.TextVectorization(
-        output_sequence_length=1, vocabulary=COLORS, standardize=digits
-    )
     return {
-        "squared": lambda features: features["item"] * features["item"] % 100,
         "sine": lambda features: tf.cast(
             10.0 + 10.0 * tf.sin(tf.cast(features["item"], tf.float32)), tf.int64
         ),
         "python": lambda features: tf.reshape(
             tf.py_function(lambda ids: ids + 1, [features["item"]], tf.int64), [-1]
         ),
-        "encoded": lambda features: tf.strings.to_hash_bucket_fast(
-            tf.io.encode_base64(features["city"]), ROWS
-        ),
-        "narrow": lambda features: tf.cast(tf.cast(features["item"], tf.uint8), tf.int32),
-        "multiplied": lambda features: (features["x"] * features["x"] + OFFSETS)[:, 3:],
         "variable": lambda features: features["x"] + firsts,
         "unguarded": lambda features: tf.searchsorted(
             LIMITS, tf.math.log(features["n"][:, 0]), side="right"
-        ),
-        "crossed": lambda features: crossing(
-            (features["item"] * features["item"], features["city"])
-        ),
-        "text": lambda features: words(features["one"]),
-        "padded": lambda features: fast(
-            joined([features["city"], text(features["item"], width=5, fill="0")]), ROWS
         ),
     }
 
@@ -602,11 +257,5 @@ def build_odd(name):
     return looked_up({name: odd()[name]})
 
 
-for suffix, api in {"": tf.keras, "_3": keras}.items():
-    globals()[f"build_rules{suffix}"] = partial(
-        lambda api: looked_up(rules(api.layers) | crosses(api.layers)), api
-    )
-    for build in (encodings, titles, functional):
-        globals()[f"build_{build.__name__}{suffix}"] = partial(build, api)
-for each in odd():  # build_squared and so on
+for each in odd():  # build_sine and so on
     globals()[f"build_{each}"] = partial(build_odd, each)

@@ -15,25 +15,6 @@ def build_reads_early():
     )
 
 
-class Squeezed(tf.keras.Model):
-    """Squeezes axes without naming them, and reads a lookup table without a static shape."""
-
-    def __init__(self):
-        super().__init__()
-        keys = tf.constant([4, 9], tf.int64)
-        self.numbers = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, keys), 1)
-
-    def call(self, features):
-        item = features["item"]
-        number = tf.cast(self.numbers.lookup(item * item), tf.float32)
-        score = tf.cast(item, tf.float32)[:, None, None]
-        return {"number": number, "whole": tf.squeeze(number), "score": tf.squeeze(score)}
-
-
-def build_squeezed():
-    return Squeezed()
-
-
 class UnknownShape(tf.keras.Model):
     """Gives a layer of Keras a tensor without a known last dimension, which the layer rejects."""
 

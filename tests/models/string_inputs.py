@@ -37,12 +37,3 @@ class Hashed(tf.keras.Model):
 
 def build_hashed():
     return Hashed()
-
-
-class Mixed(tf.keras.Model):
-    def call(self, features):
-        return tf.cast(features["title"], tf.float64) * tf.constant(2.0, tf.float32)
-
-
-def build_mixed():
-    return Mixed()

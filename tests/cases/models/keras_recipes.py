@@ -21,7 +21,6 @@ from tests.cases.models.recipe_parts import (
     STRING,
     candidates,
     method,
-    query,
     ranking,
     several,
 )
@@ -35,8 +34,8 @@ EITHER_KERAS = Module(
     },
 )
 
+
 IDS_FOR_STRINGS = {"title": ID, "item": ID}
-STRINGS_FOR_IDS = {"title": STRING, "item": STRING}
 STRING_INPUTS = Module(
     "string_inputs",
     {
@@ -46,13 +45,12 @@ STRING_INPUTS = Module(
     },
     {
         "2-ids_for_strings": variant("build_2", inputs=IDS_FOR_STRINGS, write=write_nothing),
-        "2-strings_for_ids": variant("build_2", inputs=STRINGS_FOR_IDS, write=write_nothing),
-        "3-ids_for_strings": variant("build_3", inputs=IDS_FOR_STRINGS, write=write_nothing),
-        "3-strings_for_ids": variant("build_3", inputs=STRINGS_FOR_IDS, write=write_nothing),
+        "3-strings_for_ids": variant(
+            "build_3", inputs={"title": STRING, "item": STRING}, write=write_nothing
+        ),
         "hashed-ids_for_strings": variant(
             "build_hashed", inputs=IDS_FOR_STRINGS, write=write_nothing
         ),
-        "mixed": variant(inputs=IDS_FOR_STRINGS, write=write_nothing),
     },
 )
 
@@ -60,30 +58,10 @@ NORMALIZATIONS = Module(
     "normalizations",
     {"inputs": {"n": several("float32", 2)}, "towers": QUERY},
     {
-        "plain_2-of_integers": variant("build_plain_2", inputs={"n": several("int32", 2)}),
         "plain_3-of_integers": variant("build_plain_3", inputs={"n": several("int32", 2)}),
     },
 )
 
-LOOKUP_LAYERS = Module(
-    "lookup_layers",
-    {
-        "inputs": {"text": STRING, "number": ID},
-        "code": {"table_threshold": 0, "inline_bytes_max": 0},
-        "towers": query(
-            *(
-                f"{keys}_{count}_{mask}"
-                for keys in ("string", "integer")
-                for count in (1, 2, 5)
-                for mask in ("plain", "masked")
-            )
-        ),
-    },
-    {
-        "strict_2": variant(towers=query("string", "integer")),
-        "strict_3": variant(towers=query("string", "integer")),
-    },
-)
 
 SLOTS = several("int32", 3)
 NUMBERS = {"numbers": several("float32", 2)}
@@ -198,7 +176,6 @@ MODULES = (
     EITHER_KERAS,
     STRING_INPUTS,
     NORMALIZATIONS,
-    LOOKUP_LAYERS,
     SAVED_IN_ORDER,
     KERAS_3,
     AVERAGED,

@@ -125,6 +125,7 @@ LOOKUP_RANKERS = Module(
     others=("Fields", "Rules", "watched", "Bags", "Beyond", "Columns"),
 )
 
+
 ATTENTION_OVER_LOOKUPS = Module(
     "attention_over_lookups",
     {
@@ -132,10 +133,6 @@ ATTENTION_OVER_LOOKUPS = Module(
         "features": candidates("item"),
         "towers": ranking(),
         "code": {"table_threshold": 0},
-    },
-    {
-        "hashed_numbers": variant(inputs={"item": ID}),
-        "numbers": variant(inputs={"item": ID}),
     },
 )
 

@@ -26,26 +26,17 @@ ONE_TABLE = Module(
     "one_table",
     {"inputs": {"item": ID}, "towers": QUERY},
     {
-        "huge": variant(trained="build_plain"),
         "terabyte": variant(trained="build_plain"),
-        "tied_huge": variant(trained="build_tied"),
         "raises": variant(write=write_nothing),
         "wants_another_input": variant(write=write_nothing),
-        "wants_another_shape": variant(write=write_nothing),
         "root_of_positive": variant(inputs={"item": ID, "age": FLOAT}),
         "root_of_negative": variant(inputs={"item": ID, "age": FLOAT}),
-        "small_keras_table-extracted": variant(
-            "build_small_keras_table", code={"table_threshold": 99}
-        ),
-        "tied-beyond_limit": variant("build_tied", code={"inline_bytes_max": 1000}),
-        "hidden-beyond_limit": variant("build_hidden", code={"inline_bytes_max": 1000}),
         "plain-of_numbers": variant("build_plain", inputs={"item": FLOAT}, write=write_nothing),
         "plain-of_matrices": variant(
             "build_plain", inputs={"item": several("int64", 2, 2)}, write=write_nothing
         ),
         "plain-other_call": variant("build_plain", towers=method("score"), write=write_nothing),
         "plain-named_output": variant("build_plain", towers=query("vector"), write=write_nothing),
-        "plain-other_checkpoint": variant("build_plain", trained="build_small_keras_table"),
         "plain-ranked_by_vectors": variant(
             "build_plain", features=candidates("item"), towers=ranking()
         ),
@@ -93,7 +84,6 @@ TWO_TOWERS = Module(
             towers=method("query", "user") | method("candidate", "item", role="candidate"),
             **OF_TWO_LAYERS,
         ),
-        "two_layers-one": variant("build_two_layers", towers=method("query"), **OF_TWO_LAYERS),
         "two_layers-tuple": variant("build_two_layers", towers=method("pair"), **OF_TWO_LAYERS),
         "two_layers-two_arguments": variant(
             "build_two_layers", towers=QUERY, write=write_nothing, **OF_TWO_LAYERS
@@ -131,39 +121,17 @@ MID_LEVEL = Module(
         "serving-place": variant(
             "build_serving", inputs={**BAG, "item": several("int64", 2)}, towers=method("placed")
         ),
-        "serving-twice": variant("build_serving", towers=method("twice")),
     },
 )
 
-OF_TWO_BAGS: dict[str, Any] = {"inputs": {"bag": RAGGED, "recent": RAGGED}, "towers": QUERY}
 LOOKUPS = Module(
     "lookups",
+    {"towers": QUERY},
     {
-        "inputs": {
-            "item": ID,
-            "other": ID,
-            "recent": several("int64", 3),
-            "hour": ID,
-            "tags": RAGGED,
-            "words": SPARSE,
-            "word_weights": weights("words", "sparse"),
-            "age": FLOAT,
-        },
-        "towers": query("vector", "score"),
-    },
-    {
-        "everything_huge": variant(trained="build_everything"),
-        "keras_2": variant(
-            inputs={"item": several("float32", 1), "recent": several("int32", 3)}, towers=QUERY
-        ),
-        "partial": variant(
-            inputs={"small": ID, "large": RAGGED}, towers=QUERY, code={"table_threshold": 10}
-        ),
+        "keras_2": variant(inputs={"item": several("float32", 1), "recent": several("int32", 3)}),
+        "partial": variant(inputs={"small": ID, "large": RAGGED}, code={"table_threshold": 10}),
         "partial-bags": variant(
-            "build_partial",
-            inputs={"small": RAGGED, "large": RAGGED},
-            towers=QUERY,
-            write=write_nothing,
+            "build_partial", inputs={"small": RAGGED, "large": RAGGED}, write=write_nothing
         ),
         "keras_rs": variant(
             requires=("keras_rs",),
@@ -174,22 +142,10 @@ LOOKUPS = Module(
                 "tags": RAGGED,
                 "words": SPARSE,
             },
-            towers=QUERY,
             tables={
                 f"embedding.{name}": {"key": f"{name}/.ATTRIBUTES/VARIABLE_VALUE"}
                 for name in ("items", "tags")
             },
-        ),
-        "ragged": variant(**OF_TWO_BAGS),
-        "ragged-hashed": variant(
-            "build_ragged",
-            features={"bag": {"ids": {"kind": "hash", "dtype": "string"}}},
-            **OF_TWO_BAGS,
-        ),
-        "ragged_odd": variant(**OF_TWO_BAGS),
-        "ragged_of_any_length": variant(**OF_TWO_BAGS),
-        "ragged_of_any_length-beyond_limit": variant(
-            "build_ragged_of_any_length", code={"inline_bytes_max": 1000}, **OF_TWO_BAGS
         ),
     },
 )
@@ -199,9 +155,6 @@ SHAPES = Module(
     {"inputs": {"item": ID}, "towers": QUERY},
     {
         "reads_early": variant(inputs={"item": several("int64", 1)}),
-        "squeezed": variant(
-            features=candidates("item"), towers=ranking("score", "number", "whole")
-        ),
         "unknown_shape": variant(write=write_nothing),
     },
 )
