@@ -25,6 +25,12 @@ from export.errors import ExportError
 from export.tables.plan import plan_tables
 
 CPU_S_MAX = 5.0
+FLOOR_BYTES = 8 << 20
+"""What a trial may hold beside the file: mostly what Python and rich take for the page."""
+HELD_PER_BYTE = 256
+"""An entry of 13 bytes, or a table of 34, becomes objects of Python: specs, plan, page; each of
+bounded size.
+"""
 OBEYED = re.compile(
     r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bundle.arithmetic import ceil_div
-from tests.hostile.ordeal import deadline, endure, memory_limit
+from tests.hostile.ordeal import FLOOR_BYTES, HELD_PER_BYTE, deadline, endure, memory_limit
 from tests.units.export.checkpoint.tensor_bundles import (
     GRAPH,
     SUFFIX,
@@ -32,12 +32,6 @@ from tests.units.export.checkpoint.tensor_bundles import (
     varint,
 )
 
-FLOOR_BYTES = 8 << 20
-"""What a trial may hold beside the file: mostly what Python and rich take for the page."""
-HELD_PER_BYTE = 256
-"""An entry of 13 bytes, or a table of 34, becomes objects of Python: specs, plan, page; each of
-bounded size.
-"""
 Claim = Callable[[Path], None]
 Pair = tuple[bytes, bytes]
 MANY = 4_000
@@ -285,9 +279,6 @@ PAIRS = [
 ]
 OWN = (0, len(block(PAIRS)) - 5)
 TABLES = {
-    "no table": b"",
-    "table cut short": table(PAIRS)[:-1],
-    "footer that is none": table(PAIRS)[:-48] + b"\xff" * 40 + table(PAIRS)[-8:],
     "compressed block": indexed(block(PAIRS, kind=1)),
     "keys that do not rise": indexed(block([(b"b", b""), (b"a", b"")], interval=1)),
     "restart points of an exabyte": indexed(

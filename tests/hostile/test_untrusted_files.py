@@ -30,14 +30,12 @@ from export.tables.vocabularies import read_keys
 from export.verify.examples import read_table
 from export.verify.recorded_examples import read_record_table
 from export.verify.serving_records import read_prediction_log
-from tests.hostile.ordeal import deadline, memory_limit
+from tests.hostile.ordeal import FLOOR_BYTES, HELD_PER_BYTE, deadline, memory_limit
 from tests.units.export.checkpoint.formats.safetensors_files import write_header
 
 tf = load_tensorflow()
 from tensorflow_serving.apis import prediction_log_pb2  # noqa: E402 - TensorFlow is loaded first
 
-FLOOR_BYTES = 8 << 20
-HELD_PER_BYTE = 256
 MESSAGE_CHARACTERS_MAX = 2_000
 Write = Callable[[Path], Path]
 Read = Callable[[Path], object]
@@ -228,29 +226,21 @@ OTHERS: dict[str, tuple[Read, Write]] = {
 }
 
 
-def assert_rejected(write: Write, read: Read, directory: Path) -> None:
-    path = write(directory)
-    size_bytes = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+CLAIMS = {name: (open_checkpoint, write) for name, write in CHECKPOINTS.items()} | OTHERS
+
+
+@pytest.mark.parametrize(("read", "write"), CLAIMS.values(), ids=list(CLAIMS))
+def test_file_that_claims_much_is_rejected_at_the_cost_of_its_bytes(
+    tmp_path: Path, read: Read, write: Write
+) -> None:
+    path = write(tmp_path)
+    size_bytes = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
     limit = memory_limit(FLOOR_BYTES + HELD_PER_BYTE * size_bytes)
     with deadline(20), limit, pytest.raises(ExportError) as error:
         read(path)
     message = str(error.value)
     assert len(message) < MESSAGE_CHARACTERS_MAX
     assert path.name in message
-
-
-@pytest.mark.parametrize("write", CHECKPOINTS.values(), ids=list(CHECKPOINTS))
-def test_checkpoint_that_claims_much_is_rejected_at_the_cost_of_its_bytes(
-    tmp_path: Path, write: Write
-) -> None:
-    assert_rejected(write, open_checkpoint, tmp_path)
-
-
-@pytest.mark.parametrize(("read", "write"), OTHERS.values(), ids=list(OTHERS))
-def test_file_that_claims_much_is_rejected_at_the_cost_of_its_bytes(
-    tmp_path: Path, read: Read, write: Write
-) -> None:
-    assert_rejected(write, read, tmp_path)
 
 
 READERS: dict[str, Read] = {
