@@ -72,20 +72,25 @@ def years(service: Process) -> dict[int, int]:
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_or_applied_twice_when_workers_are_killed(
+def test_acknowledged_changes_are_soon_in_every_worker_and_never_lost_or_applied_twice(
     request: pytest.FixtureRequest, write: Write, launch: Launch
 ) -> None:
     write()
     # Segments are made again and again, too, by workers that are killed meanwhile.
     service = launch("--workers", "2", "--absorb-changed-at", "10")
     wait_for(service, "2")
+    with admin_of(service) as client:
+        for sequence in range(1, 6):
+            upsert(client, 5000, sequence)
+            time.sleep(1)  # much longer than it takes, on a machine whose cores are busy
+            assert [years(service)[5000] for _ in range(6)] == [sequence] * 6
     kills = KILLS_THOROUGH if request.config.getoption("--thorough") else KILLS
     killed = threading.Event()
 
     def send(sender: int) -> int:
         """Returns the last sequence that was acknowledged."""
         with admin_of(service) as client:
-            for sequence in itertools.count(1):
+            for sequence in itertools.count(6):
                 upsert(client, 5000 + sender, sequence)
                 if killed.is_set() and sequence >= ROUNDS_MIN:
                     break
@@ -110,41 +115,9 @@ def test_nothing_acknowledged_is_lost_or_applied_twice_when_workers_are_killed(
     with admin_of(service) as client:
         status = client.get("/changes").json()
         assert upsert(client, 5000, expected[5000])["outdated"] == [5000]
-    assert status["sequence"] >= sum(expected.values())
+    assert status["sequence"] >= sum(expected.values()) - 5 * (SENDERS - 1)
 
     service.kill()
     second = launch("--workers", "1")
     wait_for(second, "1")
     assert years(second) == expected
-
-
-def test_a_change_is_visible_in_every_worker_within_a_moment(write: Write, launch: Launch) -> None:
-    write()
-    service = launch("--workers", "2")
-    wait_for(service, "2")
-    with admin_of(service) as client:
-        for sequence in range(1, 6):
-            upsert(client, 5000, sequence)
-            time.sleep(1)  # much longer than it takes, on a machine whose cores are busy
-            assert [years(service)[5000] for _ in range(6)] == [sequence] * 6
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "status", "message"),
-    [
-        ("rows/upsert", {"items": []}, 400, "items is empty"),
-        ("rows/upsert", {"table": "no", "items": [{"id": 1, "vector": [1]}]}, 404, "no table 'no'"),
-        ("candidates/upsert", {"item": []}, 400, "did you mean 'items'?"),
-        ("candidates/rename", {"items": [{"id": 1}]}, 404, "does not exist"),
-    ],
-)
-def test_bad_requests_are_told_what_was_expected(
-    write: Write, launch: Launch, path: str, body: Any, status: int, message: str
-) -> None:
-    write()
-    service = launch()
-    wait_for(service, "1")
-    with admin_of(service) as client:
-        response = client.post(f"/{path}", json=body)
-    assert response.status_code == status
-    assert message in response.json()["error"]["message"]

@@ -5,7 +5,9 @@ and tokens.
 from __future__ import annotations
 
 import json
+import re
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,32 +42,6 @@ from tests.units.service.security.authorities import Authority
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OLD = "old-0123456789abcdef"
 NEW = "new-0123456789abcdef"
-
-
-@pytest.mark.slow
-def test_ctl_sets_a_state_that_a_restart_keeps(write: Write, launch: Launch) -> None:
-    write()
-    service = launch("--workers", "2")
-    wait_for(service, "2")
-    write(version=2)
-    status = json.loads(ctl(service, "label", "movies", "next", "2").stdout)
-    assert len(status["processes"]) == 2
-    assert [version["version"] for version in status["models"][0]["versions"]] == [2, 1]
-    assert versions_of(service) == versions_of(service, "movies/labels/next") == {2}
-    for command, expected in (("rollback", {1}), ("unpin", {2}), ("pin", {1})):
-        done = ctl(service, command, "movies", *("1" for _ in expected if command == "pin"))
-        assert done.returncode == 0, done.stderr
-        assert versions_of(service) == expected
-    assert ctl(service, "pin", "movies", "7").returncode == 2
-    assert ctl(service, "drain").returncode == 0
-    assert service.stop() == 0
-    second = launch("--workers", "2")
-    with second.client() as client:
-        until(lambda: "drain" in client.get("/readyz").json()["error"]["message"])
-        response = client.post(RETRIEVE, json=BODY)
-        assert (response.status_code, response.json()["error"]["code"]) == (503, "NOT_READY")
-        until(lambda: ctl(second, "undrain").returncode == 0)
-    until(lambda: versions_of(second) == {1})
 
 
 def test_requests_of_both_transports_are_recorded_and_keep_a_broken_version_out(
@@ -184,8 +160,10 @@ def test_dashboard_and_alerts_name_metrics_that_the_service_has() -> None:
         assert metrics_of((DEPLOY / file).read_text()) <= names
 
 
-def test_metrics_of_a_running_service_count_its_requests(write: Write, launch: Launch) -> None:
-    write()
+def test_metrics_of_a_running_service_count_its_requests_and_what_its_towers_computed(
+    write: Write, launch: Launch
+) -> None:
+    small = write(parts=True, users=True)
     service = launch()
     samples = (
         'requests_total{call="retrieve"',
@@ -201,3 +179,14 @@ def test_metrics_of_a_running_service_count_its_requests(write: Write, launch: L
             return all(f"\nrowcast_{sample}" in page for sample in samples)
 
         until(are_served)  # each worker writes its metrics from time to time
+
+        def examples() -> Counter[str]:
+            pattern = r'rowcast_tower_examples_total\{.*part="(\w+)",tower="ranking"\} (\S+)'
+            found = re.findall(pattern, client.get("/metrics").text)
+            return Counter({part: int(float(count)) for part, count in found})
+
+        before = examples()
+        body = {"context_id": 21, "candidate_ids": small.ids[:9].tolist(), "formula": "watch"}
+        assert client.post("/v1/models/movies:rank", json=body).status_code == 200
+        counted = Counter({"context": 1, "trunk": 9, "watch": 9})
+        until(lambda: examples() - before == counted)

@@ -1,5 +1,5 @@
-"""Candidates that operators withdraw: gone from every worker when the command returns, and for
-good.
+"""Candidates that operators withdraw, and versions that they choose: in every worker when the
+command returns, and after a restart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ import pytest
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.e2e.process import Process, until
-from tests.e2e.services import Launch, Write, client_of, ctl, versions_of, wait_for
+from tests.e2e.services import (
+    Launch,
+    Write,
+    client_of,
+    ctl,
+    versions_of,
+    wait_for,
+    wait_for_workers,
+)
 from tests.units.service.grpc_api.requests import call, retrieve
 
 FEATURES = {"context": {"user": 3}, "k": 40}
@@ -38,8 +46,22 @@ def ids_of_all_calls(service: Process) -> set[int]:
     return {each for call_name in CALLS for _ in range(8) for each in ids_of(service, call_name)}
 
 
+def check_choice_of_versions(service: Process, write: Write) -> None:
+    """Labels, rolls back and pins a second version."""
+    write(version=2)
+    status = json.loads(ctl(service, "label", "movies", "next", "2").stdout)
+    assert len(status["processes"]) == 2
+    assert [version["version"] for version in status["models"][0]["versions"]] == [2, 1]
+    assert versions_of(service) == versions_of(service, "movies/labels/next") == {2}
+    for command, expected in (("rollback", {1}), ("unpin", {2}), ("pin", {1})):
+        done = ctl(service, command, "movies", *("1" for _ in expected if command == "pin"))
+        assert done.returncode == 0, done.stderr
+        assert versions_of(service) == expected
+    assert ctl(service, "pin", "movies", "7").returncode == 2
+
+
 @pytest.mark.slow
-def test_denied_candidates_never_come_back_from_any_worker(write: Write, launch: Launch) -> None:
+def test_commands_hold_for_every_worker_and_after_a_restart(write: Write, launch: Launch) -> None:
     every = {int(each) for each in write().ids}
     first, second = sorted(every)[:2]
     service = launch("--workers", "2")
@@ -82,12 +104,18 @@ def test_denied_candidates_never_come_back_from_any_worker(write: Write, launch:
             json={"context": {"user": 3}, "candidate_ids": [first, second]},
         )
     assert ranked.json()["ids"] == [first, second], "rank scores the ids that it is sent"
-    write(version=2)
-    until(lambda: versions_of(service) == {2})
+    check_choice_of_versions(service, write)
     assert ids_of_all_calls(service) == every - {first}
+    assert ctl(service, "drain").returncode == 0
     assert service.stop() == 0
     again = launch("--workers", "2")
-    wait_for(again, "2")
+    with again.client() as client:
+        until(lambda: "drain" in client.get("/readyz").json()["error"]["message"])
+        response = client.post("/v1/models/movies:retrieve", json=FEATURES)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "NOT_READY")
+        until(lambda: ctl(again, "undrain").returncode == 0)
+    until(lambda: versions_of(again) == {1})
+    wait_for_workers(again, 2)
     assert ids_of_all_calls(again) == every - {first}
     assert ctl(again, "deny", "remove", "movies", str(first)).returncode == 0
     assert ids_of_all_calls(again) == every
