@@ -92,32 +92,27 @@ def test_split_holds_out_the_last_ten_and_the_ten_before() -> None:
     assert parts.test.tolist() == [*range(15, 25), *range(35, 45), *range(47, 57)]
 
 
-def test_download_unpacks_what_the_site_sends_once(tmp_path: Path) -> None:
+def test_download_unpacks_what_the_site_sends_once_and_keeps_nothing_unusable(
+    tmp_path: Path,
+) -> None:
     source = tmp_path / "files"
     write_files(source)
     archive = tmp_path / "site.zip"
     with zipfile.ZipFile(archive, "w") as pack:
         for file in source.iterdir():
             pack.write(file, f"ml-latest-small/{file.name}")
+    unusable = tmp_path / "unusable.zip"
+    unusable.write_bytes(b"no archive")
+    with pytest.raises(data.DataError, match="cannot be downloaded"):
+        data.download(tmp_path / "build", unusable.as_uri())
+    assert not (tmp_path / "build").exists()
     directory = data.download(tmp_path / "build", archive.as_uri())
     archive.unlink()
     assert data.download(tmp_path / "build", archive.as_uri()) == directory
     assert len(data.read(directory).ratings.users) == 4
 
 
-@pytest.mark.parametrize("content", [None, b"no archive", b""])
-def test_download_of_an_unusable_file_is_an_error_and_leaves_no_file(
-    tmp_path: Path, content: bytes | None
-) -> None:
-    archive = tmp_path / "site.zip"
-    if content is not None:
-        archive.write_bytes(content)
-    with pytest.raises(data.DataError, match=r"site\.zip cannot be downloaded"):
-        data.download(tmp_path / "build", archive.as_uri())
-    assert not (tmp_path / "build").exists()
-
-
-def test_find_without_directory_or_site_makes_synthetic_data_with_a_note(
+def test_find_makes_synthetic_data_without_a_directory_or_site_but_not_for_a_wrong_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreachable(*_: object) -> Path:
@@ -127,8 +122,5 @@ def test_find_without_directory_or_site_makes_synthetic_data_with_a_note(
     movielens = data.find(None, tmp_path)
     assert "made up" in movielens.source
     assert "cannot be downloaded" in movielens.source
-
-
-def test_find_with_a_wrong_directory_does_not_fall_back(tmp_path: Path) -> None:
     with pytest.raises(data.DataError, match=r"movies\.csv"):
         data.find(tmp_path / "nowhere", tmp_path)

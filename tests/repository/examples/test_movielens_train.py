@@ -46,18 +46,11 @@ def trained(
 
 
 @pytest.mark.slow
-def test_training_on_planted_clusters_is_at_least_twice_as_good_as_popularity(
+def test_training_finds_planted_clusters_and_ranking_their_sequels(
     trained: tuple[Path, dict[str, float]],
 ) -> None:
     _, hit_rates = trained
     assert hit_rates["retrieval"] >= 2 * hit_rates["popularity"] > 0
-
-
-@pytest.mark.slow
-def test_ranking_finds_planted_sequels_better_than_retrieval_alone(
-    trained: tuple[Path, dict[str, float]],
-) -> None:
-    _, hit_rates = trained
     assert hit_rates["retrieval + ranking"] > hit_rates["retrieval"] + 0.05
 
 
@@ -138,12 +131,6 @@ def test_recipe_makes_a_bundle_in_which_all_tables_are_external(
         for tower in page.towers.values()
         for tower_input in tower.inputs
     )
-    assert {
-        (form.kind, form.precision) for tower in page.towers.values() for form in tower.forms
-    } == {
-        ("saved_model", "f32"),
-        ("litert", "f32"),
-    }
     assert page.verification.tables["movies"].rows_compared == 3_000
     assert page.indexes["movies"].kind == "tree_ah"
     assert page.indexes["movies"].recall.value >= 0.95

@@ -152,6 +152,9 @@ def test_vectors_of_lost_candidates_are_not_made_up(cluster: Cluster, small: Sma
     lost = int(small.ids[-1])
     with httpx.Client(base_url=router.http, timeout=60) as client:
         assert response(client, "retrieve", {"ids": [lost], "k": 3})[0] == 503
+        code, content = response(client, "rank", {"context": {"user": 1}, "candidate_ids": [lost]})
+        assert (code, content["error"]["code"]) == (503, "NOT_READY")
+        assert "feature 'movie': the row of id" in content["error"]["message"]
         held_query = {"ids": [int(small.ids[0])], "k": 3, "diversity": 0.5}
         code, content = response(client, "retrieve", held_query)
     assert (code, content["coverage"]) == (200, 0.5)
