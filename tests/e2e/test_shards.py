@@ -1,12 +1,11 @@
-"""Routers and shards in processes of their own respond as one process does, whatever fails while
-one replica of each shard remains.
+"""Routers and shards in processes of their own: what fails costs no request while one replica of
+each shard remains, and addresses, versions and credentials change while they serve.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,9 @@ import pytest
 
 from bundle.format.manifest import dump
 from bundle.format.paths import MANIFEST
-from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.codec.stubs.shard_service_pb2_grpc import ShardServiceStub
 from tests.bundles.small import write_small_bundle
-from tests.cases.requests import CASES, REFUSALS
 from tests.e2e.process import Process, until
 from tests.e2e.services import (
     Launch,
@@ -31,19 +28,13 @@ from tests.e2e.services import (
     count_of,
     ctl,
     is_ready,
-    launching,
     versions_of,
 )
-from tests.units.service import reference
-from tests.units.service.cases import LIMITS
-from tests.units.service.grpc_api.requests import call
 from tests.units.service.security.authorities import Authority
 
-Cluster = tuple[Process, list[Process], Process]
 ALL = ("--shard-min-bytes", "1")
-OPTIONS = [
-    text for name, value in LIMITS.items() for text in (f"--{name.replace('_', '-')}", str(value))
-]
+TOKEN = "0123456789abcdef0123"
+REPLICAS = 'rowcast_shard_replicas{shard="1/2"}'
 
 
 def shard(launch: Launch, number: str, *options: str) -> Process:
@@ -61,11 +52,8 @@ def router(launch: Launch, shards: list[Process], *options: str) -> Process:
     return started
 
 
-def post(client: httpx.Client, call: str, body: Any, path: str = "movies") -> tuple[int, Any]:
-    sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-    actual = client.post(
-        f"/v1/models/{path}:{call}", content=sent, headers={"content-type": "application/json"}
-    )
+def post(client: httpx.Client, call: str, body: dict[str, Any]) -> tuple[int, Any]:
+    actual = client.post(f"/v1/models/movies:{call}", json=body)
     content = actual.json()
     content.get("error", {}).pop("request_id", None)
     return actual.status_code, content
@@ -77,84 +65,73 @@ def ready(service: Process) -> Process:
     return service
 
 
-def start_cluster(root: Path, towers: Path, launch: Launch) -> Cluster:
-    """Starts a router, two replicas of each of two shards, and one process that has everything."""
-    write_small_bundle(
-        root,
+def wait_for_problem(service: Process, words: str) -> None:
+    """Waits until a version cannot be loaded for this reason."""
+    while words not in service.event("version_failed")["problem"]:
+        continue
+
+
+def write_with_unknown_users(root: Path, towers: Path, version: int) -> None:
+    """Writes a bundle whose lost rows of users count as unknown, and publishes it complete."""
+    small = write_small_bundle(
+        root.with_name("made"),
         towers,
-        "movies",
-        1,
-        users=True,
-        parts=True,
+        version=version,
         row_types={"movies": "int8", "users": "linked"},
         partitions=3,
     )
-    shards = [shard(launch, number) for number in ("1/2", "1/2", "2/2", "2/2")]
-    alone = launch(*OPTIONS)
-    return ready(router(launch, shards, *OPTIONS)), shards, ready(alone)
+    tables = dict(small.manifest.tables)
+    tables["users"] = tables["users"].model_copy(update={"unavailable": "unknown"})
+    manifest = small.manifest.model_copy(update={"tables": tables})
+    (small.directory / MANIFEST).write_bytes(dump(manifest))
+    (root / "movies").mkdir(exist_ok=True)
+    small.directory.rename(root / "movies" / str(version))
 
 
-@pytest.fixture(scope="module")
-def cluster(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster whose processes no test ends."""
-    root = tmp_path_factory.mktemp("cluster") / "bundles"
-    root.mkdir()
-    with launching(root) as launch:
-        yield start_cluster(root, small_towers, launch)
-
-
-# An explanation reports how long the search took.
-REQUESTS = [case for case in (*CASES, *REFUSALS) if "explain" not in case.json]
-
-
-@pytest.mark.slow
-def test_router_responds_as_one_process_does(cluster: Cluster) -> None:
-    service, _, alone = cluster
-    with client_of(service) as mine, client_of(alone) as theirs:
-        for case in REQUESTS:
-            if case.model == "movies" and not case.version:
-                expected = post(theirs, case.call, case.json)
-                assert post(mine, case.call, case.json) == expected, case.name
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_operators_see_which_replica_holds_which_shard(cluster: Cluster) -> None:
-    service, shards, alone = cluster
+def check_topology(service: Process, shards: list[Process], numbers: list[str]) -> None:
     actual = json.loads(ctl(service, "topology").stdout)
     (process,) = actual["processes"]
     assert actual["role"] == "router"
-    addresses = {shard["address"]: shard["shard"] for shard in process["shards"]}
-    numbers = ("1/2", "1/2", "2/2", "2/2")
-    assert addresses == {
+    assert {entry["address"]: entry["shard"] for entry in process["shards"]} == {
         f"127.0.0.1:{shard.ports['grpc']}": of for shard, of in zip(shards, numbers, strict=True)
     }
-    assert process["shards"][0]["holds"]["movies/1"]["tables.users"] == [0, 25]
-    assert process["shards"][0]["holds"]["movies/1"]["indexes.movies"] == [0, 28]
-    assert process["shards"][3]["holds"]["movies/1"]["tables.users"] == [25, 50]
+    first, *_, last = process["shards"]
+    assert first["holds"]["movies/1"]["tables.users"] == [0, 25]
+    assert first["holds"]["movies/1"]["indexes.movies"] == [0, 28]
+    assert last["holds"]["movies/1"]["tables.users"] == [25, 50]
     assert json.loads(ctl(shards[2], "topology").stdout)["shard"] == "2/2"
-    assert json.loads(ctl(alone, "topology").stdout)["role"] == ""
 
 
 @pytest.mark.slow
-def test_lost_replica_fails_no_request_and_lost_shard_is_named(
+def test_replicas_that_stall_end_or_load_cost_no_request_and_a_lost_shard_is_named(
     root: Path, small_towers: Path, launch: Launch
 ) -> None:
-    service, shards, alone = start_cluster(root, small_towers, launch)
-    body = {"context": {"user": 3, "recent": [1000, 1007]}, "candidate_ids": [1000, 1007, 1014]}
+    write_with_unknown_users(root, small_towers, 1)
+    numbers = ["1/2", "1/2", "2/2", "2/2"]
+    shards = [shard(launch, number) for number in numbers]
+    service = ready(router(launch, shards))
+    check_topology(service, shards, numbers)
+    rank = {"context": {"user": 3, "recent": [1000, 1007]}, "candidate_ids": [1000, 1007, 1014]}
+    lookup = {"feature": "user", "ids": [1, 2, 26, 27]}
     done = threading.Event()
     responses = list[tuple[int, Any]]()
 
     def rank_repeatedly() -> None:
         with client_of(service) as client:
             while not done.is_set():
-                responses.append(post(client, "rank", body))
+                responses.append(post(client, "rank", rank))
 
-    with ThreadPoolExecutor(2) as threads, client_of(alone) as client:
-        expected = post(client, "rank", body)
-        assert expected[0] == 200, expected
+    with ThreadPoolExecutor(2) as threads, client_of(service) as client:
+        with shards[0].paused():  # costs at most half of the deadline
+            for _ in range(4):
+                assert post(client, "lookup", lookup)[0] == 200
+            until(lambda: count_of(service, REPLICAS) == 1)
+            assert [post(client, "lookup", lookup)[0] for _ in range(100)] == [200] * 100
+        until(lambda: count_of(service, REPLICAS) == 2)
+        first = post(client, "rank", rank)
         calls = [threads.submit(rank_repeatedly) for _ in range(2)]
-        until(lambda: len(responses) > 20)
+        write_with_unknown_users(root, small_towers, 2)
+        until(lambda: bool(responses) and responses[-1][1].get("version") == 2)
         for each in (shards[0], shards[3]):
             each.kill()
         before = len(responses)
@@ -162,27 +139,30 @@ def test_lost_replica_fails_no_request_and_lost_shard_is_named(
         done.set()
         for call in calls:
             call.result()
-    assert all(each == expected for each in responses), "killed replicas fail no request"
-    shards[1].kill()
-    with client_of(service) as client:
-        code, content = post(client, "rank", body)
+        second = post(client, "rank", rank)
+        assert (first[1]["version"], second[1]["version"]) == (1, 2)
+        assert all(each in (first, second) for each in responses), "rows of two versions, or none"
+        assert versions_of(service) == {2}
+
+        whole = post(client, "lookup", lookup)[1]
+        shards[2].kill()
+        code, content = post(client, "lookup", lookup)
+        assert (code, content["coverage"], content["found"]) == (
+            200,
+            0.5,
+            [True, True] + [False] * 2,
+        )
+        assert content["vectors"] == [*whole["vectors"][:2], [0.0] * 8, [0.0] * 8]
+        assert "coverage" not in {**whole, **post(client, "lookup", {**lookup, "ids": [1, 2]})[1]}
+        until(lambda: count_of(service, "rowcast_lost_rows_total") == 2)
+        code, content = post(client, "rank", {**rank, "candidate_ids": [1000 + 7 * 39]})
         assert (code, content["error"]["code"]) == (503, "NOT_READY")
-        assert "shard 1/2" in content["error"]["message"]
+        assert "shard 2/2" in content["error"]["message"]
         assert is_ready(client), "other requests may not need the shard"
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_stalled_replica_costs_at_most_half_of_the_deadline(cluster: Cluster) -> None:
-    service, shards, _ = cluster
-    body = {"feature": "user", "ids": [1, 49]}
-    replicas = 'rowcast_shard_replicas{shard="1/2"}'
-    with shards[0].paused(), client_of(service) as client:
-        for _ in range(4):
-            assert post(client, "lookup", body)[0] == 200
-        until(lambda: count_of(service, replicas) == 1)
-        assert [post(client, "lookup", body)[0] for _ in range(100)] == [200] * 100
-    until(lambda: count_of(service, replicas) == 2)
+    with client_of(shards[1]) as client:
+        code, content = post(client, "lookup", lookup)
+    assert (code, content["error"]["code"]) == (501, "UNIMPLEMENTED")
+    assert "shard 1/2" in content["error"]["message"]
 
 
 @pytest.mark.nightly
@@ -238,287 +218,134 @@ def test_slow_call_is_sent_to_a_second_replica(write: Write, launch: Launch) -> 
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_lost_rows_count_as_unknown_if_the_table_allows_it(write: Write, launch: Launch) -> None:
-    written = write()
-    tables = {
-        name: table.model_copy(update={"unavailable": "unknown"})
-        for name, table in written.manifest.tables.items()
-    }
-    (written.directory / MANIFEST).write_bytes(
-        dump(written.manifest.model_copy(update={"tables": tables}))
-    )
-    shards = [shard(launch, number) for number in ("1/2", "2/2")]
-    service = ready(router(launch, shards))
-    near = {"feature": "user", "ids": [1, 2]}
-    far = {"feature": "user", "ids": [1, 2, 26, 27]}
-    with (
-        client_of(service) as client,
-        grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel,
-    ):
-        whole = post(client, "lookup", far)[1]
-        assert "coverage" not in whole
-        shards[1].kill()
-        code, content = post(client, "lookup", far)
-        assert (code, content["coverage"], content["vectors"][:2]) == (
-            200,
-            0.5,
-            whole["vectors"][:2],
-        )
-        assert content["vectors"][2] == [0.0] * 8
-        assert content["found"] == [True, True, False, False]
-        assert "coverage" not in post(client, "lookup", near)[1]
-        sent = pb.LookupRequest(model=pb.ModelSpec(name="movies"), feature="user")
-        sent.ids.int64s = np.array([1, 26], "<i8").tobytes()
-        assert pb.LookupResponse.FromString(call(channel, "Lookup", sent).response).coverage == 0.5
-        lost_rows = 'rowcast_lost_rows_total{model="movies",table="users"}'
-        until(lambda: count_of(service, lost_rows) == 3)
-        rejected = {"context": {"user": 1}, "candidate_ids": [1000 + 7 * 39]}
-        code, content = post(client, "rank", rejected)
-        assert (code, content["error"]["code"]) == (503, "NOT_READY")
-        assert "feature 'movie': the row of id" in content["error"]["message"]
-
-
-@pytest.mark.slow
-def test_new_version_is_served_once_every_shard_has_it(
+def test_router_follows_the_addresses_in_a_file(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
     write()
-    shards = [shard(launch, number) for number in ("1/2", "2/2")]
-    service = ready(router(launch, shards))
-    body = {"feature": "user", "ids": list(range(50))}
-    responses = list[tuple[int, Any]]()
-    with client_of(service) as client:
-        first = post(client, "lookup", body)
-        write(version=2)
-        while not responses or responses[-1][1].get("version") != 2:
-            responses.append(post(client, "lookup", body))
-        second = post(client, "lookup", body)
-    assert {code for code, _ in responses} == {200}
-    assert all(each in (first, second) for each in responses), (
-        "no response has rows of two versions"
-    )
-    assert first[1]["vectors"] != second[1]["vectors"]
-    assert versions_of(service) == {2}
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_shards_of_no_complete_division_are_rejected_before_any_request(
-    write: Write, launch: Launch
-) -> None:
-    write()
-    halves = [shard(launch, number) for number in ("1/2", "2/2")]
-    third = shard(launch, "3/3")
-    for shards, problem in (
-        ([halves[0]], "no address holds shard 2/2"),
-        ([halves[0], third], "no address holds shard 1/3"),
-    ):
-        service = router(launch, shards)
-        assert problem in service.event("version_failed")["problem"]
-        with client_of(service) as client:
-            assert not is_ready(client)
-        service.kill()
-    ready(router(launch, [*halves, third]))  # an address of another division is in nobody's way
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_router_waits_for_a_shard_that_starts_later(
-    write: Write, launch: Launch, tmp_path: Path
-) -> None:
-    write()
-    file = tmp_path / "addresses"
     first = shard(launch, "1/2")
-    file.write_text(f"127.0.0.1:{first.ports['grpc']}\n")
-    service = launch("--shard-addresses", f"file:{file}", *ALL)
-    service.event("version_failed")
+    file = tmp_path / "addresses"
+
+    def name(*ports: int) -> None:
+        file.write_text("".join(f"127.0.0.1:{port}\n" for port in ports))
+
+    name(first.ports["grpc"])
+    service = launch("--shard-addresses", f"file:{file}", *ALL, "--request-timeout-s", "60")
+    wait_for_problem(service, "no address holds shard 2/2")
     second = shard(launch, "2/2")
-    file.write_text(f"127.0.0.1:{first.ports['grpc']}\n127.0.0.1:{second.ports['grpc']}\n")
-    ready(service)
+    ports = [each.ports["grpc"] for each in (first, second)]
+    lookup = {"feature": "user", "ids": [1, 30]}
+    with client_of(service) as client, ThreadPoolExecutor(1) as threads:
+        assert not is_ready(client)
+        name(*ports)
+        until(lambda: is_ready(client))
+        until(lambda: count_of(service, REPLICAS) == 1)
+        expected = post(client, "lookup", lookup)
+        assert expected[0] == 200, expected
 
+        # A call in progress at an address that is removed completes.
+        with first.paused():
+            called = threads.submit(post, client, "lookup", lookup)
+            until(lambda: count_of(service, "rowcast_inflight_requests") == 1)
+            for other in (1, 2):  # one poll later each
+                name(ports[1], other)
+                service.event("shard_unreachable", address=f"127.0.0.1:{other}")
+        assert called.result() == expected
+        until(lambda: count_of(service, REPLICAS) == 0)
+        assert count_of(service, 'rowcast_shard_replicas{shard="2/2"}') == 1
 
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_address_that_becomes_another_shard_is_recognized(write: Write, launch: Launch) -> None:
-    write()
-    shards = [shard(launch, number) for number in ("1/2", "2/2")]
-    service = ready(router(launch, shards))
-    port = str(shards[0].ports["grpc"])
-    body = {"feature": "user", "ids": [1, 30]}
-    with client_of(service) as client:
-        expected = post(client, "lookup", body)
-        shards[0].kill()
-        other = shard(launch, "2/2", "--grpc-port", port)
-        other.event("ready")
+        name(*ports)
+        until(lambda: post(client, "lookup", lookup) == expected)
+        # Another shard at the address of one that has ended does not stand for it.
+        first.kill()
+        other_shard = shard(launch, "2/2", "--grpc-port", str(ports[0]))
+        other_shard.event("ready")
         for _ in range(20):
-            assert post(client, "lookup", body)[0] == 503
-        other.kill()
-        shard(launch, "1/2", "--grpc-port", port).event("ready")
-        until(lambda: post(client, "lookup", body) == expected)
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_shards_accept_only_calls_with_the_token(
-    write: Write, launch: Launch, tmp_path: Path
-) -> None:
-    write()
-    tokens = tmp_path / "tokens"
-    token = tmp_path / "token"
-    tokens.write_text("router 0123456789abcdef0123\n")
-    token.write_text("0123456789abcdef0123\n")
-    shards = [shard(launch, number, "--tokens", str(tokens)) for number in ("1/2", "2/2")]
-    rejected = router(launch, shards)
-    assert "UNAUTHENTICATED" in rejected.event("version_failed")["problem"]
-    ready(router(launch, shards, "--shard-token", str(token)))
-    with client_of(shards[0], "0123456789abcdef0123") as client:
-        code, content = post(client, "lookup", {"feature": "user", "ids": [1]})
-    assert (code, content["error"]["code"]) == (501, "UNIMPLEMENTED")
-    assert "shard 1/2" in content["error"]["message"]
+            assert post(client, "lookup", lookup)[0] == 503
+        other_shard.kill()
+        shard(launch, "1/2", "--grpc-port", str(ports[0])).event("ready")
+        until(lambda: post(client, "lookup", lookup) == expected)
 
 
 @pytest.mark.slow
-def test_routers_and_shards_authenticate_by_certificates(
+def test_routers_and_shards_authenticate_by_certificates_names_and_tokens(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
     write()
     authority = Authority(tmp_path, "ours")
-    other = Authority(tmp_path, "another")
-    signed = authority.sign("shard")
-    foreign = other.sign("router")
-    tls = (
-        "--tls-cert",
-        str(signed.cert),
-        "--tls-key",
-        str(signed.key),
-        "--tls-client-ca",
-        str(authority.file),
-    )
-    shards = [shard(launch, number, *tls) for number in ("1/2", "2/2")]
-    trusting = ("--shard-ca", str(authority.file))
-    for cert, key in ((foreign.cert, foreign.key), (signed.cert, signed.key)):
-        service = router(launch, shards, *trusting, "--tls-cert", str(cert), "--tls-key", str(key))
-        if cert == foreign.cert:
-            assert "no shard can be reached" in service.event("version_failed")["problem"]
+    signed = authority.sign("shard", by_address=False)
+    foreign = Authority(tmp_path, "another").sign("router")
+    tokens = tmp_path / "tokens"
+    token = tmp_path / "token"
+    tokens.write_text(f"router {TOKEN}\n")
+    token.write_text(f"{TOKEN}\n")
+    unknown = tmp_path / "unknown"
+    unknown.write_text(f"{TOKEN[::-1]}\n")
+
+    def with_tls(pair: Any) -> tuple[str, ...]:
+        return ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+
+    expecting = ("--tls-client-ca", str(authority.file), "--tokens", str(tokens))
+    port = shard(launch, "1/1", *with_tls(signed), *expecting).ports["grpc"]
+    named = f"dns:localhost:{port}"
+    trusting = (*ALL, "--shard-ca", str(authority.file), "--shard-token")
+    for pair, address, sent, problem in (
+        (foreign, named, token, "no shard can be reached"),
+        (signed, f"127.0.0.1:{port}", token, "Hostname Verification"),
+        (signed, named, unknown, "UNAUTHENTICATED"),
+        (signed, named, token, ""),
+    ):
+        service = launch(*trusting, str(sent), "--shard-addresses", address, *with_tls(pair))
+        if problem:
+            wait_for_problem(service, problem)
+            service.kill()
         else:
             service.event("ready")
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_certificates_match_the_name_that_addresses_are_resolved_from(
-    write: Write, launch: Launch, tmp_path: Path
-) -> None:
-    write()
-    authority = Authority(tmp_path)
-    signed = authority.sign("shard", by_address=False)
-    port = shard(launch, "1/1", "--tls-cert", str(signed.cert), "--tls-key", str(signed.key)).ports[
-        "grpc"
-    ]
-    trusting = (*ALL, "--shard-ca", str(authority.file), "--shard-addresses")
-    rejected = launch(*trusting, f"127.0.0.1:{port}")
-    assert "Hostname Verification" in rejected.event("version_failed")["problem"]
-    ready(launch(*trusting, f"dns:localhost:{port}"))
+def positions(*values: int) -> bytes:
+    return np.array(values, "<u4").tobytes()
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_shard_without_addresses_counts_as_lost(
-    write: Write, launch: Launch, tmp_path: Path
-) -> None:
-    write()
-    ports = [shard(launch, number).ports["grpc"] for number in ("1/2", "2/2")]
-    file = tmp_path / "addresses"
-    file.write_text("".join(f"127.0.0.1:{port}\n" for port in ports))
-    service = ready(launch("--shard-addresses", f"file:{file}", *ALL))
-    until(lambda: count_of(service, 'rowcast_shard_replicas{shard="1/2"}') == 1)
-    file.write_text(f"127.0.0.1:{ports[1]}\n")
-    until(lambda: count_of(service, 'rowcast_shard_replicas{shard="1/2"}') == 0)
-    assert count_of(service, 'rowcast_shard_replicas{shard="2/2"}') == 1
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_calls_in_progress_at_a_removed_address_complete(
-    write: Write, launch: Launch, tmp_path: Path
-) -> None:
-    write()
-    shards = [shard(launch, number) for number in ("1/2", "2/2")]
-    file = tmp_path / "addresses"
-    file.write_text("".join(f"127.0.0.1:{shard.ports['grpc']}\n" for shard in shards))
-    service = ready(launch("--shard-addresses", f"file:{file}", *ALL, "--request-timeout-s", "60"))
-    until(lambda: count_of(service, 'rowcast_shard_replicas{shard="1/2"}') == 1)
-    with ThreadPoolExecutor(1) as threads, client_of(service) as client:
-        with shards[0].paused():
-            lookup = threads.submit(post, client, "lookup", {"feature": "user", "ids": [1]})
-            until(lambda: count_of(service, "rowcast_inflight_requests") == 1)
-            for other in ("127.0.0.1:1", "127.0.0.1:2"):  # one poll later each
-                file.write_text(f"127.0.0.1:{shards[1].ports['grpc']}\n{other}\n")
-                service.event("shard_unreachable", address=other)
-        assert lookup.result()[0] == 200
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+INVALID_ROWS: list[tuple[dict[str, Any], grpc.StatusCode, str]] = [
+    (
+        {"tables": ["users"], "counts": positions(1), "positions": positions(50)},
+        INVALID,
+        "positions has 50 of 'users'; one below 50 was expected",
+    ),
+    (
+        {"tables": ["users"], "counts": positions(3), "positions": positions(1, 2)},
+        INVALID,
+        "counts has 1 values with the sum 3",
+    ),
+    (
+        {"tables": ["users", "movies"], "counts": positions(1, 1), "positions": positions(1, 2)},
+        INVALID,
+        "a list of one row layout was expected",
+    ),
+    (
+        {"tables": ["shades"], "counts": positions(1), "positions": positions(1)},
+        grpc.StatusCode.NOT_FOUND,
+        "no part of table 'shades' is held here",
+    ),
+]
 
 
 def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch) -> None:
-    small = write(row_types={"movies": "int8"}, partitions=3)
+    write(row_types={"movies": "int8"})
     process = shard(launch, "1/1")
     with grpc.insecure_channel(f"127.0.0.1:{process.ports['grpc']}") as channel:
         stub = ShardServiceStub(channel)
         until(lambda: stub.Describe(shard_pb.DescribeRequest(), wait_for_ready=True).bundles)
         (bundle,) = stub.Describe(shard_pb.DescribeRequest()).bundles
         bundle.number = bundle.total = 1
-
-        def rejected(**rows: Any) -> tuple[grpc.StatusCode, str]:
-            numbers: Any = {
-                name: np.array(rows.pop(name), "<u4").tobytes() for name in ("counts", "positions")
-            }
+        other = shard_pb.Bundle()
+        other.CopyFrom(bundle)
+        other.fingerprint ^= 1
+        calls = [(bundle, *call) for call in INVALID_ROWS]
+        calls.append((other, {}, grpc.StatusCode.NOT_FOUND, "another bundle here"))
+        for of, rows, code, words in calls:
+            request = shard_pb.RowsRequest(bundle=of, rows=[shard_pb.Rows(**rows)])
             with pytest.raises(grpc.RpcError) as failed:
-                stub.Rows(
-                    shard_pb.RowsRequest(bundle=bundle, rows=[shard_pb.Rows(**rows, **numbers)])
-                )
-            return failed.value.code(), failed.value.details()
-
-        invalid = grpc.StatusCode.INVALID_ARGUMENT
-        code, message = rejected(tables=["users"], counts=[1], positions=[50])
-        assert (code, message) == (
-            invalid,
-            "positions has 50 of 'users'; one below 50 was expected",
-        )
-        code, message = rejected(tables=["users"], counts=[3], positions=[1, 2])
-        assert code == invalid
-        assert "counts has 1 values with the sum 3" in message
-        code, message = rejected(tables=["users", "movies"], counts=[1, 1], positions=[1, 2])
-        assert code == invalid
-        assert "a list of one row layout was expected" in message
-        code, message = rejected(tables=["shades"], counts=[1], positions=[1])
-        assert code == grpc.StatusCode.NOT_FOUND
-        assert "no part of table 'shades' is held here" in message
-
-        def search_rejected(k: int, vector: list[float]) -> tuple[grpc.StatusCode, str]:
-            request = shard_pb.SearchRequest(
-                bundle=bundle,
-                index="movies",
-                vectors=np.array(vector, "<f4").tobytes(),
-                dim=len(vector),
-                k=k,
-            )
-            with pytest.raises(grpc.RpcError) as failed:
-                stub.Search(request)
-            return failed.value.code(), failed.value.details()
-
-        dim = len(reference.query_vector(small, 3))
-        zeros = [0.0] * dim
-        for k in (0, -1):
-            assert search_rejected(k, zeros) == (invalid, f"k is {k}; at least 1 was expected")
-        assert search_rejected(2, [0.0, *zeros]) == (
-            invalid,
-            f"vectors has dim {dim + 1}; {dim} was expected",
-        )
-        assert search_rejected(2, [float("nan"), *zeros[1:]]) == (
-            invalid,
-            "vectors holds NaN or an infinity in vector 0; a vector of finite numbers whose length "
-            "is at most 2^60 (1.15e18) was expected",
-        )
-        bundle.fingerprint ^= 1
-        code, message = rejected(tables=["users"], counts=[1], positions=[1])
-        assert code == grpc.StatusCode.NOT_FOUND
-        assert "another bundle here" in message
+                stub.Rows(request)
+            assert (failed.value.code(), words in failed.value.details()) == (code, True)
