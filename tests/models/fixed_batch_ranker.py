@@ -84,30 +84,14 @@ def feature_specs() -> dict[str, Any]:
 
 def package_specs() -> dict[str, Any]:
     """Returns the specifications as objects of jax-tpu-embedding, prepared for training."""
-    from jax_tpu_embedding.sparsecore.lib.nn import embedding, embedding_spec, table_stacking
+    from tests.models.jax_tpu_embedding_ranker import prepared_specs
 
-    tables = {}
-    for name, table in ranker.TABLES.items():
-        tables[name] = embedding_spec.TableSpec(
-            name=name,
-            vocabulary_size=table.rows,
-            embedding_dim=table.dim,
-            initializer=jax.nn.initializers.normal(0.1),
-            optimizer=embedding_spec.SGDOptimizerSpec(),
-            combiner=table.combiner,
-        )
-    specs = {}
-    for name, spec in feature_specs().items():
-        specs[name] = embedding_spec.FeatureSpec(
-            name=name,
-            table_spec=tables[TABLE_OF[name]],
-            input_shape=spec["input_shape"],
-            output_shape=spec["output_shape"],
-        )
-    devices = {"global_device_count": 2, "num_sc_per_device": ranker.CORES // 2}
-    table_stacking.auto_stack_tables(specs, **devices)
-    embedding.prepare_feature_specs_for_training(specs, **devices)
-    return specs
+    return prepared_specs(
+        {
+            name: (TABLE_OF[name], spec["input_shape"], spec["output_shape"])
+            for name, spec in feature_specs().items()
+        }
+    )
 
 
 def mesh() -> Any:

@@ -4,6 +4,7 @@ a model file of tests.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -22,8 +23,13 @@ DEVICES = 2
 AXIS = "x"
 
 
-def feature_specs() -> dict[str, Any]:
-    """Returns specifications, prepared for the devices of training."""
+Size = tuple[int, int]
+
+
+def prepared_specs(features: Mapping[str, tuple[str, Size, Size]]) -> dict[str, Any]:
+    """Returns specifications, prepared for the devices of training, of features with the table, the
+    shape of the input and that of the output of each.
+    """
     tables = {}
     for name, table in ranker.TABLES.items():
         tables[name] = embedding_spec.TableSpec(
@@ -35,19 +41,24 @@ def feature_specs() -> dict[str, Any]:
             combiner=table.combiner,
         )
     specs = {}
-    for name, read in ranker.FEATURES.items():
+    for name, (read, input_shape, output_shape) in features.items():
         specs[name] = embedding_spec.FeatureSpec(
-            name=name,
-            table_spec=tables[read],
-            input_shape=(BATCH, 4),
-            output_shape=(BATCH, ranker.TABLES[read].dim),
+            name=name, table_spec=tables[read], input_shape=input_shape, output_shape=output_shape
         )
-    cores = ranker.CORES // DEVICES
-    table_stacking.auto_stack_tables(specs, global_device_count=DEVICES, num_sc_per_device=cores)
-    embedding.prepare_feature_specs_for_training(
-        specs, global_device_count=DEVICES, num_sc_per_device=cores
-    )
+    devices = {"global_device_count": DEVICES, "num_sc_per_device": ranker.CORES // DEVICES}
+    table_stacking.auto_stack_tables(specs, **devices)
+    embedding.prepare_feature_specs_for_training(specs, **devices)
     return specs
+
+
+def feature_specs() -> dict[str, Any]:
+    """Returns the specifications of the ranker's features."""
+    return prepared_specs(
+        {
+            name: (read, (BATCH, 4), (BATCH, ranker.TABLES[read].dim))
+            for name, read in ranker.FEATURES.items()
+        }
+    )
 
 
 def dense_part(parameters: Any, rows: Any, inputs: Any) -> Any:
