@@ -186,11 +186,6 @@ def test_verify_compares_a_bundle_with_its_dumps(shop: Shop, served: Process) ->
 @pytest.mark.parametrize(
     ("parts", "code", "output"),
     [
-        (
-            {"features": {"user": {"ids": {"kind": "keyed"}}}},
-            2,
-            'are found by key; write ids = { kind = "keyed" }',
-        ),
         ({"tables": {}}, 2, "has no keys; name the dump that has them as tables."),
         (
             {"tables": RECIPE["tables"] | {"user_bias": {"dump": "dumps/sok", "key": "bias"}}},
@@ -204,7 +199,6 @@ def test_verify_compares_a_bundle_with_its_dumps(shop: Shop, served: Process) ->
             3,
             "is [500, 1] in the model",
         ),
-        ({"output": {"root": "bundles", "tables": "inline"}}, 2, "is for bundles"),
     ],
 )
 def test_plan_of_a_dump_that_does_not_fit_reports_what_to_set(

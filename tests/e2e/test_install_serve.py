@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +16,7 @@ from rowcast_client import Client
 from examples import replay, trained
 from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.differential.write_examples import unpacked
-from tests.e2e.process import PROGRAM, Process
-from tests.e2e.services import workers_of
+from tests.e2e.process import Process
 
 pytestmark = pytest.mark.slow
 
@@ -66,39 +63,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "packages/bin"
 
 
-@pytest.fixture(scope="module")
-def bundle(
-    small_towers: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, SmallBundle]:
-    """A root with one small model."""
-    place = tmp_path_factory.mktemp("bundle")
-    root = place / "bundles"
-    root.mkdir()
-    return root, write_small_bundle(root, small_towers, "movies", 1)
-
-
-@contextmanager
-def serving(
-    root: Path, directory: Path, *program: str, require: Sequence[str] = ("movies",)
-) -> Iterator[tuple[int, str, str]]:
-    """A running service: the process id of its worker, and its HTTP and gRPC addresses. It has to
-    drain with exit status 0.
-    """
-    models = [option for name in require for option in ("--require", name)]
-    service = Process(root, *models, program=program or PROGRAM, directory=directory)
-    try:
-        service.event("ready")
-        ports = service.ports
-        yield (
-            workers_of(service)[0].pid,
-            f"http://127.0.0.1:{ports['http']}",
-            f"grpc://127.0.0.1:{ports['grpc']}",
-        )
-        assert service.stop() == 0
-    finally:
-        service.kill()
-
-
 def assert_responses(url: str, small: SmallBundle) -> None:
     """Asserts that the service at an address retrieves and ranks what numpy computes."""
     with Client(url) as client:
@@ -139,27 +103,23 @@ def test_install_of_serve_has_no_tensorflow_and_its_program_starts(
 
 
 @pytest.mark.nightly
-def test_install_of_serve_serves_over_both_transports(
-    installed: Path, bundle: tuple[Path, SmallBundle], tmp_path: Path
-) -> None:
-    root, small = bundle
-    with serving(root, tmp_path, str(installed / "rowcast-serve")) as (_, http, grpc):
-        assert_responses(http, small)
-        assert_responses(grpc, small)
-
-
-@pytest.mark.nightly
 def test_install_of_serve_gives_the_scores_of_every_trained_example(
-    installed: Path, tmp_path: Path
+    installed: Path, small_towers: Path, tmp_path: Path
 ) -> None:
     root = unpacked(tmp_path / "examples")
     names = sorted(path.name for path in root.iterdir())
     assert {"dlrm", "dcn_v2", "wide_deep", "wide_deep_hashed", "ple", "snap_tf1"} <= {*names}
-    with serving(root, tmp_path, str(installed / "rowcast-serve"), require=names) as (
-        _,
-        http,
-        grpc,
-    ):
+    small = write_small_bundle(root, small_towers, "movies", 1)
+    required = [option for name in [*names, "movies"] for option in ("--require", name)]
+    program = [str(installed / "rowcast-serve")]
+    service = Process(root, *required, program=program, directory=tmp_path)
+    try:
+        service.event("ready")
+        ports = service.ports
+        http = f"http://127.0.0.1:{ports['http']}"
+        grpc = f"grpc://127.0.0.1:{ports['grpc']}"
+        assert_responses(http, small)
+        assert_responses(grpc, small)
         for name in names:
             bodies, expected = trained.read_requests(root / name)
             for actual in (
@@ -167,27 +127,6 @@ def test_install_of_serve_gives_the_scores_of_every_trained_example(
                 replay.over_grpc(grpc, name, bodies),
             ):
                 assert replay.compare(bodies, actual, expected).of_limit <= 1, name
-
-
-@pytest.mark.nightly
-def test_service_where_tensorflow_is_installed_does_not_map_it(
-    bundle: tuple[Path, SmallBundle], tmp_path: Path
-) -> None:
-    root, small = bundle
-    listing = run(
-        sys.executable,
-        "-c",
-        "import importlib.util as u; print(u.find_spec('tensorflow'))",
-        directory=tmp_path,
-    )
-    assert "ModuleSpec" in listing, "this test proves something only where TensorFlow is installed"
-    with serving(root, tmp_path) as (pid, http, grpc):
-        assert_responses(http, small)
-        assert_responses(grpc, small)
-        mapped = {
-            line.split()[-1]
-            for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
-            if "/" in line
-        }
-    assert any("scann" in path for path in mapped)
-    assert not {path for path in mapped if "libtensorflow" in path or "/tensorflow/" in path}
+        assert service.stop() == 0
+    finally:
+        service.kill()
