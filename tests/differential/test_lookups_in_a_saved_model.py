@@ -73,13 +73,11 @@ class Lookup(NamedTuple):
       entry: What its manifest entry says beside its table and its role.
       encoding: Of the tensor that the call takes.
       dtypes: The types of its inputs.
-      more: What the exporter knows beside the entry.
     """
 
     entry: dict[str, Any]
     encoding: str = "dense"
     dtypes: tuple[str, ...] = ("int64",)
-    more: Mapping[str, Any] = {}
 
 
 def joined(inputs: int) -> manifest.JoinedIds:
