@@ -105,6 +105,15 @@ def test_candidates_of_a_large_corpus_are_compared_from_the_first_to_the_last(
         verified(project)
 
 
+@pytest.mark.parametrize("key", ["model", "towers"])
+def test_bundle_of_another_model_or_of_other_towers_is_refused(project: Path, key: str) -> None:
+    job = read_recipe(project)
+    others: dict[str, Any] = {"model": "other", "towers": {"other": job.towers["query"]}}
+    other = job.model_copy(update={key: others[key]})
+    with pytest.raises(UsageError, match="recipe"):
+        verify_against_recipe(bundle_of(project), other, project.parent)
+
+
 def test_undamaged_bundle_passes_every_check(published: Path) -> None:
     bundle = bundle_of(published)
     manifest = read_manifest(bundle)
