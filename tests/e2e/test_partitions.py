@@ -10,19 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rowcast_client import Client, where
+from rowcast_client import Client
 
 from bundle.storage.catalog import read_manifest
 from tests.e2e.process import Process
 from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.movies_job import (
-    MOVIE_IDS,
     changed,
     example_requests,
     recipe_of,
     write_examples,
     write_project,
-    year_of,
 )
 from tests.units.export.traced_models import movies_recipe, save_checkpoint
 
@@ -113,22 +111,6 @@ def test_partitions_find_the_same_as_the_whole_index(client: Client, name: str) 
         actual = client.retrieve(query, k=10, index=name)[0].ids.tolist()
         hits += len({*actual} & {*whole[0].ids.tolist()})
     assert hits / (10 * len(QUERIES)) >= 0.95
-
-
-def test_filters_exclusions_and_large_k_reach_every_partition(client: Client) -> None:
-    query = QUERIES[0]
-    lists = set()
-    for name in INDEXES:
-        everything = client.retrieve(query, k=100, index=name)[0].ids.tolist()
-        assert sorted(everything) == sorted(MOVIE_IDS)
-        kept = client.retrieve(query, k=10, index=name, exclude_ids=everything[:30])[0].ids.tolist()
-        assert kept == everything[30:]
-        late = client.retrieve(query, k=40, index=name, filter=where("year").at_least(2005))[
-            0
-        ].ids.tolist()
-        assert late == [each for each in everything if year_of(MOVIE_IDS.index(each)) >= 2005]
-        lists.add(tuple(late))
-    assert len(lists) == 1
 
 
 @pytest.mark.nightly
