@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_recommenders as tfrs
 
 E = tf.tpu.experimental.embedding
+ROWS = 20_000
 TERABYTE_ROWS = 1 << 36
 
 
@@ -184,3 +185,20 @@ class OneAtATime(TpuTable):
 
 def one_at_a_time():
     return OneAtATime()
+
+
+class KerasTable(tf.keras.Model):
+    """A Keras Embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.items = tf.keras.layers.Embedding(ROWS, 4)
+        self.items.build(None)
+        self.out = dense(4)
+
+    def call(self, features):
+        return self.out(self.items(features["item"]))
+
+
+def build_large_keras_table():
+    return KerasTable()

@@ -309,7 +309,7 @@ OBJECTS: dict[str, Found] = {
         {
             "user": "a",
             "m.user": "b",
-            "k/embeddings": "c",
+            f"k/embeddings{SUFFIX}": "c",
             f"k/embeddings{SUFFIX}'": "k/embeddings",
         },
     ),

@@ -142,7 +142,7 @@ def test_tables_are_planned_written_in_their_dtypes_and_verified(
     page = command(*line, "--plan", "--json").json
     assert set(page["tables"]) == {"wide"}
     assert page["written_bytes"] == TABLE.nbytes
-    assert any("dense [30, 7]" in note for note in page["notes"])
+    assert any("dense" in note and "[30, 7]" in note for note in page["notes"])
     assert "not exported" in words_of(command(*line, "--plan").out)
     linked = command(
         *line, "--plan", "--tables", "link", "--table", "t=dense", "--only", "t", "--json"
@@ -150,14 +150,14 @@ def test_tables_are_planned_written_in_their_dtypes_and_verified(
     assert (linked["written_bytes"], linked["linked_bytes"]) == (0, TABLE.nbytes)
     assert not (tmp_path / "out").exists()
 
-    line += ["--table", "a=dense", "--table", "b=e/t.Sa", "--dtype", "int8", "--dtype", "b=float32"]
+    line += ["--table", "a=dense", "--dtype", "int8", "--dtype", "a=float32"]
     written = command(*line, "--full", "--json").json
-    assert set(written["table_errors"]) == {"a", "wide"}
+    assert set(written["table_errors"]) == {"wide"}
     bundle = Path(written["bundle"])
     manifest = read_manifest(bundle)
     check_files(bundle, manifest, tables="full")
     dtypes = {name: table.dtype for name, table in manifest.tables.items()}
-    assert dtypes == {"a": "int8", "b": "float32", "wide": "int8"}
+    assert dtypes == {"a": "float32", "wide": "int8"}
     for name, table in manifest.tables.items():
         rows = TableReader(bundle, table).gather(np.arange(30))
         assert np.abs(rows - TABLE).max() <= np.abs(TABLE).max() / 254 * 1.001, name

@@ -43,7 +43,7 @@ def text_of(page: Manifest) -> str:
     ("changes", "words"),
     [
         ({}, "single; fingerprint64(the id) mod 1000; unknown: zeros"),
-        ({"default": 0}, "may be start out"),
+        ({"default": 0}, "may be left out"),
         ({"kind": "bag", "combiner": "sqrtn"}, "bag, sqrtn"),
         ({"kind": "bag", "combiner": "sum", "weighted": True, "empty_row": 3}, "weighted, row 3"),
         ({"kind": "bag", "combiner": "mean", "max_norm": 0.5}, "rows clipped to 0.5"),
