@@ -146,10 +146,9 @@ def test_version_whose_load_fails_for_a_reason_of_a_shard_is_loaded_again(
 
 ROWS: dict[str, list[shard_pb.StoredRows]] = {
     "rows of 0 layouts": [],
-    "returned 0 bytes": [shard_pb.StoredRows()] * 2,
-    "returned 31 bytes": [shard_pb.StoredRows(values=bytes(31))] * 2,
-    "32 bytes of values and 4 of scales": [shard_pb.StoredRows(values=bytes(32), scales=bytes(4))]
-    * 2,
+    "returned 0 bytes": [shard_pb.StoredRows()],
+    "returned 31 bytes": [shard_pb.StoredRows(values=bytes(31))],
+    "32 bytes of values and 4 of scales": [shard_pb.StoredRows(values=bytes(32), scales=bytes(4))],
 }
 """Rows of other sizes than any that are requested, by what the router says of them."""
 
