@@ -8,6 +8,7 @@ the "timeout" of a step is the Deadline itself, and each step waits only for wha
 
 from __future__ import annotations
 
+import asyncio
 import select
 import socket
 import ssl
@@ -36,7 +37,48 @@ class AsyncBackend(httpcore.AnyIOBackend):
         timeout_s = CONNECT_TIMEOUT_S
         if timeout is not None:
             timeout_s = min(timeout, CONNECT_TIMEOUT_S)
-        return await super().connect_tcp(host, port, timeout_s, local_address, socket_options)
+        stream = await super().connect_tcp(host, port, timeout_s, local_address, socket_options)
+        return AsyncStream(stream)
+
+
+class AsyncStream(httpcore.AsyncNetworkStream):
+    """A connection that is closed whenever its handshake fails.
+
+    httpcore's own stream stays open if the task is cancelled meanwhile, as by the deadline of the
+    call.
+    """
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+        self._stream = stream
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Waits for bytes, and returns those that are there; none if the other side has closed."""
+        return await self._stream.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Sends all bytes."""
+        await self._stream.write(buffer, timeout)
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Returns the connection over TLS."""
+        try:
+            return await self._stream.start_tls(ssl_context, server_hostname, timeout)
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Closes the connection."""
+        await self._stream.aclose()
+
+    def get_extra_info(self, info: str) -> Any:
+        """Returns the information that httpcore needs; None for everything else."""
+        return self._stream.get_extra_info(info)
 
 
 class DeadlineBackend(httpcore.NetworkBackend):

@@ -63,3 +63,8 @@ def test_timeout_bounds_a_request_or_a_handshake_that_nobody_reads(way: Way, sch
         url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(DeadlineExceeded):
             way.send(url, EMBED, timeout_s=0.5)
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(20)
+            while connection.recv(1 << 16):  # until the client has closed it
+                pass
