@@ -424,9 +424,18 @@ def _run_while(params: Mapping[str, Any], inputs: Sequence[Any]) -> Sequence[Any
 
 
 def _bind(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    # Outside of a compiled function, JAX compiles each operation of a shard_map anew in each call.
+    if eqn.primitive.name == "shard_map":
+        compiled = jax.jit(_bind_primitive, static_argnums=(0, 1))
+        results: Sequence[Any] = compiled(eqn.primitive, tuple(sorted(eqn.params.items())), *inputs)
+        return results
     # Source: JAX 0.10, jax/_src/core.py, eval_jaxpr.
     params = eqn.primitive.get_bind_params(eqn.params)
     results = eqn.primitive.bind(*inputs, **params)
     if not eqn.primitive.multiple_results:
         return [results]
     return list(results)
+
+
+def _bind_primitive(primitive: Any, params: tuple[tuple[str, Any], ...], *inputs: Any) -> Any:
+    return list(primitive.bind(*inputs, **primitive.get_bind_params(dict(params))))
