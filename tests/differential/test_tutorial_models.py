@@ -45,7 +45,7 @@ TITLES = ["STAR wars!", "Toy\tStory  (1971) of an unknown word", "?", ""]
 @pytest.mark.filterwarnings(
     "ignore:Even though the `tf.config:UserWarning"
 )  # of adapt(), in a replay
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: Path) -> None:
     tf.keras.utils.set_random_seed(3)
     model = tutorial.MovielensModel()

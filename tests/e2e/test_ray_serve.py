@@ -22,7 +22,7 @@ from tests.e2e.process import WAIT_S, until
 from tests.e2e.ray_cluster import ServeCluster
 from tests.e2e.services import BODY, RETRIEVE, assert_found, nearest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 for needed in ("ray.serve", "aiohttp_cors"):  # the second comes with ray[serve] alone
     pytest.importorskip(needed)
@@ -126,7 +126,6 @@ def test_replicas_respond_alike_over_http_grpc_and_the_ingress(site: Site) -> No
     assert_found(actual, nearest(site.bundles[1]))
 
 
-@pytest.mark.nightly
 def test_version_switches_in_place_without_a_failed_request(site: Site) -> None:
     site.deploy(1)
     before = site.cluster.wait(2)
@@ -136,7 +135,6 @@ def test_version_switches_in_place_without_a_failed_request(site: Site) -> None:
         assert site.cluster.wait(2) == before
 
 
-@pytest.mark.nightly
 def test_bundle_is_pulled_once_for_all_replicas_of_a_node(site: Site) -> None:
     site.deploy(2)
     site.cluster.wait(2)
@@ -145,7 +143,6 @@ def test_bundle_is_pulled_once_for_all_replicas_of_a_node(site: Site) -> None:
     assert [bool(each["downloaded_bytes"]) for each in pulled].count(True) == 1
 
 
-@pytest.mark.nightly
 def test_pin_of_an_older_version_is_followed(site: Site) -> None:
     site.deploy(2, user_config={"models": {"movies": {"pinned": [1], "labels": {"next": 2}}}})
     site.cluster.wait(2)
@@ -155,7 +152,6 @@ def test_pin_of_an_older_version_is_followed(site: Site) -> None:
         assert client.retrieve({"user": 3}, k=2, label="next").version == 2
 
 
-@pytest.mark.nightly
 def test_killed_replica_is_replaced_while_the_other_serves(site: Site) -> None:
     site.deploy(2)
     before = site.cluster.wait(2)
@@ -169,7 +165,6 @@ def test_killed_replica_is_replaced_while_the_other_serves(site: Site) -> None:
     assert site.cluster.wait(2) > before - {killed}
 
 
-@pytest.mark.nightly
 def test_rolling_update_fails_no_request(site: Site) -> None:
     site.deploy(2)
     before = site.cluster.wait(2)
@@ -182,7 +177,6 @@ def test_rolling_update_fails_no_request(site: Site) -> None:
     assert (rejected.status_code, rejected.json()["error"]["code"]) == (400, "INVALID_ARGUMENT")
 
 
-@pytest.mark.nightly
 def test_replica_is_added_for_requests_that_serve_does_not_route(site: Site) -> None:
     scaling = {
         "min_replicas": 1,
@@ -227,7 +221,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.nightly
 def test_wrong_configuration_is_named_and_the_earlier_replicas_stay(site: Site) -> None:
     site.deploy(2)
     site.cluster.wait(2)
@@ -238,7 +231,6 @@ def test_wrong_configuration_is_named_and_the_earlier_replicas_stay(site: Site) 
             assert callers["grpc"]() == 2
 
 
-@pytest.mark.nightly
 def test_router_finds_the_shards_of_the_ray_application(site: Site) -> None:
     site.cluster.deploy_shards(site.root, 2, bundles=[str(site.bundles[2].directory)])
     site.cluster.wait(1)

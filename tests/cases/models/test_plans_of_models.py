@@ -22,7 +22,6 @@ from tests.cases.models.planned_models import PlannedModel, Project
 
 MODELS = planned_models()
 ACCEPTED = [name for name in MODELS if name not in REJECTED]
-EXAMPLES = [name for name in MODELS if name.startswith("examples.")]
 RECORDED = Path(__file__).parent / "examples"
 FACTS_OF_TABLES = ("rows", "dim", "dtype", "layout", "stated")
 pytestmark = pytest.mark.filterwarnings(
@@ -34,16 +33,17 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_model_is_accepted_with_its_notes_alone(name: str, tmp_path: Path) -> None:
-    notes = [
-        note
-        for note in planned(MODELS[name], tmp_path).notes
-        if not note.startswith("no tower reads")
-    ]
+def test_model_is_accepted_with_its_notes_alone_and_an_example_as_recorded(
+    name: str, tmp_path: Path
+) -> None:
+    prepared = planned(MODELS[name], tmp_path)
+    notes = [note for note in prepared.notes if not note.startswith("no tower reads")]
     for words in NOTED.get(name, ()):
         assert any(words in note for note in notes), words
     for note in notes:
         assert any(words in note for words in NOTED.get(name, ())), note
+    if name.startswith("examples."):
+        assert_recorded(name.removeprefix("examples."), facts(prepared))
 
 
 @pytest.mark.parametrize("name", REJECTED)
@@ -54,17 +54,6 @@ def test_model_is_rejected_with_its_place_and_what_helps(name: str, tmp_path: Pa
     assert type(raised.value).__name__ == kind
     for word in words:
         assert word in str(raised.value)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_example_has_the_recorded_tables_features_and_towers(name: str, tmp_path: Path) -> None:
-    file = RECORDED / f"{name.removeprefix('examples.')}.json"
-    planned_today = facts(planned(MODELS[name], tmp_path))
-    if not file.exists():
-        file.write_text(json.dumps(planned_today, indent=1) + "\n")
-        pytest.fail(f"{file} was recorded: read it, and commit it if it is meant", pytrace=False)
-    assert planned_today == json.loads(file.read_text())
 
 
 @pytest.mark.slow
@@ -99,6 +88,15 @@ def planned(model: PlannedModel, folder: Path) -> Prepared:
     project = model.write(folder)
     tf.keras.backend.reset_uids()
     return prepare(project.job, project.base, ExportSettings())
+
+
+def assert_recorded(example: str, planned_today: dict[str, Any]) -> None:
+    """Compares the tables, features and towers of an example with those that were recorded."""
+    file = RECORDED / f"{example}.json"
+    if not file.exists():
+        file.write_text(json.dumps(planned_today, indent=1) + "\n")
+        pytest.fail(f"{file} was recorded: read it, and commit it if it is meant", pytrace=False)
+    assert planned_today == json.loads(file.read_text())
 
 
 def facts(prepared: Prepared) -> dict[str, Any]:

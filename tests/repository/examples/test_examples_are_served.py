@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Even though .* does not apply to
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in IN_EVERY_RUN else [pytest.mark.slow])
+        pytest.param(name, marks=[] if name in IN_EVERY_RUN else [pytest.mark.nightly])
         for name, example in EXAMPLES.items()
         if not example.requirements
     ],
@@ -42,7 +42,7 @@ def test_service_returns_what_the_trained_model_does(
         assert index.recall.value == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_demo_serves_an_example_and_finds_no_difference(tmp_path: Path) -> None:
     train_and_export("cotrained", tmp_path)
     assert serve_and_compare("cotrained", tmp_path).within

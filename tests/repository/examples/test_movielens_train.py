@@ -45,7 +45,7 @@ def trained(
     return out, {quality.name: quality.hit_rate.value for quality in qualities}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_finds_planted_clusters_and_ranking_their_sequels(
     trained: tuple[Path, dict[str, float]],
 ) -> None:
@@ -101,7 +101,7 @@ def test_sampler_offers_no_watched_movie_as_negative_and_no_future_as_history(
             assert not history or target - history[-1] <= 10
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_recipe_makes_a_bundle_in_which_all_tables_are_external(
     trained: tuple[Path, dict[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ def logged(service: RunningService) -> Sent:
     return applied
 
 
+@pytest.mark.nightly
 def test_every_message_is_applied_once_when_the_consumer_is_killed(
     service: RunningService, brokers: str
 ) -> None:

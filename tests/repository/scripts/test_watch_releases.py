@@ -42,6 +42,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_newest_release_is_tried_and_stands_on_the_page(checkout: Path) -> None:
     environment = {
         "PATH": str(checkout / "bin"),

@@ -82,7 +82,9 @@ def test_results_come_in_the_order_of_the_tasks_and_failures_with_their_type(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", [2, "ray"], indirect=True)
+@pytest.mark.parametrize(
+    "executor", [2, pytest.param("ray", marks=pytest.mark.nightly)], indirect=True
+)
 def test_task_whose_storage_fails_is_tried_again_if_that_may_help(
     executor: Any, tmp_path: Path
 ) -> None:
