@@ -213,9 +213,10 @@ def test_damaged_segments_are_not_used_and_made_anew(
     write: Write, serve: Serve, tmp_path: Path
 ) -> None:
     small = write()
-    service = serve(changes_dir=tmp_path / "host", absorb_changed_at=1)
+    service = serve(changes_dir=tmp_path / "host")
     change(service, "candidates/upsert", *[candidate(key) for key in range(5000, 5020)])
     change(service, "candidates/delete", {"id": 1000})
+    service = serve(changes_dir=tmp_path / "host", absorb_changed_at=1)  # both in one segment
     absorb(service)
     expected = nearest(service, small.vectors[:3], k=60)
     for file in ("segment.json", "candidates.arrow", "ended.bin", "vectors.bin"):
