@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,12 +17,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from bundle.storage.staging import Staging
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.variables import Entry, Slice
-from export.errors import CheckpointError, DestinationError, NotConvertible
-from export.jobs.table_steps import TaskRun
-from export.recipe.settings import ExportSettings
+from export.errors import CheckpointError, NotConvertible
 from export.saved_model.files import VariablesPlan, link_files, plan_variables, write_variables
 from export.tables.plan import BUDGET_BYTES
 from export.tables.segments import carry_out, check_sources
@@ -32,7 +28,6 @@ from tests.units.export.checkpoint.tensor_bundles import GRAPH, Box, write_bundl
 Values = np.ndarray[Any, Any]
 OBJECTS = b"an object graph"
 DTYPES = ("f4", "f8", "f2", "i8", ml_dtypes.bfloat16)
-TABLE = np.random.default_rng(3).standard_normal((40, 6)).astype(np.float32)
 
 
 def saved(directory: Path, table: Values, boxes: Sequence[Box] = (), files: int = 1) -> Checkpoint:
@@ -143,8 +138,11 @@ def flip(data: st.DataObject, checkpoint: Checkpoint) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+ROWS = ([(0, 4), (0, 6)], [(4, 6), (0, 6)])
+
+
 def entry_of(*boxes: Box, crc: int | None = 1) -> Entry:
-    """Returns a variable of 10 by 6 whose slices lie behind each other."""
+    """Returns a variable of 10 by 6, or by 6 by 2, whose slices lie behind each other."""
     offset = 100
     slices = []
     for box in boxes:
@@ -152,10 +150,9 @@ def entry_of(*boxes: Box, crc: int | None = 1) -> Entry:
         starts, shape = (tuple(numbers) for numbers in zip(*box, strict=True))
         slices.append(Slice("ckpt.data-00000-of-00001", offset, size, crc, starts, shape))
         offset += size
-    return Entry("table", "float32", (10, 6), tuple(slices))
+    return Entry("table", "float32", (10, 6, 2)[: len((boxes or ROWS)[0])], tuple(slices))
 
 
-ROWS = ([(0, 4), (0, 6)], [(4, 6), (0, 6)])
 HALF_SUMMED = entry_of(*ROWS)._replace(
     slices=(entry_of(*ROWS).slices[0], entry_of(*ROWS, crc=None).slices[1])
 )
@@ -167,6 +164,12 @@ HALF_SUMMED = entry_of(*ROWS)._replace(
         (entry_of([(0, 4), (0, 6)], [(5, 5), (0, 6)]), (0, 1), CheckpointError, "anew"),
         (entry_of([(0, 4), (0, 6)], [(3, 7), (0, 6)]), (0, 1), CheckpointError, "anew"),
         (entry_of([(0, 10), (0, 2)], [(0, 10), (3, 3)]), (0, 1), CheckpointError, "anew"),
+        (
+            entry_of(*([(0, 10), (0, 6), (half, 1)] for half in (0, 1))),
+            (0, 1),
+            NotConvertible,
+            "third axis",
+        ),
         (entry_of(*ROWS, crc=None), (1,), NotConvertible, "no checksum"),
         (HALF_SUMMED, (1,), NotConvertible, "no checksum"),
         (entry_of()._replace(slices=()), (0, 1), NotConvertible, "chunks of an array store"),
@@ -180,90 +183,4 @@ def test_variable_that_cannot_be_copied_or_linked_is_rejected(
             with pytest.raises(error, match=f"'table'.*{words}"):
                 plan_variables(Path("/out"), {"table_0": entry}, BUDGET_BYTES, bool(link))
         else:
-            assert plan_variables(Path("/out"), {"table_0": entry}, BUDGET_BYTES, False).tasks
-
-
-def test_variable_that_is_cut_along_its_third_axis_is_rejected(tmp_path: Path) -> None:
-    halves: list[Box] = [[(0, 40), (0, 3), (0, 1)], [(0, 40), (0, 3), (1, 1)]]
-    checkpoint = saved(tmp_path, TABLE.reshape(40, 3, 2), halves)
-    with pytest.raises(NotConvertible, match="third axis"):
-        planned(checkpoint, tmp_path, link=False)
-
-
-def test_large_variable_is_copied_in_tasks_and_its_memory_is_told() -> None:
-    rows = 2_500_000  # of 1 KiB
-    part = Slice("ckpt.data-00000-of-00001", 0, rows << 10, 1, (0, 0), (rows, 256))
-    entry = Entry("table", "float32", (rows, 256), (part,))
-    plan = plan_variables(Path("/out"), {"table_0": entry}, BUDGET_BYTES, link=False)
-    assert sum(task.bytes for task in plan.tasks) == plan.end == plan.moved_bytes == rows << 10
-    assert max(task.bytes for task in plan.tasks) <= 512 << 20
-    # Loading holds all variables; linked slices are held once more.
-    assert plan.load_bytes == rows << 10
-    memory = sorted(task.memory_bytes for task in plan.tasks)
-    assert plan.peak_memory_bytes(2) == sum(memory[-2:])
-
-
-@pytest.mark.parametrize(
-    ("source", "error", "words"),
-    [
-        ("/nowhere/ckpt.data", CheckpointError, "is gone"),
-        ("s3://bucket/ckpt.data", DestinationError, "object store"),
-    ],
-)
-def test_link_to_what_is_no_file_here_is_rejected(
-    tmp_path: Path, source: str, error: type[Exception], words: str
-) -> None:
-    plan = planned(saved(tmp_path, TABLE), tmp_path, link=True)
-    (link, *_) = plan.links
-    with pytest.raises(error, match=words):
-        link_files(replace(plan, links={link: source}))
-
-
-def test_link_leads_to_the_file_behind_a_symbolic_link(tmp_path: Path) -> None:
-    saved(tmp_path / "real", TABLE)
-    (tmp_path / "snapshot").mkdir()
-    for file in (tmp_path / "real").iterdir():
-        (tmp_path / "snapshot" / file.name).symlink_to(file)
-    checkpoint = open_checkpoint(tmp_path / "snapshot")
-    written = carried_out(planned(checkpoint, tmp_path, link=True), checkpoint)
-    assert not any(path.is_symlink() for path in (tmp_path / "sm").rglob("*"))
-    assert written.read_all("table_0").tobytes() == TABLE.tobytes()
-
-
-def test_ranges_of_an_earlier_run_are_copied_again_only_where_they_are_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("export.saved_model.files.SEGMENT_BYTES", 100)
-    checkpoint = saved(tmp_path, TABLE)
-
-    def copied() -> Path:
-        with Staging(tmp_path / "out", "m", 1) as stage:
-            entries = {"table_0": checkpoint.entries["big"]}
-            plan = plan_variables(stage.directory, entries, BUDGET_BYTES, link=False)
-            plan.written_file.parent.mkdir(exist_ok=True)
-            with plan.written_file.open("ab") as file:
-                file.truncate(plan.end)
-            work = TaskRun(stage, ExportSettings(workers=1), [], lambda _: None)
-            work.run_checked(plan.tasks, plan.sources)
-            return plan.written_file
-
-    file = copied()
-    expected = TABLE.tobytes()
-    assert file.read_bytes() == expected
-    with file.open("r+b") as stream:
-        stream.seek(2 * 96)  # the third task's
-        stream.write(b"damaged!")
-    # Another value, in each row of the checkpoint, shows what is read now.
-    (part,) = checkpoint.entries["big"].slices
-    source = Path(part.file)
-    before = source.stat()
-    whole = source.read_bytes()
-    changed = (TABLE + 1).tobytes()
-    source.write_bytes(whole.replace(expected, changed))
-    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(CheckpointError, match="do not match their checksum"):
-        copied()
-    assert file.read_bytes() == expected[:192] + changed[192:288] + expected[288:]
-    source.write_bytes(whole)
-    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert copied().read_bytes() == expected
+            assert plan_variables(Path("/out"), {"table_0": entry}, BUDGET_BYTES, bool(link))
