@@ -13,26 +13,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from bundle.format.manifest import EmbeddedFeature, Manifest
 from bundle.storage.catalog import read_manifest
-from export.errors import CheckpointError, NotConvertible, VerificationFailed
-from export.jobs import bundle_job
-from export.jobs.progress import Progress
-from export.recipe.schema import ExportJob
-from export.recipe.settings import ExportSettings
+from export.errors import VerificationFailed
 from runtime.towers import open_tower
 from tests.models import keras_3
 from tests.units.export.checkpoint.orbax_trees import write_item
-from tests.units.export.tensorflow_models.planning import assert_says
+from tests.units.export.job_runs import assert_refused, prepare, publish
 from tests.units.export.traced_models import MODELS
 
 pytest.importorskip("jax")
 pytest.importorskip("keras_rs")
 pytest.importorskip("orbax.checkpoint")
 
-FORMS = ("model.weights.h5", "model.keras", "orbax")
+FORMS = ("model.keras", "orbax")
 INPUTS = {
     "user": {"dtype": "int32"},
     "age": {"dtype": "float32"},
@@ -70,31 +65,24 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def job_of(saved: Path, output: Path, **changes: Any) -> ExportJob:
-    page = {
+def page_of(saved: Path, output: Path, **changes: Any) -> dict[str, Any]:
+    return {
         "model": "tested",
         "checkpoint": {"path": str(saved)},
-        "code": {"factory": "keras_3.py:build", "table_threshold": 1},
+        "code": coded("build"),
         "output": {"root": str(output)},
         "inputs": INPUTS,
         "towers": TOWERS,
         **changes,
     }
-    return ExportJob.model_validate(page)
+
+
+def coded(factory: str) -> dict[str, Any]:
+    return {"factory": f"keras_3.py:{factory}", "table_threshold": 1}
 
 
 def published(saved: Path, output: Path, **changes: Any) -> Manifest:
-    job = job_of(saved, output, **changes)
-    prepared = bundle_job.prepare(job, MODELS, ExportSettings())
-    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    return read_manifest(output / "tested" / "1")
-
-
-def rejected(saved: Path, output: Path, factory: str = "build", **changes: Any) -> str:
-    code = {"factory": f"keras_3.py:{factory}", "table_threshold": 1}
-    with pytest.raises((CheckpointError, NotConvertible)) as caught:
-        published(saved, output, **{"code": code, **changes})
-    return str(caught.value)
+    return publish(page_of(saved, output, **changes), MODELS).manifest
 
 
 def arrays(file: Path) -> dict[str, Any]:
@@ -154,12 +142,11 @@ def test_towers_of_every_form_give_what_keras_gives_in_jax(
     )
 
 
-@pytest.mark.parametrize("form", ["model.weights.h5", "orbax"])
 def test_distributed_embedding_of_keras_rs_gives_what_it_gives_in_jax(
-    form: str, trained: Path, tmp_path: Path
+    trained: Path, tmp_path: Path
 ) -> None:
     folder = trained / "ranker"
-    manifest = published(folder / form, tmp_path, **RANKER)
+    manifest = published(folder / "orbax", tmp_path, **RANKER)
     assert set(manifest.tables) == {*RANKER_TABLES}
     check_towers(tmp_path / "tested" / "1", folder, RANKER_TABLES, {"score": "score"})
 
@@ -191,23 +178,6 @@ def write_on_sparse_cores(folder: Path, ranker: Path, accumulators: Any) -> None
     write_item(folder / "checkpoint", tree, zarr3=True)
 
 
-LAYOUT = "\n".join(
-    f"""[tables.{name}]
-key = "user_table_movie_table"
-kind = "sparse_core"
-rows = {rows}
-dim = {keras_3.DIM}
-cores = {CORES}
-offset = {offset}
-rotation = {rotation}
-"""
-    for name, rows, offset, rotation in (
-        ("user_table", keras_3.USERS, 0, 0),
-        ("movie_table", keras_3.MOVIES, keras_3.USERS // CORES, 1),
-    )
-)
-
-
 def write_trained_ids(folder: Path) -> tuple[dict[str, str], Any]:
     """Writes the ids that occurred in training, half of them; returns the file of each table, and
     the optimizer's accumulators, which grew for these ids alone.
@@ -225,22 +195,19 @@ def write_trained_ids(folder: Path) -> tuple[dict[str, str], Any]:
     return files, np.nan_to_num(stacked(*tables), nan=0.1)
 
 
-@pytest.mark.parametrize("proof", ["accepted", "derived"])
-def test_tables_on_sparse_cores_come_from_their_layout_or_from_ids_of_training(
-    proof: str, trained: Path, tmp_path: Path
+def test_layouts_on_sparse_cores_are_derived_from_ids_of_training(
+    trained: Path, tmp_path: Path
 ) -> None:
     trained_ids, accumulators = write_trained_ids(tmp_path)
     write_on_sparse_cores(tmp_path, trained / "ranker", accumulators)
-    (tmp_path / "layout.toml").write_text(LAYOUT)
-    layout = "derive"
-    verify: dict[str, Any] = {"trained_ids": trained_ids}
-    if proof == "accepted":
-        layout = str(tmp_path / "layout.toml")
-        verify = {"stated_layouts": "accept"}
-    checkpoint = {"path": str(tmp_path / "checkpoint"), "layout": layout}
-    manifest = published(tmp_path, tmp_path, **RANKER, checkpoint=checkpoint, verify=verify)
+    stored = tmp_path / "checkpoint"
+    words = ("'embed.movie_table'", "SparseCore stack", "--layout FILE")
+    assert_refused(page_of(stored, tmp_path, **RANKER), MODELS, *words)
+    checkpoint = {"path": str(stored), "layout": "derive"}
+    verify = {"trained_ids": trained_ids}
+    manifest = published(stored, tmp_path, **RANKER, checkpoint=checkpoint, verify=verify)
     checks = manifest.verification.tables.values()
-    assert {check.stated_layout for check in checks} == {proof}
+    assert {check.stated_layout for check in checks} == {"derived"}
     bundle = tmp_path / "tested" / "1"
     check_towers(bundle, trained / "ranker", RANKER_TABLES, {"score": "score"})
 
@@ -258,8 +225,7 @@ def test_second_model_of_a_process_is_exported_under_its_names_or_from_hdf5(
     results = {"query": "query", "candidate": "candidate"}
     published(folder / "model.weights.h5", tmp_path / "hdf5")
     check_towers(tmp_path / "hdf5" / "tested" / "1", folder, numbered, results)
-    code = {"factory": "keras_3.py:build_as_second", "table_threshold": 1}
-    published(folder / "orbax", tmp_path / "named", code=code)
+    published(folder / "orbax", tmp_path / "named", code=coded("build_as_second"))
     check_towers(tmp_path / "named" / "tested" / "1", folder, numbered, results)
 
 
@@ -319,32 +285,10 @@ def test_layers_without_variables_are_made_by_a_call_in_the_factory(
         "inputs": {name: INPUTS[name] for name in ("user", "age")},
         "verify": {"examples": examples, "expected": {"result": "query"}},
     }
-    message = rejected(folder / "lists", tmp_path, **changes)
-    assert "has 13 variables in its list 'trainable_variables', and trainable_variables" in message
-    assert "are 7" in message
-    assert "call the model once in the factory" in message
-    code = {"factory": "keras_3.py:build_called", "table_threshold": 1}
-    published(folder / "lists", tmp_path, **changes, code=code)
+    page = page_of(folder / "lists", tmp_path, **changes)
+    assert_refused(page, MODELS, "has 13 variables", "call the model once in the factory")
+    published(folder / "lists", tmp_path, **changes, code=coded("build_called"))
     check_towers(tmp_path / "tested" / "1", folder, TABLES, {"query": "query"})
-
-
-def test_object_path_says_which_of_two_layers_is_meant(trained: Path, tmp_path: Path) -> None:
-    """The cure of the message."""
-    orbax = trained / "twins" / "orbax"
-    changes = {
-        "code": {"factory": "keras_3.py:build_left"},
-        "checkpoint": {"path": str(orbax), "object_path": "twins/left"},
-        "inputs": {"numbers": {"dtype": "float32", "shape": [2]}},
-        "towers": {"left": {"role": "query", "call": "left"}},
-    }
-    manifest = published(orbax, tmp_path, **changes)
-    variables = arrays(trained / "twins" / "variables.npz")
-    numbers = np.array([[0.5, -2.0]], np.float32)
-    wanted = numbers @ variables["twins.left.deep.kernel"] + variables["twins.left.deep.bias"]
-    tower = manifest.towers["left"]
-    opened = open_tower(tmp_path / "tested" / "1", tower, "f32")
-    (result,) = opened.run({"numbers": numbers}).values()
-    np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-6)
 
 
 NUMBERS_OF_LEFT: dict[str, Any] = {
@@ -389,11 +333,19 @@ def test_model_that_does_not_fit_what_was_saved_is_refused_with_the_cure(
     trained: Path,
     tmp_path: Path,
 ) -> None:
-    assert_says(rejected(trained / saved, tmp_path, factory, **changes), *words)
+    page = page_of(trained / saved, tmp_path, code=coded(factory), **changes)
+    assert_refused(page, MODELS, *words)
 
 
-def test_tables_on_sparse_cores_without_a_layout_are_refused(trained: Path, tmp_path: Path) -> None:
-    _, accumulators = write_trained_ids(tmp_path)
-    write_on_sparse_cores(tmp_path, trained / "ranker", accumulators)
-    message = rejected(tmp_path / "checkpoint", tmp_path, **RANKER)
-    assert_says(message, "'embed.movie_table'", "SparseCore stack", "--layout FILE")
+def test_object_path_says_which_of_two_layers_is_meant(trained: Path, tmp_path: Path) -> None:
+    """The cure of a message above."""
+    checkpoint = {"path": str(trained / "twins/orbax"), "object_path": "twins/left"}
+    page = page_of(
+        trained, tmp_path, code=coded("build_left"), checkpoint=checkpoint, **NUMBERS_OF_LEFT
+    )
+    planned = prepare(page, MODELS).traced
+    found = planned.original.find_weights(planned.towers[0].variables)
+    assert {key.rpartition("twins.")[2] for _, key in found} == {
+        "left.deep.kernel",
+        "left.deep.bias",
+    }
