@@ -7,24 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from bundle.format.manifest import Manifest
-from export.errors import ExportError
-from export.jobs import bundle_job
-from export.jobs.progress import Progress
-from export.recipe.schema import ExportJob
-from export.recipe.settings import ExportSettings
 from tests.models import sparsecore_ranker as ranker
-from tests.units.export.tensorflow_models.planning import assert_says
+from tests.units.export.job_runs import assert_refused, publish
 
 pytest.importorskip("jax")
 
 MORE = """
-
-def build_without_specs():
-    return shapes(), {"score": score}
-
 
 def build_with_one_spec():
     return shapes(), {"score": score}, {"user": feature_specs()["user"]}
@@ -68,18 +57,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rejected(
-    folder: Path, inputs: dict[str, Any] | None = None, without: str = "", **changes: Any
-) -> str:
-    page = ranker.recipe(**changes)
-    page["inputs"] = {**page["inputs"], **(inputs or {})}
-    page["inputs"].pop(without, None)
-    page["features"] = {}
-    with pytest.raises(ExportError) as caught:
-        bundle_job.prepare(ExportJob.model_validate(page), folder, ExportSettings())
-    return str(caught.value)
-
-
 DENSE = {"liked": {"dtype": "int32", "shape": [4]}}
 WEIGHTS = {"dtype": "float32", "shape": [4], "weights_for": "liked"}
 RAGGED_WEIGHTS = {"dtype": "int32", "kind": "ragged", "weights_for": "tags"}
@@ -108,12 +85,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, dict[str, Any], tuple[str, ...]]] 
         {"code": {"factory": "model.py:build_for_each_id"}},
         ("'weights'", "'liked'", "leave the weights out"),
     ),
-    "numbers for ids": (
-        {"user": {"dtype": "float32"}},
-        "",
-        {},
-        ("'user' is float32", 'inputs.user.dtype = "int32"'),
-    ),
     "weights of another kind": (
         {"tag_weights": SPARSE_WEIGHTS},
         "",
@@ -138,19 +109,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str, dict[str, Any], tuple[str, ...]]] 
         {"code": {"factory": "model.py:build_with_one_spec"}},
         ("'liked'", "feature_specs (it has user)"),
     ),
-    "no specifications": (
-        {},
-        "",
-        {"code": {"factory": "model.py:build_without_specs"}},
-        ("feature_specs",),
-    ),
     "feature of another name": (
         IDS,
         "tag_weights",
         {"code": {"factory": "model.py:build_for_renamed"}},
         ("call 'score' raised", "no activation for users"),
     ),
-    "feature that the recipe lacks": ({}, "liked", {}, ("KeyError", "'liked'")),
 }
 """Inputs, an input that is left out, other sections of the recipe, and words of the message."""
 
@@ -163,13 +127,11 @@ def test_inputs_that_contradict_their_specifications_are_refused(
     words: tuple[str, ...],
     folder: Path,
 ) -> None:
-    assert_says(rejected(folder, inputs, without, **changes), *words)
-
-
-def published(folder: Path, page: dict[str, Any]) -> Manifest:
-    prepared = bundle_job.prepare(ExportJob.model_validate(page), folder, ExportSettings())
-    done = bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    return done.manifest
+    page = ranker.recipe(**changes)
+    page["inputs"] = {**page["inputs"], **inputs}
+    page["inputs"].pop(without, None)
+    page["features"] = {}
+    assert_refused(page, folder, *words)
 
 
 def test_function_may_look_up_other_tables_itself(tmp_path: Path) -> None:
@@ -180,13 +142,13 @@ def test_function_may_look_up_other_tables_itself(tmp_path: Path) -> None:
     ranker.write(tmp_path, more=MORE, others=other_inputs)
     page = ranker.recipe(code={"factory": "model.py:build_with_own_lookup", "table_threshold": 0})
     page["inputs"]["hour"] = {"dtype": "int32"}
-    manifest = published(tmp_path, page)
+    manifest = publish(page, tmp_path).manifest
     assert manifest.tables["hours"].source.key == "params.hours"
     assert manifest.tables["users"].source.key == "embedding.movies_users.table"
 
 
 def test_stacks_among_the_parameters_are_found(tmp_path: Path) -> None:
     ranker.write(tmp_path, stacks_at="params.SparseCoreEmbed_0.sc_embedding_variables.value")
-    manifest = published(tmp_path, ranker.recipe())
+    manifest = publish(ranker.recipe(), tmp_path).manifest
     key = "params.SparseCoreEmbed_0.sc_embedding_variables.value.movies_users.table"
     assert manifest.tables["users"].source.key == key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ INPUTS: dict[str, dict[str, Any]] = {
     "weights": {**FLOAT32, "kind": "ragged", "weights_for": "bag"},
     "tags": {**INT64, "kind": "sparse"},
     "tag_weights": {**FLOAT32, "kind": "sparse", "weights_for": "tags"},
-    "labels": {**STRING, "kind": "ragged"},
 }
 Call = Callable[[Any, Any], Any]
 """(model with tables `items` and `small`, inputs by name) -> result."""
@@ -52,23 +51,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("saved"), model=model)
 
 
-def message_of(
-    error: type[ExportError],
-    checkpoint: Path,
-    call: Call,
-    inputs: Mapping[str, Any] = INPUTS,
-    **sections: Any,
-) -> str:
+def message_of(error: type[ExportError], checkpoint: Path, call: Call) -> str:
     """Returns why a call is refused whose table `items` must leave the towers."""
     code = {"table_threshold": 10, "inline_bytes_max": 100}
     return refusal(
         error,
         lambda: Tables(call, items=20, small=5),
         checkpoint,
-        inputs,
+        INPUTS,
         object_path="model",
         code=code,
-        **sections,
     )
 
 
@@ -94,39 +86,27 @@ def masked(condition: Any, rows: Any) -> Any:
     return tf.where(condition, tf.zeros_like(rows), rows)
 
 
-def crossed(*values: Any, buckets: int = 20) -> Any:
-    sparse = tf.sparse.cross_hashed([tf.reshape(value, [-1, 1]) for value in values], buckets)
+def crossed(*values: Any) -> Any:
+    sparse = tf.sparse.cross_hashed([tf.reshape(value, [-1, 1]) for value in values], 20)
     return tf.reshape(tf.sparse.to_dense(sparse), [-1])
 
 
 IDS: list[tuple[str, Callable[[Any], Any]]] = [
     ("(Pow)", lambda f: f["item"] ** 2),
-    ("(Pow)", lambda f: tf.cast(f["age"] ** 2, tf.int32)),
-    ("(Pow)", lambda f: hashed(tf.strings.join([f["text"], tf.strings.as_string(f["item"] ** 2)]))),
-    ("(Relu)", lambda f: tf.nn.relu(f["item"])),
-    ("(EncodeBase64)", lambda f: hashed(tf.io.encode_base64(f["text"]))),
     ("(StringLower)", lambda f: hashed(tf.strings.lower(f["text"], encoding="utf-8"))),
     # Too many steps for a manifest.
     ("(Log1p)", lambda f: hashed(tf.cast(tf.math.log1p(tf.abs(f["age"])) * 1e9, tf.int32))),
-    # Patterns that RE2 and Python may understand differently.
+    # A pattern that RE2 and Python may understand differently.
     ("(StaticRegexReplace)", replaced("[\u00e9]", "e")),
-    ("(StaticRegexReplace)", replaced("[a]", r"\0")),
-    # Texts that are not in UTF-8, which no manifest holds.
+    # A text that is not in UTF-8, which no manifest holds.
     ("(Const)", lambda f: masked(tf.equal(f["text"], b"\xe9"), hashed(f["text"]))),
-    ("(LookupTableFindV2)", lambda f: table_of((b"\xe9", b"red"), (0, 1)).lookup(f["text"])),
     # Positions that do not follow each other from 0 on.
     ("(LookupTableFindV2)", lambda f: table_of(("red", "blue"), (0, 2)).lookup(f["text"])),
     # Values of different examples meet, or results depend on the batch.
     ("(Mul)", lambda f: tf.reshape(f["item"][:, None] * f["item"][None, :], [-1]) % 7),
-    ("(StridedSlice)", lambda f: f["item"] % f["item"][0]),
     ("(Max)", lambda f: f["item"] - tf.reduce_max(f["item"])),
-    ("(ConcatV2)", lambda f: tf.concat([f["item"], f["other"]], 0)),
-    # Several values of an example, and one of several beside another input.
+    # Several values of an example.
     ("(ReduceJoin)", lambda f: hashed(tf.strings.reduce_join(f["words"], 1))),
-    ("(Mul)", lambda f: tf.stack([f["item"], f["item"] * f["other"]], 1)),
-    ("(StringToHashBucketFast)", lambda f: hashed(tf.strings.join([f["text"], f["words"][:, 0]]))),
-    # Crosses of hashes of any size, and of what nothing computes.
-    ("(SparseToDense)", lambda f: crossed(f["item"], f["other"], buckets=0)),
     ("(SparseToDense)", lambda f: crossed(f["item"], f["other"] ** 2)),
 ]
 
@@ -195,26 +175,11 @@ LOOKUPS: dict[str, tuple[Call, tuple[str, ...]]] = {
         lambda model, f: tf.reduce_sum(tf.nn.relu(ragged_rows(model, f)), 1),
         DENSE_ROWS,
     ),
-    "ragged rows whose sum crosses examples": (
-        lambda model, f: tf.reduce_sum(ragged_rows(model, f), axis=0),
-        DENSE_ROWS,
-    ),
     "weights that the model computes": (
         lambda model, f: tf.nn.embedding_lookup_sparse(model.items, f["bag"], f["weights"] * 2.0),
         ("(Mul)", LINE, "an input of weights"),
     ),
-    "table read as a whole": (
-        lambda model, f: tf.matmul(
-            tf.gather(model.items, f["item"]), model.items, transpose_b=True
-        ),
-        ("(MatMul)", LINE, "inline_bytes_max"),
-    ),
     "split with a limit": (sum_of_split(lambda f: tf.strings.split(f["text"], maxsplit=2)), ()),
-    "split at bytes": (sum_of_split(lambda f: tf.strings.split(f["text"], b"\xff")), ()),
-    "split of two texts": (
-        sum_of_split(lambda f: tf.strings.split(f["text"] + f["word"])),
-        (),
-    ),
     "pairs of words with a separator": (
         sum_of_split(lambda f: tf.strings.ngrams(tf.strings.split(f["text"]), 2, separator="_")),
         (),
@@ -223,16 +188,11 @@ LOOKUPS: dict[str, tuple[Call, tuple[str, ...]]] = {
         sum_of_split(lambda f: tf.strings.unicode_split(f["text"], "UTF-16-BE")),
         (),
     ),
-    "average of words from row 0": (average_of_words(hashed), (ROW_0,)),
     "average of masked words": (
         average_of_words(lambda words: masked(tf.equal(words, "a"), hashed(words) % 9 + 1)),
         (ROW_0,),
     ),
     "average under a comparison": (average_masked_otherwise(lambda ids: ids > 0), ()),
-    "average under changed ids": (
-        average_masked_otherwise(lambda ids: tf.not_equal(ids + 1, 0)),
-        (),
-    ),
 }
 
 
@@ -265,16 +225,8 @@ def python_then_error(model: Any, f: Any) -> Any:
     raise ValueError(f"unknown rank of {negative.dtype.name}")
 
 
-def raising(error: Exception) -> Call:
-    def call(model: Any, f: Any) -> Any:
-        raise error
-
-    return call
-
-
 RANDOM = ("draws random numbers", LINE, "tf.random.stateless_")
 CALLS: dict[str, tuple[type[ExportError], Call, tuple[str, ...]]] = {
-    "error of ours": (UsageError, raising(UsageError("as it is")), ("as it is",)),
     "error after Python code": (
         NotConvertible,
         python_then_error,
@@ -290,11 +242,6 @@ CALLS: dict[str, tuple[type[ExportError], Call, tuple[str, ...]]] = {
         lambda model, f: tf.matmul(f["age"][:, None], tf.ones([3, 2])),
         (LINE, "the recipe declares", "age as float32 [batch]"),
     ),
-    "cast of a computed text": (
-        NotConvertible,
-        lambda model, f: tf.raw_ops.Cast(x=tf.strings.lower(f["text"]), DstT=tf.int64),
-        (LINE, "tf.strings.to_number"),
-    ),
     "no input": (
         NotConvertible,
         lambda model, f: tf.ensure_shape(
@@ -303,17 +250,9 @@ CALLS: dict[str, tuple[type[ExportError], Call, tuple[str, ...]]] = {
         ("depend on no input",),
     ),
     "random numbers": (NotConvertible, drawn(lambda x: tf.random.normal([4])), RANDOM),
-    "random order": (NotConvertible, drawn(lambda x: tf.random.shuffle(x)[:, None]), RANDOM),
     "random numbers of a generator": (
         NotConvertible,
         drawn(lambda x: generator().normal([4])),
-        RANDOM,
-    ),
-    "random numbers of a branch": (
-        NotConvertible,
-        drawn(
-            lambda x: tf.cond(tf.size(x) > 4, lambda: tf.zeros([4]), lambda: tf.random.uniform([4]))
-        ),
         RANDOM,
     ),
     "dropout in training": (NotConvertible, dropped_out, RANDOM),
@@ -327,27 +266,12 @@ def test_call_that_cannot_be_traced_is_refused_with_the_line_and_the_cure(
     assert_says(message_of(error, checkpoint, call), *words)
 
 
-SAME_EACH_TIME: list[Call] = [
-    lambda model, f: tf.gather(model.items, f["item"]) + tf.random.stateless_normal([4], (1, 2)),
-    lambda model, f: tf.nn.dropout(tf.gather(model.items, f["item"]), 0.0),
-    lambda model, f: (
-        tf.cond(tf.constant(False), lambda: tf.random.normal([4]), lambda: tf.zeros([4]))
-        + tf.gather(model.items, f["item"])
-    ),
-]
-
-
-@pytest.mark.parametrize("call", SAME_EACH_TIME)
-def test_tower_that_draws_the_same_numbers_in_each_call_or_none_is_kept(
-    call: Call, checkpoint: Path
-) -> None:
-    planned(
-        lambda: Tables(call, items=20, small=5),
-        checkpoint,
-        {"item": INT64},
-        object_path="model",
-        code={"table_threshold": 10},
-    )
+def test_tower_that_draws_the_same_numbers_in_each_call_is_kept(checkpoint: Path) -> None:
+    """The remedy of the message."""
+    call = drawn(lambda x: tf.random.stateless_normal([4], (1, 2)))
+    code = {"table_threshold": 10}
+    model = lambda: Tables(call, items=20, small=5)  # noqa: E731
+    planned(model, checkpoint, INPUTS, object_path="model", code=code)
 
 
 class Methods(Tables):
@@ -363,13 +287,11 @@ class Methods(Tables):
 
 TOWERS: list[tuple[type[ExportError], dict[str, Any], tuple[str, ...]]] = [
     (UsageError, {"call": "direction"}, ("'direction'", "cannot be called")),
-    (UsageError, {"call": "named"}, ("a, integers, fixed", "name those")),
     (
         NotConvertible,
         {"call": "named", "outputs": {"v": "integers"}},
         ("'v'", "dense tensor of floats"),
     ),
-    (UsageError, {"outputs": {"v": "query"}}, ("'query'", "from 0 to 3")),
     (UsageError, {"result": "score"}, ("'score'", "one of its outputs")),
 ]
 
@@ -402,17 +324,9 @@ def buckets(source: str = "ages", size: int = 2, **options: Any) -> Any:
 
 
 COLUMNS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-    "cross of several buckets": (
-        lambda: embedded(fc.crossed_column([buckets(), "pair"], 5)),
-        ("its own column",),
-    ),
     "normalizer that does not rise": (
         lambda: embedded(buckets(normalizer_fn=tf.sin)),
         ("'ages_bucketized'", "leave normalizer_fn out"),
-    ),
-    "normalizer that mixes numbers": (
-        lambda: embedded(buckets(normalizer_fn=lambda ages: tf.reverse(ages, [1]))),
-        ("leave normalizer_fn out",),
     ),
     "cross of several ids twice": (
         lambda: embedded(fc.crossed_column([identity(), "pair"], 5)),
@@ -438,25 +352,12 @@ COLUMNS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: embedded(fc.categorical_column_with_vocabulary_file("word", "no file", 3)),
         ("'no file'", "cannot be read"),
     ),
-    "file in another format": (
-        lambda: embedded(
-            fc.categorical_column_with_vocabulary_file(
-                "word", "no file", 3, file_format="tfrecord_gzip"
-            )
-        ),
-        ("'no file'", "write it as text"),
-    ),
-    "ids in a matrix": (
-        lambda: embedded(fc.categorical_column_with_identity("matrix", 9)),
-        ("[None, 2, 3]",),
-    ),
 }
 COLUMN_INPUTS = {
     "pair": INPUTS["pair"],
     "ages": {**FLOAT32, "shape": [2]},
     "weights": {**FLOAT32, "shape": [2]},
     "word": STRING,
-    "matrix": {**INT64, "shape": [2, 3]},
 }
 
 
@@ -471,44 +372,26 @@ def test_feature_column_that_no_rule_describes_is_refused(
     assert_says(refusal(NotConvertible, build, checkpoint, COLUMN_INPUTS), *words)
 
 
-@pytest.mark.parametrize(
-    ("column", "ids", "words"),
-    [
-        (
-            lambda: fc.categorical_column_with_hash_bucket("made", 50, tf.int64),
-            lambda f: tf.reshape(f["pair"][:, :1] - 1, [-1, 1]),
-            ("may be -1", "a remainder"),
-        ),
-        (
-            lambda: fc.categorical_column_with_hash_bucket("made", 50),
-            lambda f: tf.strings.strip(f["word"]),
-            ("may be ''",),
-        ),
-    ],
-)
-def test_column_of_computed_ids_that_may_be_its_padding_is_refused(
-    column: Callable[[], Any], ids: Callable[[Any], Any], words: tuple[str, ...], checkpoint: Path
-) -> None:
+def test_column_of_computed_ids_that_may_be_its_padding_is_refused(checkpoint: Path) -> None:
     def build() -> Any:
-        layer = tf.keras.layers.DenseFeatures([embedded(column())])
-        return Tables(lambda model, f: layer({"made": ids(f)}))
+        column = fc.categorical_column_with_hash_bucket("made", 50, tf.int64)
+        layer = tf.keras.layers.DenseFeatures([embedded(column)])
+        return Tables(lambda model, f: layer({"made": tf.reshape(f["pair"][:, :1] - 1, [-1, 1])}))
 
-    code = {"inline_bytes_max": 100}
-    message = refusal(NotConvertible, build, checkpoint, COLUMN_INPUTS, code=code)
-    assert_says(message, LINE, *words)
+    message = refusal(
+        NotConvertible, build, checkpoint, COLUMN_INPUTS, code={"inline_bytes_max": 100}
+    )
+    assert_says(message, LINE, "may be -1", "a remainder")
 
 
 TABLE = E.TableConfig(20, 4, name="items", combiner="sum")
 FIXES_BATCH = {"output_shape": [5]}
-UNCHECKED = {"validate_weights_and_indices": False}
 TPU_FEATURES: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = [
     ("bag", "", FIXES_BATCH, ("output_shape=(5,)", "leave output_shape out")),
     ("pair", "", {"max_sequence_length": 2}, ("sequence feature", '"ragged" or "sparse"')),
     ("pair", "loads", {}, ("weighted feature", '"ragged" or "sparse"')),
-    ("matrix", "", {}, ("(None, 2, 3)", "[batch, length]")),
     ("bag", "tag_weights", {}, ("a SparseTensor", "ids a RaggedTensor")),
     ("tags", "tag_weights", {"max_sequence_length": 3}, ("takes no weights",)),
-    ("tags", "tag_weights", UNCHECKED, ("validate_weights_and_indices=False",)),
 ]
 
 
@@ -524,5 +407,4 @@ def test_feature_of_an_embedding_layer_that_no_bundle_supports_is_refused(
         tables = {TABLE: model.items}
         return E.serving_embedding_lookup(ids_of_inputs, weights_of_ids, tables, config)["looked"]
 
-    inputs = {**INPUTS, "matrix": COLUMN_INPUTS["matrix"]}
-    assert_says(message_of(NotConvertible, checkpoint, call, inputs), "'looked'", *words)
+    assert_says(message_of(NotConvertible, checkpoint, call), "'looked'", *words)

@@ -37,17 +37,8 @@ def gathered_and_hashed(model: Any, f: Any) -> Any:
     return tf.gather(model.items, f["item"]) + tf.gather(model.items, ids)
 
 
-def gathered_and_combined(model: Any, f: Any) -> Any:
-    bags = tf.nn.embedding_lookup_sparse(model.items, f["bag"], None, combiner="sum")
-    return tf.gather(model.items, f["item"]) + bags
-
-
 def computed(model: Any, f: Any) -> Any:
     return tf.gather(model.items, f["item"] ** 2)
-
-
-def computed_and_plain(model: Any, f: Any) -> Any:
-    return tf.gather(model.items, f["item"] ** 2) + tf.gather(model.items, f["other"])
 
 
 def multiplied(model: Any, f: Any) -> Any:
@@ -67,11 +58,9 @@ def padded(model: Any, f: Any) -> Any:
 
 
 CASES: dict[str, tuple[Call, int, dict[str, Any], bool, tuple[str, ...]]] = {
-    "at the threshold": (gathered, THRESHOLD, {}, False, ()),
     "above the threshold": (gathered, THRESHOLD + 1, {}, True, ()),
     "of candidates": (gathered, 5, {"features": {"item": {"role": "candidate"}}}, False, ()),
     "by a rule of the model": (gathered_and_hashed, 5, {}, True, ()),
-    "by a bag": (gathered_and_combined, 5, {}, True, ()),
     "by a rule of the recipe": (gathered, 5, {"features": {"item": HASH}}, True, ()),
     "with a row of the recipe for other ids": (
         gathered,
@@ -87,12 +76,9 @@ CASES: dict[str, tuple[Call, int, dict[str, Any], bool, tuple[str, ...]]] = {
         True,
         (),
     ),
-    "small, of ids that nothing computes": (computed, THRESHOLD, {}, False, ()),
     "of ids that nothing computes": (computed, 20, {}, False, ("20 rows", "(Pow)", LINE)),
-    "also of plain ids": (computed_and_plain, 20, {}, False, ("(Pow)", "callers send")),
     "read as a whole": (multiplied, 20, {}, False, ("(MatMul)", "by lookups only")),
     "in a condition": (in_a_condition, 20, {}, False, ("(If)", LINE, "outside of tf.cond")),
-    "small, in a condition": (in_a_condition, THRESHOLD, {}, False, ()),
     "of ragged rows of any length": (padded, 20, {}, False, ("ragged rows", "to_tensor(shape=")),
 }
 """How a table is read, how many rows it has, sections of the recipe, whether it leaves the towers,

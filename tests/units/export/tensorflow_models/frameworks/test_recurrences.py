@@ -11,7 +11,7 @@ import tf_keras
 
 from export.graphs.loading import load_tensorflow
 from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.frameworks.recurrences import STEPS_MAX, unroll_recurrences
+from export.tensorflow_models.frameworks.recurrences import unroll_recurrences
 
 tf = load_tensorflow()
 STEPS = 4
@@ -20,11 +20,11 @@ MASK = np.array([[1, 1, 0, 0], [0, 1, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0], [1, 1, 
 KERAS = pytest.mark.parametrize("library", [keras, tf_keras], ids=["3", "2"])
 
 
-def traced(layer: Any, steps: int | None, mask: bool = False) -> Any:
+def traced(layer: Any, mask: bool = False) -> Any:
     """Returns the function of a layer as an export traces it: its batch is open."""
-    specs = [tf.TensorSpec([None, steps, 2])]
+    specs = [tf.TensorSpec([None, STEPS, 2])]
     if mask:
-        specs.append(tf.TensorSpec([None, steps], tf.bool))
+        specs.append(tf.TensorSpec([None, STEPS], tf.bool))
 
     def call(numbers: Any, mask: Any = None) -> Any:
         return layer(numbers, mask=mask)
@@ -68,27 +68,6 @@ def test_unrolled_layer_computes_what_its_loop_does(
     expected = layer(arguments[0], mask=tf.constant(MASK) if mask else None)
     if mask:
         arguments.append(tf.constant(MASK))
-    unrolled = traced(layer, STEPS, mask)
+    unrolled = traced(layer, mask)
     assert not has_loop(unrolled)
     np.testing.assert_allclose(unrolled(*arguments), expected, rtol=1e-6, atol=1e-6)
-
-
-@KERAS
-@pytest.mark.parametrize("steps", [None, STEPS_MAX + 1])
-def test_layer_over_an_unknown_or_large_number_of_steps_keeps_its_loop(
-    library: Any, steps: int | None
-) -> None:
-    layer = library.layers.SimpleRNN(3)
-    layer(tf.constant(NUMBERS))
-    assert has_loop(traced(layer, steps))
-
-
-@KERAS
-def test_layer_keeps_its_loop_outside_of_an_export(library: Any) -> None:
-    layer = library.layers.SimpleRNN(3)
-    with Hooks() as hooks:
-        unroll_recurrences(hooks)
-        layer(tf.constant(NUMBERS))
-    assert layer.unroll is False
-    function = tf.function(layer).get_concrete_function(tf.TensorSpec([None, STEPS, 2]))
-    assert has_loop(function)
