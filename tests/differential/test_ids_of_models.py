@@ -4,17 +4,16 @@ original.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bundle.features.reader import Column
 from export.graphs.loading import tf
-from export.verify.examples import Examples
-from tests.units.export.parity_checks import check_parity
-from tests.units.export.traced_models import save_and_trace, tower_recipe
+from tests.units.export.job_runs import publish
+from tests.units.export.traced_models import MODELS, save_checkpoint, tower_recipe
 
 TITLES = [
     "Star Wars (1977)",
@@ -56,22 +55,21 @@ def tensor_of(name: str) -> Any:
     return tf.zeros([3, *pattern.get("shape", [])], pattern["dtype"])
 
 
-def column_of(name: str) -> Column:
-    pattern, values = SENT[name]
-    return Column(
-        np.array(values, object if pattern["dtype"] == "string" else pattern["dtype"]).ravel()
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("function", "code"), [("build_places", {}), ("build_handmade", TEXTS)])
 def test_ids_that_a_model_computes_give_the_original_s_rows(
     function: str, code: dict[str, int], tmp_path: Path
 ) -> None:
     inputs = {name: pattern for name, (pattern, _) in SENT.items()}
+    tensors = {name: tensor_of(name) for name in inputs}
     job = tower_recipe(f"ids.py:{function}", inputs, code=code)
-    tensors = {name: tensor_of(name) for name in job.inputs}
-    checkpoint = save_and_trace(job, tmp_path, tensors)
-    assert checkpoint.model.notes == ()
-    columns = {name: column_of(name) for name in checkpoint.model.spec.inputs}
-    check_parity(checkpoint, tmp_path, Examples(N, columns))
+    prefix = save_checkpoint(job, tmp_path, inputs=tensors)
+    rows = zip(*(values for _, values in SENT.values()), strict=True)
+    lines = [json.dumps(dict(zip(SENT, row, strict=True))) for row in rows]
+    (tmp_path / "examples.jsonl").write_text("\n".join(lines))
+    page = job.model_dump(exclude_unset=True) | {
+        "checkpoint": {"path": str(prefix), "object_path": "model"},
+        "output": {"root": str(tmp_path)},
+        "verify": {"examples": str(tmp_path / "examples.jsonl")},
+    }
+    assert publish(page, MODELS).manifest.verification.examples == N

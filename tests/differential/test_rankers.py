@@ -17,7 +17,6 @@ from tests.differential.served_rankers import (
     Inputs,
     RankerService,
     assert_ranked,
-    saved_model_scores,
     serving,
     write_recipe,
 )
@@ -328,17 +327,6 @@ def test_scores_of_a_tower_beyond_litert_equal_the_trained_model(tmp_path: Path)
     with serving(tmp_path / "bundles", by_tensorflow=True) as clients:
         for client in clients:
             assert_responses(client, ranker, trained, sent, "ranker")
-
-
-@pytest.mark.slow
-def test_self_contained_saved_model_gives_the_scores_of_the_trained_model(tmp_path: Path) -> None:
-    ranker = next(each for each in RANKERS if each.factory == "Columns")
-    sent = ranker.sent(np.random.default_rng(7))
-    trained = train(ranker, sent, tmp_path)
-    scores = saved_model_scores(
-        recipe_of(ranker, tmp_path, ', tables = "inline"'), tensors(ranker, sent)
-    )
-    np.testing.assert_allclose(scores, trained["score"], rtol=1e-5, atol=1e-5)
 
 
 def test_bag_of_a_context_beside_bags_of_candidates_equals_the_trained_model(

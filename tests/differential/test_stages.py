@@ -5,7 +5,6 @@ the export measures, equal what the model itself gives.
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,24 +16,21 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rowcast_client import Client
 
-from export.cli.plan_report import plan_json
-from export.cli.published_report import published_json, published_report
+from export.cli.published_report import published_json
 from export.errors import ExportError, UsageError, VerificationFailed
 from export.explain.drawing import draw_bundle, draw_prepared
 from export.graphs.loading import load_tensorflow
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.jobs.staged import Published
-from export.jobs.warm_up import WarmUpWriter
 from export.model_code.factories import load_factory
-from export.recipe.schema import WarmUpSection, read_recipe
+from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
 from tests.units.export.movies_job import changed, export, toml
 from tests.units.export.traced_models import IDS, MODELS, recipe, save_checkpoint
 from tests.units.service.running import RunningService
 
 tf = load_tensorflow()
-from tensorflow_serving.apis import prediction_log_pb2  # noqa: E402 - TensorFlow is loaded first
 
 FILMS = 60
 FILM_IDS = np.arange(FILMS)
@@ -203,9 +199,6 @@ def test_manifest_and_reports_have_the_recall_of_the_stage(
     assert recall.representative
     assert published_json(published)["stages"]["deep"]["tower"] == "quick"
     text = f"recall@5 {recall.value:.4f}"
-    printed = io.StringIO()
-    Console(file=printed, width=200).print(published_report(published))
-    assert text in printed.getvalue()
     drawn = draw_bundle(published.manifest, "bundle")
     assert f"stage quick: keeps 12 candidates of each context for deep, {text}" in "".join(
         drawn.stores
@@ -214,23 +207,6 @@ def test_manifest_and_reports_have_the_recall_of_the_stage(
     assert (details.before, details.tower, details.keep) == ("deep", "quick", KEEP)
     assert details.recall_k == 5
     assert details.recall == pytest.approx(recall.value)
-
-
-def test_warm_up_request_without_a_signature_is_for_the_tower_that_no_stage_runs(
-    project: Project, tmp_path: Path
-) -> None:
-    prepared = bundle_job.prepare(
-        read_recipe(project.recipe), project.recipe.parent, ExportSettings(), 4
-    )
-    log = prediction_log_pb2.PredictionLog()
-    for name in ("user", "hour", "film"):
-        log.predict_log.request.inputs[name].CopyFrom(tf.make_tensor_proto([3], tf.int64))
-    requests = tmp_path / "requests"
-    with tf.io.TFRecordWriter(str(requests)) as file:
-        file.write(log.SerializeToString())
-    job = prepared.job.model_copy(update={"warm_up": WarmUpSection(requests=requests.name)})
-    writer = WarmUpWriter(job, prepared.traced.spec, prepared.entries, ())
-    assert writer.write(requests, tmp_path / "written") == 1
 
 
 def test_stage_that_drops_too_much_is_not_published(project: Project) -> None:
@@ -245,7 +221,6 @@ def test_stage_that_keeps_the_whole_corpus_is_not_measured(project: Project) -> 
     path = project.write(project.recipe.parent, changes)
     settings = ExportSettings()
     prepared = bundle_job.prepare(read_recipe(path), path.parent, settings, 3)
-    assert plan_json(prepared)["stages"]["deep"]["keep"] == 60
     stores = draw_prepared(prepared, "recipe").stores
     assert "stage quick: keeps 60 candidates of each context for deep" in stores
     published = bundle_job.run(prepared, settings, Progress(Console(quiet=True)))
@@ -260,19 +235,13 @@ def test_stage_that_keeps_the_whole_corpus_is_not_measured(project: Project) -> 
     ("changes", "message"),
     [
         ({"stages.deep.tower": "quik"}, "stages.deep.tower names 'quik' (did you mean 'quick'?)"),
-        ({"stages.deep.tower": "query"}, "stages.deep.tower names 'query'; the recipe's towers wi"),
         ({"stages.deep.tower": "deep"}, "stages.deep.tower names 'deep' itself; a cheaper rank"),
         ({"stages": {"late": {"tower": "quick", "keep": 9}}}, "stages.late names 'late'; the reci"),
         (
             {"stages.quick": {"tower": "deep", "keep": 9}},
             "stages.deep.tower names 'quick', and stages.quick comes before it; a tower without",
         ),
-        ({"stages.deep.keep": 0}, "stages.deep.keep: Input should be greater than 0"),
-        ({"stages.deep.keep": 4}, "stages.deep: 'recall.k' is 5, more than 'keep', which is 4"),
-        ({"stages.deep.keep": 40}, "stages.deep: 'recall.pool_size' is 40, at most 'keep', which"),
-        ({"stages.deep.limit": 4}, "unknown key 'stages.deep.limit'"),
         ({"verify.examples": None}, "stages.deep.recall.value is a limit, which needs real contex"),
-        ({"corpora": {}, "indexes": {}}, "stages.deep: the recipe has no corpora, whose candidate"),
         (
             {"corpora.films.features.popularity": None},
             "stages.deep.tower: tower 'quick' reads inputs of candidates that a corpus lacks; "

@@ -44,23 +44,13 @@ def unstacked(inputs: Any) -> Any:
     return tf.concat(columns, 1)[:, 7]
 
 
-def constants(inputs: Any) -> Any:
-    ones = repeated(tf.constant([1.0, 2.0]), lambda x: x + tf.nn.relu(x) * 0.5, 40)
-    return inputs["item"] + tf.cast(ones[0] * 0.0, tf.int64)
-
-
 IDS: dict[str, Callable[[Any], Any]] = {
     "selects": lambda x: repeated(x["item"], lambda ids: tf.where(ids == -1, ids * 2, ids)),
     "arithmetic": lambda x: repeated(x["item"] ** 3, lambda ids: tf.abs(ids * 3 + 1)),
     "logarithm": lambda x: repeated(logarithm(x), lambda ids: ids * ids),
     "hash": lambda x: repeated(hashed(x["text"]), lambda ids: ids + 1),
-    "texts": lambda x: hashed(repeated(x["text"], tf.strings.lower)),
     "joins": lambda x: hashed(repeated(x["text"], lambda text: tf.strings.join([text, "a"]))),
-    "joins of itself": lambda x: hashed(
-        repeated(x["text"], lambda text: tf.strings.join([text, text]))
-    ),
     "columns": unstacked,
-    "constants": constants,
 }
 INPUTS: dict[str, Any] = {
     "history": {"dtype": "int64", "shape": [5]},

@@ -3,14 +3,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bundle.storage.staging import Staging
 from export.errors import UsageError
 from export.steps import Step, StepKey
-
-VECTORS = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def step(file: Path, during: str = "") -> Step[str]:
@@ -51,26 +48,3 @@ def test_step_whose_file_changes_while_it_is_read_is_not_finished(tmp_path: Path
         overwrite(file, "one")  # what the step was keyed by
         with pytest.raises(UsageError, match="file changed"):  # so that it runs again
             step(file, during="six").run(stage)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        StepKey("towers/b", {"k": 10, "vectors": VECTORS}, content=["0a"]),
-        StepKey("towers/a", {"k": 11, "vectors": VECTORS}, content=["0a"]),
-        StepKey("towers/a", {"k": 10, "vectors": VECTORS + 1}, content=["0a"]),
-        StepKey("towers/a", {"k": 10, "vectors": VECTORS}, content=["0b"]),
-        StepKey("towers/a", {"k": 10, "vectors": VECTORS}, content=["0a"], libraries=["numpy"]),
-    ],
-    ids=["step", "input", "array", "content", "libraries"],
-)
-def test_step_key_with_one_other_part_has_another_digest(changed: StepKey) -> None:
-    key = StepKey("towers/a", {"k": 10, "vectors": VECTORS}, content=["0a"])
-    second = StepKey("towers/a", {"vectors": VECTORS.copy(), "k": 10}, content=("0a",))
-    assert key.digest() == second.digest()
-    assert key.digest() != changed.digest()
-
-
-def test_step_key_with_an_input_that_has_no_digest_is_rejected() -> None:
-    with pytest.raises(TypeError, match="not JSON serializable: function"):
-        StepKey("towers/a", {"function": overwrite}).digest()

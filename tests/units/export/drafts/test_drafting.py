@@ -199,7 +199,6 @@ def write(folder):
 ROLES = {"query": "query", "candidate": "candidate", "rank": "ranking"}
 
 
-@pytest.mark.parametrize("with_examples", [False, True])
 @pytest.mark.parametrize(
     ("code", "checkpoint", "user_id", "history", "roles"),
     [
@@ -215,7 +214,6 @@ def test_draft_can_be_planned_as_it_is(
     user_id: str,
     history: tuple[int, ...] | None,
     roles: dict[str, str],
-    with_examples: bool,
     tmp_path: Path,
 ) -> None:
     if code is JAX:
@@ -223,24 +221,20 @@ def test_draft_can_be_planned_as_it_is(
     (tmp_path / "model.py").write_text(code)
     arguments = {"folder": tmp_path}
     load_factory("model.py:write", tmp_path, arguments=arguments).function(tmp_path)
-    examples = None
-    if with_examples:
-        examples = tmp_path / "examples.jsonl"
-        rows = [
-            {"user_id": row, "history": [1, 2, 3][: row + 1], "movie_id": 3, "age": 2.5}
-            for row in range(3)
-        ]
-        if user_id == "string":
-            rows = [row | {"user_id": f"u{row['user_id']}"} for row in rows]
-        examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    draft = draft_recipe("model.py:build", checkpoint, examples, tmp_path)
-    assert draft.problem == ""
-    recipe = tomllib.loads(draft.text)
-    assert recipe["inputs"]["user_id"]["dtype"] == user_id
-    towers = {name: tower["role"] for name, tower in recipe["towers"].items()}
-    assert towers == {name: roles[name] for name in towers}
-    if "candidate" in towers:
-        assert "# [indexes.items]" in draft.text
-    if with_examples and history is not None:
+    file = tmp_path / "examples.jsonl"
+    rows = [
+        {"user_id": f"u{row}" if user_id == "string" else row, "movie_id": 3, "age": 2.5}
+        | {"history": [1, 2, 3][: row + 1]}
+        for row in range(3)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for examples in (None, file):
+        draft = draft_recipe("model.py:build", checkpoint, examples, tmp_path)
+        assert draft.problem == ""
+        recipe = tomllib.loads(draft.text)
+        assert recipe["inputs"]["user_id"]["dtype"] == user_id
+        towers = {name: tower["role"] for name, tower in recipe["towers"].items()}
+        assert towers == {name: roles[name] for name in towers}
+        assert ("candidate" in towers) == ("# [indexes.items]" in draft.text)
+    if history is not None:
         assert recipe["inputs"]["history"] == {"dtype": "int32", "shape": [3], "pad": 0}

@@ -9,15 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from export.errors import ExportError
-from export.jobs import bundle_job
-from export.jobs.preparation import Prepared
-from export.jobs.progress import Progress
-from export.recipe.schema import ExportJob
-from export.recipe.settings import ExportSettings
 from tests.differential.random_models.serving import response_to
+from tests.units.export.job_runs import assert_refused, prepare, publish
 
 pytest.importorskip("flax")
 
@@ -64,10 +58,10 @@ def build_of_words():
 """
 
 
-def prepared(folder: Path, page: dict[str, Any]) -> Prepared:
+def write_model(folder: Path) -> Path:
     ranker.write(folder)
     (folder / "model.py").write_text(MODEL)
-    return bundle_job.prepare(ExportJob.model_validate(page), folder, ExportSettings())
+    return folder
 
 
 @pytest.mark.parametrize("factory", ["build", "build_with_own_lookup", "build_nnx"])
@@ -76,15 +70,14 @@ def test_any_number_of_examples_is_served_as_the_model_computes_each(
 ) -> None:
     if factory != "build":
         pytest.importorskip("jax_tpu_embedding")
-    job = prepared(tmp_path, ranker.recipe(factory))
-    (note,) = job.traced.notes
-    assert f"runs in a batch of {ranker.BATCH} examples, as feature_specs state" in note
-    bundle_job.run(job, ExportSettings(), Progress(Console(quiet=True)))
+    published = publish(ranker.recipe(factory), write_model(tmp_path))
+    assert f"a batch of {ranker.BATCH} examples, as feature_specs" in " ".join(published.notes)
     expected = [
         ranker.score(**CONTEXT, movie=movie, price=price)
         for movie, price in zip(*CANDIDATES.values(), strict=True)
     ]
-    (head,) = job.traced.spec.towers["ranking"].paths
+    (output,) = published.manifest.towers["ranking"].outputs
+    head = output.name
     request = {"context": CONTEXT, "candidate_features": CANDIDATES}
     body = {"tower": "ranking", "heads": [head], "requests": [request]}
 
@@ -103,7 +96,7 @@ def test_size_that_the_factory_sets_from_an_input_needs_no_batch(
     """The remedies of the messages."""
     if "nnx" in factory:
         pytest.importorskip("jax_tpu_embedding")
-    assert prepared(tmp_path, ranker.recipe(factory)).traced.notes == ()
+    assert prepare(ranker.recipe(factory), write_model(tmp_path)).traced.notes == ()
 
 
 HISTORY = {"dtype": "int32"}
@@ -135,6 +128,4 @@ def test_model_whose_batch_cannot_be_opened_is_rejected(case: str, tmp_path: Pat
     page = ranker.recipe("build", code={"factory": f"model.py:{factory}"})
     inputs = page["inputs"] | changes
     page["inputs"] = {name: part for name, part in inputs.items() if part is not None}
-    with pytest.raises(ExportError) as caught:
-        prepared(tmp_path, page)
-    assert [word for word in words if word not in str(caught.value)] == [], caught.value
+    assert_refused(page, write_model(tmp_path), *words)

@@ -5,13 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from export.jobs import bundle_job
-from export.jobs.progress import Progress
-from export.recipe.schema import ExportJob
-from export.recipe.settings import ExportSettings
 from tests.models import sparsecore_ranker as ranker
+from tests.units.export.job_runs import publish
 
 pytest.importorskip("jax_tpu_embedding")
 
@@ -38,7 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("factory", ["build", "build_linen", "build_nnx"])
 def test_model_is_exported_and_equals_jax(folder: Path, factory: str) -> None:
     page = ranker.recipe(model=factory, code={"factory": f"{FACTORIES}:{factory}"})
-    prepared = bundle_job.prepare(ExportJob.model_validate(page), folder, ExportSettings())
-    done = bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    assert set(done.manifest.tables) == set(ranker.TABLES)
-    assert done.manifest.tables["users"].source.layout == "sparse_core"
+    tables = publish(page, folder).manifest.tables
+    assert set(tables) == set(ranker.TABLES)
+    assert tables["users"].source.layout == "sparse_core"

@@ -6,11 +6,10 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from export.errors import NotConvertible
-from export.graphs.loading import TESTED, tf
+from export.graphs.loading import TESTED
 from export.jax_models.loading import check_release, load_jax
 
 
@@ -43,23 +42,3 @@ def test_jax_runs_on_cpus_unless_the_environment_says_otherwise(
         check=True,
     )
     assert done.stdout == f"{platforms}\n"
-
-
-def test_parameter_that_only_another_release_of_jax_has_is_rejected_by_name() -> None:
-    jax = pytest.importorskip("jax")
-    from export.jax_models.evaluation import Evaluator
-    from export.jax_models.values import Value
-
-    closed = jax.make_jaxpr(lambda x: x.sum(axis=1))(np.ones((3, 4), np.float32))
-    (eqn,) = closed.jaxpr.eqns
-
-    def evaluate(params: dict[str, object]) -> None:
-        changed = closed.jaxpr.replace(eqns=[eqn.replace(params=params)])
-        operand = Value((3, 4), tf.ones((3, 4)))
-        Evaluator({}).results(closed.replace(jaxpr=changed), [operand])
-
-    with pytest.raises(NotConvertible, match=r"reduce_sum .*'out_of'.* in JAX"):
-        evaluate({**eqn.params, "out_of": "pairs"})
-    renamed = {"axis" if name == "axes" else name: value for name, value in eqn.params.items()}
-    with pytest.raises(NotConvertible, match=r"reduce_sum .* in JAX"):
-        evaluate(renamed)

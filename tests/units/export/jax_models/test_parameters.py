@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.jobs import bundle_job
 from export.jobs.preparation import Prepared
-from export.recipe.schema import ExportJob
-from export.recipe.settings import ExportSettings
 from tests.units.export.checkpoint.orbax_trees import write_item
+from tests.units.export.job_runs import prepare
 
 pytest.importorskip("jax")
 
@@ -41,25 +39,13 @@ def build(branch=""):
 """
 TREES: list[tuple[tuple[str, ...], str, str, str]] = [
     (("users.table", "bias"), "", "", ""),
-    (("params.users.table", "params.bias"), "", "", "params."),
     (("state.params.users.table", "state.params.bias"), "", "", "state.params."),
     (("old.users.table", "params.users.table", "params.bias"), "", "", "params."),
-    (("params.users.table", "params.bias", "opt_state.mu.users.table"), "", "", "params."),
-    *(
-        (
-            ("params.users.table", "params.bias", f"{state}.users.table", f"{state}.bias"),
-            "",
-            "",
-            "params.",
-        )
-        for state in ("opt", "opt_states", "optimizer", "optimizer_state", "optimizer_variables")
-    ),
-    (("ema.users.table", "ema.bias", "params.users.table", "params.bias"), "ema", "", "ema."),
+    (("params.users.table", "params.bias", "opt.users.table", "opt.bias"), "", "", "params."),
     (("ema.p.users.table", "ema.p.bias", "p.users.table", "p.bias"), "/ema/p/", "", "ema.p."),
     # Flax keeps parameters in a branch that programs store, or what is in it.
     (("users.table", "bias"), "", "params", ""),
     (("params.users.table", "params.bias", "users.table", "bias"), "", "params", "params."),
-    (("ema.users.table", "ema.bias", "params.users.table"), "ema", "params", "ema."),
 ]
 """Arrays of a checkpoint, checkpoint.object_path and the model's own branch -> where they begin."""
 
@@ -81,7 +67,7 @@ def prepared(
         "inputs": {"user": {"dtype": "int32"}},
         "towers": {"tower": {"role": "query"}},
     }
-    return bundle_job.prepare(ExportJob.model_validate(page), folder, ExportSettings())
+    return prepare(page, folder)
 
 
 @pytest.mark.parametrize("suffix", ["", ".value"])

@@ -9,17 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from bundle.storage.catalog import read_manifest
 from bundle.tables.reader import TableReader
 from export.errors import ExportError
-from export.jobs import bundle_job
-from export.jobs.progress import Progress
-from export.recipe.schema import ExportJob
-from export.recipe.settings import ExportSettings
 from tests.models import sparsecore_ranker as ranker
 from tests.units.export.checkpoint.orbax_trees import write_item
+from tests.units.export.job_runs import assert_refused, prepare, publish
 
 pytest.importorskip("jax")
 
@@ -50,33 +45,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def job_of(factory: str = "build", **changes: Any) -> ExportJob:
-    page = ranker.recipe(code={"factory": f"model.py:{factory}"}, **changes)
-    return ExportJob.model_validate(page)
-
-
-def rejected(folder: Path, job: ExportJob) -> str:
-    with pytest.raises(ExportError) as caught:
-        bundle_job.prepare(job, folder, ExportSettings())
-    return str(caught.value)
-
-
-def without_layout(factory: str = "build", **changes: Any) -> ExportJob:
-    return job_of(factory, checkpoint={"path": "checkpoint"}, **changes)
+def page_of(layout: str = "", **changes: Any) -> dict[str, Any]:
+    """Returns a recipe, which names a layout or leaves it to the specifications."""
+    checkpoint = {"path": "checkpoint"} | ({"layout": layout} if layout else {})
+    return ranker.recipe(checkpoint=checkpoint, **changes)
 
 
 def test_prepared_specifications_place_tables_if_the_recipe_accepts_them(folder: Path) -> None:
-    prepared = bundle_job.prepare(without_layout(), folder, ExportSettings())
     with pytest.raises(ExportError, match="the layouts of the rows are stated"):
-        bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    job = without_layout(model="accepted", verify={"stated_layouts": "accept"})
-    prepared = bundle_job.prepare(job, folder, ExportSettings())
-    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    directory = folder / "bundles" / "accepted" / "1"
-    published = read_manifest(directory).tables
+        publish(page_of(), folder)
+    page = page_of(model="accepted", verify={"stated_layouts": "accept"})
+    published = publish(page, folder).manifest.tables
     for name, rows in ranker.tables().items():
-        actual = TableReader(directory, published[name]).gather(np.arange(len(rows)))
-        np.testing.assert_array_equal(actual, rows, name)
+        reader = TableReader(folder / "bundles/accepted/1", published[name])
+        np.testing.assert_array_equal(reader.gather(np.arange(len(rows))), rows, name)
 
 
 def test_layout_that_the_checkpoint_records_is_enough(tmp_path: Path) -> None:
@@ -84,9 +66,9 @@ def test_layout_that_the_checkpoint_records_is_enough(tmp_path: Path) -> None:
     recorded = tmp_path / "checkpoint" / "embedding_spec" / "proto.pbtxt"
     recorded.parent.mkdir()
     recorded.write_text(ranker.layout())
-    prepared = bundle_job.prepare(without_layout(), tmp_path, ExportSettings())
-    assert {table.origin for table in prepared.inventory.tables} == {"embedding spec"}
-    assert not any(table.stated for table in prepared.inventory.tables)
+    tables = prepare(page_of(), tmp_path).inventory.tables
+    assert {table.origin for table in tables} == {"embedding spec"}
+    assert not any(table.stated for table in tables)
 
 
 @dataclass(frozen=True)
@@ -122,11 +104,6 @@ MISPLACED: dict[str, Misplaced] = {
         {"users": in_stack(shard_rotation=3)},
         layout=True,
     ),
-    "another offset than the layout": Misplaced(
-        ("'users'", "(256, 0, 4)", "(256, 16, 4)"),
-        {"users": in_stack(row_offset_in_shard=0)},
-        layout=True,
-    ),
     "another size": Misplaced(
         ("'genres'", "[25, 3]", "[24, 3]"), {"genres": {"vocabulary_size": 25}}, layout=True
     ),
@@ -136,34 +113,14 @@ MISPLACED: dict[str, Misplaced] = {
     "other devices": Misplaced(
         ("'users'", "64 SparseCores"), {"users": in_stack(row_offset_in_shard=2)}
     ),
-    "one place": Misplaced(
-        ("'users'", "128 SparseCores"), {"users": in_stack(row_offset_in_shard=0)}
-    ),
-    "cores that differ": Misplaced(
-        ("4 and 8 SparseCores",),
-        {
-            "genres": stack_of(128, stack_name="both"),
-            "tags": stack_of(128, stack_name="both", row_offset_in_shard=16),
-        },
-    ),
     "a larger stack": Misplaced(
         ("'movies_users'", "320", "256"),
         {"users": stack_of(320, padded_vocab_size=192), "movies": stack_of(320)},
     ),
-    "three tables in a stack of two": Misplaced(
-        ("'movies_users'", "320", "256"),
-        {
-            "users": stack_of(320),
-            "movies": stack_of(320),
-            "genres": stack_of(320, stack_name="movies_users", row_offset_in_shard=32),
-        },
-    ),
-    "stacks of one table": Misplaced(("'tags'", "create_proto_from_feature_specs"), only=("tags",)),
     "another table of the stack left out": Misplaced(
         ("'users'", "create_proto_from_feature_specs"), only=("user", "tags")
     ),
     "chunks of more devices": Misplaced(("8 SparseCores", "16 chunks"), chunk_rows=16),
-    "chunks of other devices": Misplaced(("8 SparseCores", "3 chunks"), chunk_rows=100),
 }
 
 
@@ -173,19 +130,15 @@ def test_specifications_that_do_not_place_their_tables_are_rejected(
 ) -> None:
     misplaced = MISPLACED[case]
     ranker.write(tmp_path, prepared=True, more=MORE, chunk_rows=misplaced.chunk_rows)
-    page = ranker.recipe()
+    page = page_of("layout.textproto" if misplaced.layout else "")
     page["code"] = {
         "factory": "model.py:placed",
         "arguments": {"only": list(misplaced.only), **misplaced.changes},
     }
-    if not misplaced.layout:
-        page["checkpoint"] = {"path": "checkpoint"}
     if misplaced.only:
-        needed = {*misplaced.only, *(("tag_weights",) if "tags" in misplaced.only else ())}
-        page["inputs"] = {name: page["inputs"][name] for name in sorted(needed)}
+        page["inputs"] = {name: page["inputs"][name] for name in ("tags", "tag_weights", "user")}
         page["features"] = {"tags": {"role": "candidate"}}
-    message = rejected(tmp_path, ExportJob.model_validate(page))
-    assert [word for word in misplaced.words if word not in message] == [], message
+    assert_refused(page, tmp_path, *misplaced.words)
 
 
 def test_layout_of_another_combiner_is_rejected(tmp_path: Path) -> None:
@@ -194,8 +147,7 @@ def test_layout_of_another_combiner_is_rejected(tmp_path: Path) -> None:
     before, after = layout.read_text().split('table_name: "tags"')
     changed = after.replace('combiner: "sum"', 'combiner: "mean"', 1)
     layout.write_text(f'{before}table_name: "tags"{changed}')
-    message = rejected(tmp_path, job_of())
-    assert [word for word in ("'tags'", "'sum'", "'mean'") if word not in message] == []
+    assert_refused(ranker.recipe(), tmp_path, "'tags'", "'sum'", "'mean'")
 
 
 def trained_rows() -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
@@ -217,35 +169,10 @@ def write_ids(folder: Path) -> dict[str, str]:
     return files
 
 
-def test_layouts_are_derived_from_ids_that_occur_in_training(tmp_path: Path) -> None:
-    ranker.write(tmp_path, trained=trained_rows())
-    checkpoint = {"path": "checkpoint", "layout": "derive"}
-    job = job_of(checkpoint=checkpoint, verify={"trained_ids": write_ids(tmp_path)})
-
-    prepared_job = bundle_job.prepare(job, tmp_path, ExportSettings())
-    planned = prepared_job.plan.to_json()["tables"]["users"]
-    assert "its layout (8 cores, offset 16, rotation 4) is derived: " in planned["note"]
-    ids = planned["trained_ids"]["ids"]
-    assert planned["trained_ids"]["agree"] == ids
-    bundle_job.run(prepared_job, ExportSettings(), Progress(Console(quiet=True)))
-
-    directory = tmp_path / "bundles" / "ranker" / "1"
-    published = read_manifest(directory)
-    for name, rows in ranker.tables().items():
-        actual = TableReader(directory, published.tables[name]).gather(np.arange(len(rows)))
-        np.testing.assert_array_equal(actual, rows, name)
-        check = published.verification.tables[name]
-        assert (check.stated_layout, published.tables[name].source.stated) == ("derived", False)
-        assert check.trained_ids is not None
-        assert check.trained_ids.agree == check.trained_ids.ids
-
-
-def test_prepared_specifications_are_proved_by_ids_that_occur_in_training(tmp_path: Path) -> None:
+def test_ids_of_training_prove_prepared_specifications(tmp_path: Path) -> None:
     ranker.write(tmp_path, prepared=True, trained=trained_rows())
-    job = without_layout(verify={"trained_ids": write_ids(tmp_path)})
-    prepared = bundle_job.prepare(job, tmp_path, ExportSettings())
-    published = bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    checks = published.manifest.verification.tables.values()
+    page = page_of(verify={"trained_ids": write_ids(tmp_path)})
+    checks = publish(page, tmp_path).manifest.verification.tables.values()
     assert {check.stated_layout for check in checks} == {"trained_ids"}
 
 
@@ -254,14 +181,11 @@ def test_specifications_that_ids_of_training_contradict_are_rejected_whatever_th
 ) -> None:
     ranker.write(tmp_path, prepared=True, more=MORE, trained=trained_rows())
     turned = {"users": in_stack(shard_rotation=3)}
-    page = ranker.recipe(
-        checkpoint={"path": "checkpoint"},
+    page = page_of(
         code={"factory": "model.py:placed", "arguments": turned},
         verify={"trained_ids": write_ids(tmp_path), "stated_layouts": "accept"},
     )
-    message = rejected(tmp_path, ExportJob.model_validate(page))
-    assert "table 'users': its layout (8 cores, offset 16, rotation 3) contradicts" in message
-    assert "by another layout (8 cores, offset 16, rotation 4)" in message
+    assert_refused(page, tmp_path, "'users'", "rotation 3) contradicts", "rotation 4)")
 
 
 def test_table_that_is_no_stack_is_found_by_its_stated_key(tmp_path: Path) -> None:
@@ -269,8 +193,7 @@ def test_table_that_is_no_stack_is_found_by_its_stated_key(tmp_path: Path) -> No
     leaves = {f"params.{name}": values for name, values in ranker.parameters().items()}
     leaves |= {f"{name}_rows": values for name, values in ranker.tables().items()}
     write_item(tmp_path / "checkpoint", leaves)
-    assert "name its array as tables.users.key" in rejected(tmp_path, without_layout())
-
+    assert_refused(page_of(), tmp_path, "name its array as tables.users.key")
     keys = {name: {"key": f"{name}_rows"} for name in ranker.TABLES}
-    prepared = bundle_job.prepare(without_layout(tables=keys), tmp_path, ExportSettings())
-    assert {table.key for table in prepared.inventory.tables} == {f"{name}_rows" for name in keys}
+    tables = prepare(page_of(tables=keys), tmp_path).inventory.tables
+    assert {table.key for table in tables} == {f"{name}_rows" for name in keys}

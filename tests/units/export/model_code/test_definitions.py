@@ -25,23 +25,13 @@ def write(path: Path, text: str) -> Path:
     ("text", "name", "value"),
     [
         ("A = 3", "A", 3),
-        ("A: int = -3", "A", -3),
-        ("A, B = 1, [2, 3]", "B", [2, 3]),
         ("A = 4\nB = {'units': [A, 2 * A], 'name': f'a{A}'}", "B", {"units": [4, 8], "name": "a4"}),
         ("A = [2, 4]\nB = [2**i for i in A if i > 2]\nfor i in input(): print(i)", "B", [16]),
         ("A = ['b', 'a']\nB = tuple(sorted(A)) + tuple(range(len(A)))", "B", ("a", "b", 0, 1)),
-        ("A = {'b': 1}\nB = A['b'] if 'b' in A.keys() else 0", "B", 1),
         ("A = {}\nA['b'] = 1", "A", {"b": 1}),
-        ("A = 3\nprint(A)\nA = 3", "A", 3),
-        ("import math\nA = math.sqrt(4)", "A", 2.0),
         ("import json.decoder as decoder\nA = decoder.JSONDecodeError", "A", json.JSONDecodeError),
-        ("import functools\nA = functools.partial(int, base=2)\nB = A", "B('101')", 5),
-        ("A = lambda x, y=2: x + y", "A(1)", 3),
-        ("from collections import namedtuple\nA = namedtuple('A', 'b c')", "A(1, 2).c", 2),
-        ("class A:\n  b = 1\nA.b = 2", "A.b", 2),
         ("class A:\n  b = 1\nA().run()\nA.build()\nprint(A)", "A.b", 1),
         ("def f(x): return 1\ndef f(x): return 2", "f(0)", 2),
-        ("async def f(): pass", "f.__name__", "f"),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  import no_such\nA = 1", "A", 1),
         ("try:\n  import no_such\n  A = 1\nexcept ImportError:\n  A = 2", "A", 2),
         ("import sys\nif sys.version_info > (3, 0):\n  A = 1\nelse:\n  A = 2", "A", 1),
@@ -61,32 +51,20 @@ def test_definition_is_taken(text: str, name: str, value: Any, tmp_path: Path) -
     ("text", "reason"),
     [
         ("A = input()", "computes it at line 1: `A = input()`, which was left out"),
-        ("A = input(\n  'how many?'\n)", "computes it at line 1: `A = input( ...`"),
         ("B = input()\nA = B + 1", "computes it at line 2: `A = B + 1`"),
-        ("import os\nA = os.environ['A']", "computes it at line 2: `A = os.environ['A']`"),
         ("from sys import argv\nA = argv[1]", "computes it at line 2"),
         ("for A in input():\n  print(A)", "computes it at line 1: `for A in input(): ...`"),
-        ("with open('a') as A: pass", "computes it at line 1"),
-        ("if __name__ == '__main__':\n  A = 3", "computes it at line 1"),
         ("A = 1\nif input():\n  A = 2", "computes it at line 1, and last at line 2"),
-        ("A = 1\ndel A", "computes it at line 1, and last at line 2: `del A`"),
         ("A = 1\nA += 1", "computes it at line 1, and last at line 2: `A += 1`"),
-        ("def A(): pass\nA = print(A)", "computes it at line 2: `A = print(A)`"),
         ("def len(x): return input()\nA = len([])", "computes it at line 2"),
         ("A = 1\nB = A\nA = 2",
          "gives it several values, at line 1, and last at line 3: `A = 2`"),
-        ("A = input()\nA = A[0]\nA = A[0]\nA = A[0]",
-         "computes it at line 1 and 2 more places, and last at line 4: `A = A[0]`"),
         ("A = {}\nA['b'] = input()", "changes it at line 2: `A['b'] = input()`, so that"),
-        ("A = {'b': []}\nA['b'].append(input())", "changes it at line 2"),
         ("A = []\nfor b in input():\n  A.append(b)", "changes it at line 2: `for b in input():"),
         ("import random\nA = [1, 2]\nrandom.shuffle(A)", "changes it at line 3"),
         ("A = {}\ndef load(): A['b'] = input()\nload()", "changes it at line 2: `def load():"),
         ("A = 1\ndef load():\n  global A\n  A = input()", "changes it at line 2: `def load():"),
-        ("A = []\nB = [A]\nB[0].append(input())", "changes it at line 3"),
         ("A = []\nB = A\nB.append(input())", "changes it at line 3"),
-        ("class A: b = 1\nA.b = input()", "changes it at line 2: `A.b = input()`"),
-        ("def A(): pass\nA.b = input()", "changes it at line 2: `A.b = input()`"),
         ("class A: b = []\nA.b.append(input())", "changes it at line 2: `A.b.append(input())`"),
     ],
 )  # fmt: skip
@@ -117,11 +95,10 @@ class Model:
     "replaced_parts",
     [
         {"place": "units = count"},
-        {"place": "def size(self, units=count): pass"},
         {"body": "count + 1"},
         {"called": "count * inputs"},
     ],
-    ids=["class", "default", "build", "call"],
+    ids=["class", "build", "call"],
 )
 def test_name_that_was_left_is_told_where_it_is_needed_and_may_be_given(
     replaced_parts: dict[str, str], tmp_path: Path
@@ -162,16 +139,11 @@ def test_error_of_definitions_has_the_line_of_the_file(
         "import os\n%matplotlib inline\nA = 1",
         "!echo it's \\\n  more\nA = 1",
         "%%time\nA = 1",
-        "\n%%capture output\nA = 1",
         "if True:\n  !ls -l\n  %time print()\nA = 1",
-        "files = !ls\nA = 1",
-        "%%timeit\nprint(1)",
         "%%bash\nls -l 'it",
         "print?\nA = 1",
-        "?print\nA = 1",
         "A = (5\n% 4)",
         'B = """\n!pip install\n%time\n"""\nA = len(B.split())- 2',
-        "",
     ],
 )
 def test_magics_of_a_notebook_are_ignored(cell: str, tmp_path: Path) -> None:
@@ -183,27 +155,13 @@ def test_magics_of_a_notebook_are_ignored(cell: str, tmp_path: Path) -> None:
         load_factory("note.ipynb:Model", tmp_path)()
 
 
-def test_result_of_a_shell_command_is_left(tmp_path: Path) -> None:
-    write_notebook(tmp_path / "note.ipynb", ["files = !ls\nclass A:\n  files = files\n"])
-    message = (
-        r"name 'files' is not defined: note.ipynb computes it at cell 1, line 1: `files = !ls`"
-    )
-    with pytest.raises(UsageError, match=message):
-        load_factory("note.ipynb:A", tmp_path)
-
-
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
         (b"class Model: pass", UsageError, r"note.ipynb is no notebook .* Invalid JSON: "),
-        (b"\xff\xfe\xfd", UsageError, r"no notebook of nbformat 4, .* Invalid JSON: "),
-        (b"[1]", UsageError, r"'cells': Input should be an object; open it in Jupyter and save it"),
         (b'{"worksheets": []}', UsageError, r"'cells': cells: Field required; open it in Jupyter"),
-        (b'{"cells": [3]}', UsageError, r"'cells': cells.0: Input should be an object"),
         (b'{"cells": [], "metadata": {"kernelspec": {"language": "R"}}}', UsageError,
          r"note.ipynb is a notebook of R; one of Python was expected"),
-        (b'{"cells": [], "metadata": {"language_info": {"name": "julia"}}}', UsageError,
-         r"note.ipynb is a notebook of julia"),
         (b'{"cells": []}', UsageError, r"'note.ipynb' has no class or function 'Model'; it has no"),
         (b'{"cells": [{"cell_type": "raw"}, {"cell_type": "code", "source": "x = 1\\nif x\\n"}]}',
          NotConvertible,
@@ -226,11 +184,6 @@ def test_note_tells_what_was_left(tmp_path: Path) -> None:
         assert word in note
 
 
-def test_file_of_definitions_alone_has_no_note(tmp_path: Path) -> None:
-    write(tmp_path / "model.py", "import json\n\n\nclass Model:\n  pass\n")
-    assert load_factory("model.py:Model", tmp_path).notes == ()
-
-
 def test_last_of_several_classes_is_used_and_noted(tmp_path: Path) -> None:
     cells = ["class Model:\n  units = 1", "class Model:\n  units = 2"]
     write_notebook(tmp_path / "note.ipynb", cells)
@@ -250,14 +203,6 @@ def test_failing_definition_is_not_replaced_by_an_earlier_one(tmp_path: Path) ->
 
 
 SETTINGS = "calls = []\n\ndef set_floatx(dtype):\n  calls.append(dtype)\n"
-
-
-def test_setting_of_a_library_is_taken_if_its_arguments_are_known(tmp_path: Path) -> None:
-    write(tmp_path / "layers_of_mine_1.py", SETTINGS)
-    text = "import layers_of_mine_1 as layers\nDTYPE = 'bfloat16'\nlayers.set_floatx(DTYPE)\n"
-    write(tmp_path / "script.py", f"{text}class Model: pass")
-    load_factory("script.py:Model", tmp_path, only_definitions=True)
-    assert sys.modules["layers_of_mine_1"].calls == ["bfloat16"]
 
 
 def test_setting_that_is_left_is_noted_and_a_factory_may_call_it(tmp_path: Path) -> None:
@@ -314,7 +259,6 @@ def build_another():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        ('definitions("gone.ipynb")', UsageError, r"definitions\('gone.ipynb'\): .*gone.ipynb do"),
         ('definitions("script.py", Modl=3)', UsageError,
          r'\Adefinitions\("script.py", Modl=...\): script.py does not use a name \'Modl\'; did you '
          r"mean 'Model'\?\Z"),
@@ -322,23 +266,15 @@ def build_another():
          r"importing it raised AttributeError: 'data' is not defined: script.py computes it at "
          r"line 2: `data = input\(\)`, which was left out; give its value as "
          r'definitions\("script.py", data=...\) \(factory.py:2\)'),
-        ('definitions("wrong.py")', NotConvertible,
-         r"importing it raised SyntaxError: invalid syntax \(wrong.py, line 1\)"),
     ],
 )  # fmt: skip
 def test_definitions_that_a_factory_cannot_take_are_told(
     call: str, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     write(tmp_path / "script.py", "class Model: pass\ndata = input()\n")
-    write(tmp_path / "wrong.py", "class Model pass\n")
     write(tmp_path / "factory.py", f"from export.model_code import definitions\n{call}\n")
     with pytest.raises(error, match=message):
         load_factory("factory.py:build", tmp_path)
-
-
-def test_value_of_a_name_comes_before_the_constant_of_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "script.py", "UNITS = 3\nclass Model:\n  units = UNITS\n")
-    assert definitions(path, UNITS=5).Model.units == 5
 
 
 def test_autograph_reads_the_functions_of_a_notebook(tmp_path: Path) -> None:

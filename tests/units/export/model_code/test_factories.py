@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import export
 from export.errors import ExportError, NotConvertible, UsageError
-from export.model_code.factories import code_notes, factory_of, load_factory
+from export.model_code.factories import factory_of, load_factory
 from export.model_code.search_path import RESERVED
-from export.recipe.schema import ExportJob
-from tests.units.export.notebooks import write_notebook
+from tests.units.export.traced_models import recipe
 
 
 def write(path: Path, text: str) -> Path:
@@ -85,21 +82,15 @@ def of_script(reference: str, *words: str, **options: Any) -> Refusal:
 
 
 SCRIPT = """
-import json
 class Model:
     def __init__(self, units, *, names=("a",), **options):
         self.values = units, names, options
-        if options.get("unknown"):
-            raise ValueError(f"unknown options: {options}")
 class Plain: ...
 class Row(dict):
     def __new__(cls, size): return super().__new__(cls, size=size)
     def __init__(self, size): self.size = size
 def build(units=3): return [units]
-def positional(units, /): return units
-loads = json.loads
 data = load_data()
-model = Model(data.units)
 """
 
 
@@ -107,65 +98,38 @@ FORM = "'file.py:function'"
 REFUSED: dict[str, Refusal] = {
     **{
         f"form {reference!r}": Refusal((FORM,), reference=reference)
-        for reference in ("model.py", "model:", ":build", "model.py:build()", "")
+        for reference in ("model.py", ":build", "")
     },
     "no file": Refusal(("nowhere.py does not exist",), reference="nowhere.py:build"),
     "no package": Refusal(("'nowhere_at_all'",), reference="nowhere_at_all.model:build"),
-    "no module": Refusal(
-        ("'half_there.model'",),
-        reference="half_there.model:build",
-        files=("half_there/__init__.py",),
-    ),
     "no function": Refusal(("'build'", "build_all, make")),
-    "no callable": Refusal(("'WIDTH'",), "WIDTH = 3\n", "model.py:WIDTH"),
     "error of the file": of_code("1 / 0", "ZeroDivisionError", "(model.py:1)"),
-    "exit": of_code("raise SystemExit(3)", "SystemExit: 3", "(model.py:1)"),
     "library": of_code("import a_library_not_there", "'a_library_not_there'"),
     "error of the call": of_code("def build(): raise KeyError('sizes')", "KeyError: 'sizes'"),
-    "nothing returned": of_code("def build(): pass", "returned None"),
     **{
-        f"{line} of {name}": Refusal(
+        f"import of {name}": Refusal(
             (f"'{name}'", "rename"),
-            f"{line.format(name=name)}\ndef build(): return 1\n",
+            f"import {name}.layers_of_mine\ndef build(): return 1\n",
             files=(f"{name}/__init__.py", f"{name}/layers_of_mine.py"),
         )
         for name in RESERVED
-        for line in (
-            "from {name} import layers_of_mine",
-            "import {name}.layers_of_mine",
-            "import {name}\n{name}.layers_of_mine",
-        )
     },
     **{
-        f"factory {reference}": Refusal(
-            (f"'{name}'", "rename"),
-            reference=reference,
-            files=(f"{name}.py", f"{name}/__init__.py", f"{name}/model.py"),
+        f"factory in {name}": Refusal(
+            (f"'{name}'", "rename"), reference=f"{name}.py:build", files=(f"{name}.py",)
         )
         for name in RESERVED
-        for reference in (f"{name}.py:build", f"{name}.model:build")
     },
     "other parameter": of_script(
         "model.py:build", "code.arguments.unit", "did you mean 'units'", arguments={"unit": 3}
     ),
     "no parameter": of_script("model.py:Plain", "code.arguments.a", "none", arguments={"a": 3}),
     "missing argument": of_script("model.py:Row", "code.arguments.size"),
-    "missing beside options": of_script("model.py:Model", "needs units", arguments={"u": 3}),
-    "object": of_script("model.py:model", "line 16", "Model, Plain", only_definitions=True),
     "name that is not used": of_script(
         "model.py:Model", "code.names.dat", "did you mean 'data'", names={"dat": 3}
     ),
     "names of a whole file": of_script(
         "model.py:build", "code.definitions = true", names={"data": 3}
-    ),
-    "names of a package": of_script(
-        "half_here.model:build", "leave code.names out", names={"data": 3}
-    ),
-    "definitions of a package": of_script(
-        "half_here.model:build", "code.definitions is true", only_definitions=True
-    ),
-    "whole notebook": of_script(
-        "note.ipynb:build", "code.definitions is false", only_definitions=False
     ),
 }
 
@@ -176,7 +140,6 @@ def test_factory_is_refused(case: str, tmp_path: Path) -> None:
     if "arguments" in refusal.options or refusal.reference == "model.py:Row":
         refusal.options["only_definitions"] = True
     write(tmp_path / "model.py", refusal.text)
-    write_notebook(tmp_path / "note.ipynb", [refusal.text])
     for name in refusal.files:
         write(tmp_path / name, "def build(): return 1\n")
     with pytest.raises(refusal.error) as rejection:
@@ -185,21 +148,10 @@ def test_factory_is_refused(case: str, tmp_path: Path) -> None:
     assert [word for word in refusal.words if word not in message] == [], message
 
 
-def test_error_that_no_hidden_package_explains_is_told_as_it_is(tmp_path: Path) -> None:
-    write(tmp_path / "export" / "__init__.py", "")
-    write(tmp_path / "model.py", "raise ValueError('no')")
-    with pytest.raises(NotConvertible, match="ValueError"):
-        load_factory("model.py:build", tmp_path)
-    checkout = Path(export.__file__).parents[1]
-    with pytest.raises(UsageError, match="no module"):
-        load_factory("a_module_not_there:build", checkout)
-
-
-@pytest.mark.parametrize("then", ["", "raise ValueError('no operation of that backend')\n"])
 def test_model_code_with_another_backend_of_keras_is_rejected_with_the_remedy(
-    tmp_path: Path, then: str
+    tmp_path: Path,
 ) -> None:
-    text = f'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport keras\n{then}'
+    text = 'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport keras\n'
     write(tmp_path / "model.py", text)
     code = (
         "from pathlib import Path; from export.model_code.factories import load_factory; "
@@ -218,12 +170,9 @@ def test_model_code_with_another_backend_of_keras_is_rejected_with_the_remedy(
 @pytest.mark.parametrize(
     ("name", "arguments", "built"),
     [
-        ("Model", {"units": 3}, (3, ("a",), {})),
         ("Model", {"units": 3, "names": ["b"], "rate": 0.5}, (3, ["b"], {"rate": 0.5})),
         ("Row", {"size": 3}, None),
-        ("Plain", {}, None),
         ("build", {"units": {"a": 1}}, None),
-        ("loads", {"s": "[1]"}, None),
     ],
 )
 def test_arguments_are_given_by_name(
@@ -237,14 +186,6 @@ def test_arguments_are_given_by_name(
     assert model is not factory()
     if built is not None:
         assert model.values == built
-
-
-def test_each_model_gets_arguments_of_its_own(tmp_path: Path) -> None:
-    write(tmp_path / "script.py", SCRIPT)
-    sizes = {"units": [3]}
-    factory = load_factory("script.py:Model", tmp_path, only_definitions=True, arguments=sizes)
-    factory().values[0].append(4)
-    assert factory().values[0] == [3]
 
 
 def test_function_of_a_file_that_trains_runs_with_definitions_alone(tmp_path: Path) -> None:
@@ -265,56 +206,30 @@ def test_class_runs_with_its_whole_file_if_the_recipe_says_so(tmp_path: Path) ->
     assert load_factory("model.py:Model", tmp_path, only_definitions=False)().sizes == [1, 2]
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Callable[..., ExportJob]:
-    """Returns what makes a recipe, beside which vocabularies lie."""
+def test_vocabularies_are_arrays_of_their_keys_at_any_depth(tmp_path: Path) -> None:
     write(tmp_path / "titles.txt", "Toy Story\nHeat\n")
     write(tmp_path / "users.txt", "7\n-5\n")
+    text = "keys = load()\nclass Model:\n  def __init__(self, users): self.values = users, keys"
+    write(tmp_path / "script.py", text)
 
-    def make(**code: object) -> ExportJob:
-        page = {
-            "model": "movies",
-            "checkpoint": {"path": "checkpoint"},
-            "code": code,
-            "inputs": {},
-            "towers": {},
-            "output": {"root": "bundles"},
+    def built(keys: dict[str, Any]) -> Any:
+        code = {"arguments": {"users": {"vocabulary": "users"}}, "names": {"keys": keys}}
+        sections = {
+            "code": {"factory": "script.py:Model", **code},
             "vocabularies": {
                 "titles": {"file": "titles.txt"},
                 "users": {"file": "users.txt", "dtype": "int64"},
             },
         }
-        return ExportJob.model_validate(page)
+        return factory_of(recipe("script.py:Model", {}, {}, sections), tmp_path)().values
 
-    return make
-
-
-def test_vocabularies_are_arrays_of_their_keys_at_any_depth(
-    job: Callable[..., ExportJob], tmp_path: Path
-) -> None:
-    text = "keys = load()\nclass Model:\n  def __init__(self, users): self.values = users, keys"
-    write(tmp_path / "script.py", text)
-    keys = {"title": {"vocabulary": "titles"}, "ages": [18, {"vocabulary": "users"}], "k": 3}
-    recipe = job(
-        factory="script.py:Model",
-        arguments={"users": {"vocabulary": "users"}},
-        names={"keys": keys},
+    users, values = built(
+        {"title": {"vocabulary": "titles"}, "ages": [18, {"vocabulary": "users"}]}
     )
-    users, values = factory_of(recipe, tmp_path)().values
     assert users.dtype == np.int64
-    assert users.tolist() == [7, -5]
+    assert users.tolist() == values["ages"][1].tolist() == [7, -5]
     assert values["title"].tolist() == ["Toy Story", "Heat"]
     assert values["ages"][0] == 18
-    assert values["ages"][1].tolist() == [7, -5]
-    assert values["k"] == 3
-    assert code_notes(recipe, tmp_path)[0].startswith("script.py: took 1 class; left 1 statement")
-
-
-def test_vocabulary_that_is_not_there_is_told(
-    job: Callable[..., ExportJob], tmp_path: Path
-) -> None:
-    names = {"keys": {"movies": [{"vocabulary": "movies"}]}}
-    recipe = job(factory="script.py:Model", names=names)
     message = r"code.names.keys.movies names vocabulary 'movies', .*; vocabularies: titles, users"
     with pytest.raises(UsageError, match=message):
-        factory_of(recipe, tmp_path)
+        built({"movies": [{"vocabulary": "movies"}]})

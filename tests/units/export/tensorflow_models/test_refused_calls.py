@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.errors import ExportError, NotConvertible, UsageError
+from export.errors import ExportError, NotConvertible
 from export.graphs.loading import tf
 from tests.units.export.tensorflow_models.planning import (
     Tables,
@@ -272,43 +272,6 @@ def test_tower_that_draws_the_same_numbers_in_each_call_is_kept(checkpoint: Path
     code = {"table_threshold": 10}
     model = lambda: Tables(call, items=20, small=5)  # noqa: E731
     planned(model, checkpoint, INPUTS, object_path="model", code=code)
-
-
-class Methods(Tables):
-    """Attributes that a recipe may name as calls."""
-
-    direction = "up"
-
-    def named(self, inputs: Any) -> Any:
-        age = inputs["age"]
-        whole = tf.stack([age, age], 1)
-        return {"a": whole, "integers": tf.cast(whole, tf.int32), "fixed": tf.zeros([4])}
-
-
-TOWERS: list[tuple[type[ExportError], dict[str, Any], tuple[str, ...]]] = [
-    (UsageError, {"call": "direction"}, ("'direction'", "cannot be called")),
-    (
-        NotConvertible,
-        {"call": "named", "outputs": {"v": "integers"}},
-        ("'v'", "dense tensor of floats"),
-    ),
-    (UsageError, {"result": "score"}, ("'score'", "one of its outputs")),
-]
-
-
-@pytest.mark.parametrize(("error", "tower", "words"), TOWERS)
-def test_tower_that_the_model_does_not_have_is_refused(
-    error: type[ExportError], tower: dict[str, Any], words: tuple[str, ...], checkpoint: Path
-) -> None:
-    message = refusal(
-        error,
-        lambda: Methods(lambda model, f: tf.gather(model.items, f["item"]), items=20),
-        checkpoint,
-        INPUTS,
-        object_path="model",
-        towers={"tower": {"role": "query", **tower}},
-    )
-    assert_says(message, *words)
 
 
 def identity(size: int = 9) -> Any:

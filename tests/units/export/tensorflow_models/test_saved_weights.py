@@ -40,29 +40,6 @@ class Block(tf.Module):  # type: ignore[misc]
         return inputs["x"] * total
 
 
-class Outer(Block):
-    """Holds another block, and reads it alone."""
-
-    def __init__(self, **shapes: Any) -> None:
-        super().__init__()
-        self.hidden = Block(**shapes)
-
-    def __call__(self, inputs: Any) -> Any:
-        return self.hidden(inputs)
-
-
-class Hidden(Block):
-    """Holds a block where no checkpoint looks for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        block = Block(kernel=[4])
-        self.get: Callable[[], Block] = lambda: block
-
-    def __call__(self, inputs: Any) -> Any:
-        return self.get()(inputs)
-
-
 class Stacked(tf.keras.Model):  # type: ignore[misc]
     """Layers in a list, of which a call may leave some out."""
 
@@ -122,12 +99,6 @@ REFUSED: dict[str, tuple[Save, Make, str, tuple[str, ...]]] = {
         lambda: Block(kernel=[2], **{f"v{number}": [number + 1] for number in range(8)}),
         "model",
         ("v0 [1]", LINE, "v4 [5]", "3 more", NOT_THE_SAVED),
-    ),
-    "variable in a plain object": (
-        lambda: {"model": Block(kernel=[4])},
-        Hidden,
-        "model",
-        ("plain Python object",),
     ),
     "layers in a list of Keras 3": (
         lambda: {"model": called(Listed())},
@@ -214,12 +185,6 @@ ACCEPTED: dict[str, tuple[Save, Make, str, tuple[str, ...]]] = {
     "layer that only training calls": (
         lambda: {"model": trained(Stacked(3))},
         lambda: Stacked(3, unused=1),
-        "model",
-        (),
-    ),
-    "matrices that the model lacks": (
-        lambda: {"model": Outer(kernel=[2]), "other": Block(**{f"v{n}": [2, 3] for n in range(7)})},
-        lambda: Outer(kernel=[2]),
         "model",
         (),
     ),
