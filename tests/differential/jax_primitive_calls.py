@@ -178,17 +178,13 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
         "reduce_min": (lambda x: x.min(axis=(1, 2)),),
         "reduce_prod": (
             lambda x: jnp.prod(x, axis=1),
-            lambda x: lax.reduce_prod(x, (1,)),
             lambda x: jnp.broadcast_to(x[:, :1], x.shape).prod(1),
         ),
         "reduce_sum": (
             lambda x: (x.mean(1), x.std(1), jnp.sum(x, axis=())),
-            lambda x: lax.reduce_sum(x, (1,)),
             lambda x: for_each(x, x.mean(0)),
-            lambda x: for_each(x, x.sum((0, 2))),
             lambda x: jnp.broadcast_to(x[:, :1], x.shape).sum(1),
             lambda x: for_each(x, jnp.broadcast_to(x[:1], (7, 3, 4)).sum(0)),
-            lambda x: x[:, :1].sum(1),
         ),
         "sort": (
             lambda x: [jnp.sort(x, axis=axis) for axis in (1, 2)],
@@ -198,17 +194,14 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
         "top_k": (lambda x: [lax.top_k(x, 2, axis=axis) for axis in (1, -1)],),
         "broadcast_in_dim": (
             lambda x: jnp.broadcast_to(x[:, None], (x.shape[0], 2, *x.shape[1:])),
-            lambda x: jnp.repeat(x, 2, axis=1),
             lambda x: jnp.ones((x.shape[0], 2)),
             lambda x: x[:, None] * jnp.arange(1.0, 3.0)[:, None, None],
-            lambda x: x + jnp.arange(4.0),
             lambda x: x + jnp.arange(3.0)[:, None],
             lambda x: (x[:, 0] @ x[:, 0].T)[None, :, None].sum((0, 3)),
         ),
         "concatenate": (
             lambda x: jnp.concatenate([x, x * 2], axis=-1),
             lambda x: jnp.concatenate([x, x]).reshape(2, x.shape[0], 12).sum(0),
-            lambda x: jnp.concatenate([x, jnp.broadcast_to(x[:1], x.shape)], axis=1),
         ),
         "dim_as_value": (lambda x: x * x.shape[0] + (x.shape[0] * 2 + 1),),
         "iota": (
@@ -218,7 +211,6 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
         "pad": (
             lambda x: jnp.pad(x, ((0, 0), (1, 2), (0, 1)), constant_values=7),
             lambda x: lax.pad(x, x.dtype.type(7), ((0, 0, 0), (-1, 2, 1), (1, -2, 2))),
-            lambda x: lax.pad(x, x.dtype.type(7), ((0, 0, 0), (0, -1, 0), (-1, 0, 0))),
             lambda x: lax.pad(x, x.dtype.type(7), ((1, -1, 0), (0, 0, 0), (0, 0, 0))),
         ),
         "reshape": (
@@ -231,7 +223,6 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
         "slice": (
             lambda x: [lax.slice_in_dim(x, 1, 4, step, axis=2) for step in (1, 2)],
             lambda x: lax.associative_scan(jnp.add, x, axis=1),
-            lambda x: jnp.roll(x, 1, axis=1),
         ),
         "split": (lambda x: jnp.split(x, [1, 2], axis=2), lambda x: jnp.split(x, [1], 1)),
         "squeeze": (lambda x: jnp.squeeze(x[:, :1, None, :1], (1, 2)),),
@@ -245,12 +236,10 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
         "dynamic_slice": (
             lambda x: lax.dynamic_slice_in_dim(x, x[0, 0, 0].astype(int), 2, axis=2),
             lambda x: lax.dynamic_slice_in_dim(x, -x[0, 0, 1].astype(int), 2, axis=1),
-            lambda x: for_each(x, lax.dynamic_slice(x, (0, 2, 3), (1, 2, 2))),
         ),
         "dynamic_update_slice": (
             lambda x: lax.dynamic_update_slice_in_dim(x, x[:, :1] * 2, 1, axis=1),
             lambda x: lax.dynamic_update_slice_in_dim(x, x[:, :1], 9, 1),
-            lambda x: lax.dynamic_update_slice(x, x + 1, (0, 0, 0)),
             lambda x: lax.dynamic_update_slice_in_dim(
                 x, x[:, :, :2] * 2, x[0, 0, 0].astype(int), 2
             ),
@@ -286,35 +275,23 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
             lambda x: running_sums(x[:, 0]),
             lambda x: running_sums(x[:, 0], reverse=True),
             lambda x: lax.fori_loop(0, 4, lambda step, y: y * 0.5 + step, x),
-            lambda x: lax.map(lambda column: column * 2, x.T).T,
             lambda x: lax.scan(lambda c, _: (c * 2, c.sum((1, 2))), x, None, length=3)[0],
-            lambda x: lax.scan(
-                lambda total, y: (total + y, y),
-                x[:, 0, 0],
-                jnp.arange(3, dtype=x.dtype),
-                reverse=True,
-            )[0],
         ),
         "while": (lambda x: [doubled(x, steps) for steps in (0, 1, 3)],),
         "cond": (
             lambda x: lax.cond(x[0, 0, 0] > 0, lambda y: y + 1, lambda y: -y, x),
-            lambda x: lax.cond(x[0, 0, 0] < 0, lambda y: y + 1, lambda y: -y, x),
             lambda x: [branch(x[0, 0, 0].astype(int) * sign, x) for sign in (-1, 0, 1)],
             lambda x: [branch(jnp.array(number), x) for number in (-2, 1, 7)],
         ),
         "gather": (
             lambda x: (x[:, 2], x[:, -1], x[:, :, jnp.array([3, 0, 0])]),
-            lambda x: x[:, 2::-2],
             lambda x: jnp.take(x, jnp.array([3, 4, -4, -5]), axis=2),
-            lambda x: jnp.take(x, jnp.array([3, 4, -4, -5]), axis=2, mode="clip"),
             lambda x: [x.at[:, 9].get(mode=mode) for mode in ("clip", "fill")],
             lambda x: x.at[:, -9].get(mode="fill", fill_value=3.0),
             lambda x: (for_each(x, x[0]), for_each(x, x[-1, 0, 1]), for_each(x, x[1:].sum(0))),
-            lambda x: x[:, 1:, jnp.array([0, 2])],
             lambda x: (x[:, 0, :, None] * x[:, 1, None])[:, *jnp.tril_indices(4, -1)],
             lambda x: jnp.searchsorted(jnp.array([-1.0, 0.0, 1.0]), x[:, 0, 0]),
             lambda x: (x[:, 1:, ::2], x[:, :2], x[:, :, 1::2], x[:, :, :-1]),
-            lambda x: (for_each(x, x[:-1].sum(0)), for_each(x, x[-1:].sum(0))),
         ),
         "scatter": (
             lambda x: (x.at[:, 1].set(7.0), x.at[:, -1].set(x[:, 0]), x.at[:, 9].set(7.0)),
@@ -328,12 +305,8 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
                 x, jnp.ones((6, 4)).at[jnp.array([5, 5, 2]), jnp.array([0, 1, 3])].set(x[0, 0, :3])
             ),
             lambda x: for_each(x, jnp.ones((6, 4)).at[-1, -2].set(x[0, 0, 0])),
-            lambda x: for_each(x, jnp.ones((6, 4)).at[1, 4].set(x[0, 0, 0])),
         ),
-        "scatter-add": (
-            lambda x: for_each(x, jnp.ones((6, 4)).at[1, 2].add(x[0, 0, 0])),
-            lambda x: for_each(x, jnp.ones((6, 4)).at[6].add(x[0, 0])),
-        ),
+        "scatter-add": (lambda x: for_each(x, jnp.ones((6, 4)).at[1, 2].add(x[0, 0, 0])),),
     },
     # [N, 3, 4] positive numbers
     "positive": {
@@ -373,7 +346,6 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
         "sub": (jnp.subtract,),
         "select_n": (
             lambda x, y: jnp.where(x > 0, x, y),
-            lambda x, y: [jnp.where(x[0, 0, 0] * sign > 0, x, y) for sign in (-1, 1)],
             lambda x, y: lax.select_n(jnp.abs(y).astype(int) % 3, x, y, x + y),
         ),
         "and": (lambda x, y: (x > 0) & (y > 0),),
@@ -384,7 +356,6 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
             lambda x, y: jnp.einsum("bij,bkj->bik", x, y),
             lambda x, y: jnp.einsum("bij,bij->bi", x, y),
             lambda x, y: jnp.einsum("bij,bkl->bijkl", x, y),
-            lambda x, y: jnp.einsum("bij,bik->bkj", x, y),
         ),
     },
     # [N, 3, 4] integers twice
@@ -396,7 +367,6 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
         "div": (
             lax.div,
             lambda i, j: (i // 7, i // -3, i // j, i[:1] // j, jnp.where(j == 0, 9, i // j)),
-            lambda i, j: i // j[:1],
             lambda i, j: i // jnp.array([0, 2, -2, 1]),
             lambda i, j: i.astype(jnp.uint32) // j.astype(jnp.uint32),
             lambda i, j: lax.div(i.astype(jnp.uint32), j.astype(jnp.uint32)),
@@ -405,7 +375,6 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
             lax.rem,
             lambda i, j: (i % 7, i % -7, i % j, i[:1] % j),
             lambda i, j: i.astype(jnp.uint32) % j.astype(jnp.uint32),
-            jax.vmap(lambda i, j: i % 7),
             remainder,
         ),
         "shift_left": (lambda i, j: i << 2,),
@@ -429,7 +398,6 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
                 jnp.take(jnp.arange(6).astype(dtype), ids)
                 for dtype in (bool, jnp.int8, jnp.uint8, jnp.int32, jnp.float32)
             ],
-            lambda row, ids: jnp.asarray(TABLE)[ids.astype(jnp.int8)],
             lambda row, ids: [
                 jnp.moveaxis(jnp.take(jnp.asarray(CUBE), ids, axis=axis), axis, 0)
                 for axis in (1, 2)
@@ -438,14 +406,12 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
             lambda row, ids: jnp.asarray(TABLE)[ids, ids % 3],
             lambda row, ids: jnp.asarray(CUBE)[ids % 2, :, ids % 4],
             lambda row, ids: jnp.moveaxis(jnp.asarray(CUBE)[:, ids % 3, ids % 4], 1, 0),
-            lambda row, ids: jnp.asarray(CUBE)[ids % 2, ids % 3, ids % 4],
             lambda row, ids: jnp.moveaxis(jnp.asarray(CUBE)[:, ids], 1, 0),
             jax.vmap(lambda row, ids: jnp.asarray(TABLE)[ids]),
             lambda row, ids: slices_of_each((1, 3))(ids),
             lambda row, ids: slices_of_each((6, 1))(ids),
             jax.vmap(jnp.take),
             lambda row, ids: jnp.take_along_axis(row, ids, axis=1),
-            lambda row, ids: jnp.take_along_axis(row[..., None], ids[..., None], axis=1),
             lambda row, ids: jnp.take_along_axis(
                 row[:, None] * jnp.ones((1, 2, 1)), ids[:, None] % 4, axis=2
             ),
@@ -454,7 +420,6 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
                 row.at[:, ids[0, 0]].get(mode=mode)
                 for mode in ("clip", "fill", "promise_in_bounds")
             ],
-            lambda row, ids: row[ids[:, 0] % row.shape[0]],
             lambda row, ids: row.at[:, ids[1, 1]].get(mode="fill", fill_value=3.0),
             lambda row, ids: for_each(
                 row, jnp.asarray(TABLE).at[ids[0, :1], ids[0, 1:2]].get(mode="fill")
@@ -466,7 +431,6 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
                 row, jax.ops.segment_sum(row, jnp.abs(ids[:, 0]), num_segments=6)
             ),
             lambda row, ids: for_each(row, jnp.ones((6, 4)).at[ids[:, 1]].add(row)),
-            lambda row, ids: for_each(row, jnp.ones((6, 4)).at[ids[:, 1]].add(row, mode="clip")),
             lambda row, ids: for_each(
                 row, jnp.ones((6, 4)).at[ids[:, 1], ids[:, 2]].add(row[:, 0])
             ),
@@ -482,7 +446,6 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
             lambda row, ids: [
                 row.at[:, ids[0, 0]].set(row[:, 0], mode=mode) for mode in ("clip", "drop")
             ],
-            lambda row, ids: row.at[:, ids[0, 1] % 4].set(row[:, 0]),
             lambda row, ids: row.at[ids[0, 0]].set(5.0),
             lambda row, ids: for_each(
                 row, jnp.ones((6, 4)).at[ids[0, 1], ids[1, 3]].set(row[0, 0])

@@ -13,6 +13,7 @@ import pytest
 from rowcast_client import Client, RowcastError
 
 from export.graphs.loading import load_tensorflow
+from tests.cases.models.ranker_recipes import LOOKUP_RANKERS
 from tests.differential.served_rankers import (
     Inputs,
     RankerService,
@@ -35,7 +36,6 @@ class Ranker:
 
     Attributes:
       factory: The name of the ranker in `models`.
-      inputs: The recipe's entry of each input.
       sent: Makes the features of candidates that a client sends.
       tables: The number of tables that the service reads; others stay inside the tower.
       by_tensorflow: Whether the tower's computation is beyond LiteRT.
@@ -44,7 +44,6 @@ class Ranker:
     """
 
     factory: str
-    inputs: Inputs
     sent: Callable[[np.random.Generator], Sent]
     tables: int = 0
     heads: tuple[str, ...] = ("score",)
@@ -52,9 +51,11 @@ class Ranker:
     rejected: tuple[tuple[str, Any, str], ...] = ()
     code: str = ", table_threshold = 0"
 
-
-def entry(dtype: str, *shape: int, **more: Any) -> dict[str, Any]:
-    return {"dtype": dtype, **more} | ({"shape": list(shape)} if shape else {})
+    @property
+    def inputs(self) -> Inputs:
+        """The recipe's entry of each input."""
+        inputs: Inputs = LOOKUP_RANKERS.variants[self.factory].sections["inputs"]
+        return inputs
 
 
 def bags(
@@ -146,35 +147,11 @@ def columns(random: np.random.Generator) -> Sent:
 
 
 RANKERS = [
-    Ranker("Fields", {"ids": entry("int64", 26), "row": entry("float32", 39)}, fields, 4),
-    Ranker(
-        "Rules",
-        {name: entry("string") for name in ("gender", "city")}
-        | {name: entry("int64") for name in ("user", "item", "a", "b", "c", "d", "code")}
-        | {"hour": entry("float32")},
-        rules,
-        8,
-        ("finish", "like"),
-    ),
-    Ranker(
-        "watched",
-        {
-            "user": entry("int64"),
-            "watched": entry("int64", 5),
-            "country": entry("string"),
-            "item": entry("int64"),
-        },
-        watched,
-        3,
-    ),
+    Ranker("Fields", fields, 4),
+    Ranker("Rules", rules, 8, ("finish", "like")),
+    Ranker("watched", watched, 3),
     Ranker(
         "Bags",
-        {
-            "tags": entry("int64", kind="ragged"),
-            "words": entry("int32", kind="ragged", length_max=5),
-            "seen": entry("int64", kind="ragged"),
-            "recent": entry("int64", 4),
-        },
         lambda r: {
             "tags": bags(r, 0, 1 << 40),
             "words": bags(r, 0, 1 << 30, last=0),
@@ -186,40 +163,8 @@ RANKERS = [
             ("seen", [[9999]] * N, BEYOND),
         ),
     ),
-    Ranker(
-        "Beyond",
-        {
-            "words": entry("int64", kind="sparse"),
-            "weights": entry("float32", kind="sparse", weights_for="words"),
-            "history": entry("int64", kind="ragged"),
-            "tags": entry("int64", 6),
-            "recent": entry("int64", 4),
-            "item": entry("int64"),
-            "colours": entry("string", kind="ragged"),
-            "terms": entry("string", kind="sparse"),
-            "city": entry("string"),
-        },
-        beyond,
-        by_tensorflow=True,
-        rejected=(("tags", [[9999] * 6] * N, BEYOND),),
-    ),
-    Ranker(
-        "Columns",
-        {
-            "price": entry("float32"),
-            "size": entry("float32", 2),
-            **{name: entry("int64", 1) for name in ("shop", "brand")},
-            **{name: entry("int64", 3) for name in ("tags", "labels")},
-            "color": entry("string"),
-            "labels_weights": entry("float32", 3, weights_for="labels"),
-            "day": entry("int64"),
-            "history": entry("int64", 5),
-            "sites": entry("int64", 2),
-        },
-        columns,
-        16,
-        code="",
-    ),
+    Ranker("Beyond", beyond, by_tensorflow=True, rejected=(("tags", [[9999] * 6] * N, BEYOND),)),
+    Ranker("Columns", columns, 16, code=""),
 ]
 
 

@@ -101,6 +101,7 @@ WITHOUT_MODEL = [
     mistake("corpora.movies.features.year", "yeer", "corpora.movies.features.year", "'yeer'"),
     mistake("corpora.movies.features.yeer", "year", "corpora.movies.features.yeer", "'year'"),
     mistake("corpora.movies.features.movie_id", "title", "movie_id", "row 1", code=4),
+    mistake("corpora.movies.features.user_id", "movieId", "'query'", "features.user_id.role"),
     mistake("contexts", {"users": {"file": "no.csv", "id": "u"}}, "contexts.users", "no.csv"),
     mistake(
         "contexts",

@@ -11,22 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.reader import FeatureReader
-from bundle.format import manifest
-from bundle.tables.reader import TableReader
-from bundle.tables.vocabularies import Vocabulary, write_vocabulary
 from export.checkpoint.reader import open_checkpoint
-from export.front_end.manifest_features import describe_features
 from export.graphs.loading import load_tensorflow, tf
 from export.model_code.factories import load_factory
 from export.recipe.schema import ExportJob
-from export.tables.vocabularies import as_array
-from export.tensorflow_models.model.tracing import TracedModel, trace_towers
+from export.tensorflow_models.model.tracing import trace_towers
 from export.tensorflow_models.model.weights import TrainedModel
-from export.tensorflow_models.reference.model import TensorFlowReference
-from export.verify.examples import Examples
-from export.verify.synthetic_examples import make_examples
-from tests.bundles.tables import write_table
 
 MODELS = Path(__file__).parents[2] / "models"
 """Factories are in files of this directory."""
@@ -102,7 +92,7 @@ def movies_recipe(**sections: Any) -> ExportJob:
             "ranking": {
                 "role": "ranking",
                 "outputs": {"score": "score"},
-                "split": False,  # test_split_towers.py is of what is
+                "split": False,  # test_split_ranker_job.py is of what is
                 "precisions": ["f32", "int8"],
                 "max_abs_error": {"int8": 1.0},
             },
@@ -113,24 +103,12 @@ def movies_recipe(**sections: Any) -> ExportJob:
 
 @dataclass(frozen=True)
 class TracedCheckpoint:
-    """A traced model with its checkpoint, and the keys and values of its tables there."""
+    """A model's checkpoint, and the keys and values of its tables there."""
 
     job: ExportJob
     prefix: Path
-    model: TracedModel
     keys: Mapping[str, str]
     tables: Mapping[str, NDArray[np.float32]]
-    features: Mapping[str, manifest.Feature]
-    vocabularies: Mapping[str, NDArray[Any]]
-    reader: FeatureReader
-
-    @property
-    def reference_model(self) -> TensorFlowReference:
-        checkpoint = open_checkpoint(self.prefix)
-        return TensorFlowReference(self.job, MODELS, checkpoint, self.prefix, self.model.spec)
-
-    def examples(self, n: int = 40) -> Examples:
-        return make_examples(self.model.spec, self.features, self.vocabularies, n)
 
 
 def save_checkpoint(
@@ -176,37 +154,11 @@ def _float_variables(model: Any) -> list[Any]:
     return list(by_identity.values())
 
 
-def save_and_trace(
-    job: ExportJob, directory: Path, inputs: Mapping[str, Any] | None = None
-) -> TracedCheckpoint:
-    """Saves a checkpoint, and traces the model."""
-    prefix = save_checkpoint(job, directory, inputs=inputs)
-    return trace_checkpoint(prefix, job, directory)
-
-
-def trace_checkpoint(prefix: Path, job: ExportJob, directory: Path) -> TracedCheckpoint:
-    """Traces a recipe's model, and opens the tables and vocabularies that its features read."""
+def save_and_trace(job: ExportJob, directory: Path) -> TracedCheckpoint:
+    """Saves a checkpoint, and traces the model, which tells its tables."""
+    prefix = save_checkpoint(job, directory)
     model = trace_towers(job, MODELS)
     checkpoint = open_checkpoint(prefix)
-    features = describe_features(model.spec, job)
     keys = TrainedModel(model.root, checkpoint, "model").table_keys(model.tables)
-    keys |= {name: part.key for name, part in job.tables.items() if part.key is not None}
     tables = {name: checkpoint.read_all(keys[name]) for name in model.spec.tables}
-    readers = {
-        name: TableReader(directory, write_table(directory, name, values, "float32", []))
-        for name, values in tables.items()
-    }
-    vocabularies = {name: as_array(keys) for name, keys in model.spec.vocabularies.items()}
-    for name, array in vocabularies.items():
-        write_vocabulary(directory / f"{name}.arrow", array)
-    opened = {name: Vocabulary.open(directory / f"{name}.arrow") for name in vocabularies}
-    return TracedCheckpoint(
-        job,
-        prefix,
-        model,
-        keys,
-        tables,
-        features,
-        vocabularies,
-        FeatureReader(features, readers, opened),
-    )
+    return TracedCheckpoint(job, prefix, keys, tables)

@@ -56,20 +56,6 @@ def test_draft_finds_the_inputs_that_a_call_asks_for(folder: Path) -> None:
     assert text.count("Nothing states them") == 3
 
 
-def test_draft_takes_an_input_for_numbers_where_integers_do_not_fit(folder: Path) -> None:
-    _, recipe = drafted("ages_beside_users", folder)
-    assert recipe["inputs"] == {"user": {"dtype": "int64"}, "age": {"dtype": "float32"}}
-    assert recipe["towers"]["tower"]["outputs"] == {"score": "score"}
-
-
-def test_draft_gives_a_call_its_arguments(folder: Path) -> None:
-    _, recipe = drafted("retrieval", folder)
-    assert recipe["inputs"] == {"inputs": {"dtype": "int64"}}
-    tower = recipe["towers"]["tower"]
-    assert (tower["role"], tower["arguments"]) == ("query", ["inputs"])
-    assert "outputs" not in tower
-
-
 def test_draft_takes_inputs_of_examples(folder: Path) -> None:
     examples = folder / "examples.jsonl"
     row = {

@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 
 from bundle.format import manifest
-from bundle.format.manifest import TowerInput, TowerOutput
 from export.errors import UsageError
-from export.front_end.calls import Call
 from export.front_end.manifest_features import describe_features
-from export.front_end.roles import input_roles
-from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
-from export.recipe.schema import ExportJob
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from tests.id_graphs import vocabulary_ids
 from tests.units.export.traced_features import dense, embedded
-from tests.units.export.traced_models import movies_recipe, recipe
+from tests.units.export.traced_models import movies_recipe
 
 TABLES = {"users": TableFacts("users", "users", 10, 2)}
 USER = embedded("user", "users")
@@ -106,48 +102,3 @@ def test_recipe_that_does_not_fit_the_features_of_the_model_is_refused(
     with pytest.raises(UsageError) as refused:
         described(parts, *specs)
     assert [word for word in words if word not in str(refused.value)] == [], refused.value
-
-
-READ: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "query": ("query", ("user", "country")),
-    "offer": ("candidate", ("item", "country")),
-    "rank": ("ranking", ("user", "item", "price", "age", "hour")),
-}
-ROLES = {
-    "user": "context",
-    "country": "context",  # both, but no ranking tower reads it
-    "item": "candidate",
-    "price": "candidate",
-    "age": "context",
-    "hour": "context",  # unused: the default
-}
-PRICE = {"file": "i.csv", "id": "id", "features": {"price": "price"}}
-AGE = {"file": "u.csv", "id": "id", "features": {"age": "age"}}
-
-
-def ranker() -> ModelSpec:
-    """Returns a model of three towers that read numbers."""
-    towers = {}
-    for name, (role, inputs) in READ.items():
-        tensors = tuple(
-            TowerInput(name=read, feature=read, dtype="float32", shape=(None,)) for read in inputs
-        )
-        result = TowerOutput(name="result", dtype="float32", shape=(None,))
-        towers[name] = TowerSpec(name, role, Call("", inputs), {}, tensors, (result,), "result")
-    return ModelSpec({}, {name: dense(name, "float32", ()) for name in ROLES}, towers)
-
-
-def ranker_recipe(corpus: Mapping[str, Any] = PRICE, **parts: Any) -> ExportJob:
-    inputs = {name: {"dtype": "float32"} for name in ROLES}
-    towers = {name: {"role": role, "inputs": list(read)} for name, (role, read) in READ.items()}
-    stores = {"corpora": {"items": corpus}, "contexts": {"users": AGE}}
-    return recipe("model.py:build", inputs, towers, stores | parts)
-
-
-def test_roles_follow_from_towers_and_stores_or_must_be_stated() -> None:
-    assert input_roles(ranker(), ranker_recipe()) == ROLES
-    of_users = PRICE | {"features": {"user": "user"}}
-    with pytest.raises(UsageError, match=r"'query'.* corpora\.items.* features\.user\.role"):
-        input_roles(ranker(), ranker_recipe(of_users))
-    job = ranker_recipe(of_users, **stated("user", role="candidate"))
-    assert input_roles(ranker(), job)["user"] == "candidate"

@@ -1,7 +1,5 @@
-"""Models that call `SparseCoreEmbed` themselves: the layer is given activations.
-
-The real layer needs jax-tpu-embedding, and what contradicts it is tested on a library with its
-names, which can be moved.
+"""Models that call `SparseCoreEmbed` themselves and contradict it: on a library with the names of
+jax-tpu-embedding, which can be moved.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ UTILS = """
 def num_sparsecores_per_device(device=None):
     raise ValueError("Unknown sparsecore count for device kind: cpu")
 """
-LINEN = """
+LAYER = """
 import dataclasses
 from typing import Any
 
@@ -38,18 +36,6 @@ class SparseCoreEmbed:
         self.cores = utils.num_sparsecores_per_device(None)
 
     def __call__(self, embedding_lookup_inputs):
-        raise RuntimeError("there is no SparseCore")
-"""
-NNX = """
-from jax_tpu_embedding.sparsecore.utils import utils
-
-
-class SparseCoreEmbed:
-    def __init__(self, feature_specs):
-        self.feature_specs = feature_specs
-        self.cores = utils.num_sparsecores_per_device(None)
-
-    def __call__(self, embedding_lookup_inputs, step=None):
         raise RuntimeError("there is no SparseCore")
 """
 LOOKUP = """
@@ -95,12 +81,6 @@ def build_linen():
     from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 
     return build_with(embed, specs_of_objects(), feature_specs(), nested=True)
-
-
-def build_nnx():
-    from jax_tpu_embedding.sparsecore.lib.flax.nnx import embed
-
-    return build_with(embed, specs_of_objects(), specs_of_objects())
 
 
 def build_without_specs():
@@ -172,8 +152,8 @@ def write_library(folder: Path, layer: str = "SparseCoreEmbed") -> None:
     """Writes a library with the names of jax-tpu-embedding, whose layer may have another one."""
     files = {
         "utils/utils.py": UTILS,
-        "lib/flax/linen/embed.py": LINEN.replace("SparseCoreEmbed", layer),
-        "lib/flax/nnx/embed.py": NNX.replace("SparseCoreEmbed", layer),
+        "lib/flax/linen/embed.py": LAYER.replace("SparseCoreEmbed", layer),
+        "lib/flax/nnx/embed.py": LAYER.replace("SparseCoreEmbed", layer),
         "lib/nn/embedding.py": LOOKUP,
     }
     for name, text in files.items():
@@ -202,15 +182,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def page_of(factory: str, **changes: Any) -> dict[str, Any]:
     return ranker.recipe(code={"factory": f"model.py:{factory}"}, **changes)
-
-
-@pytest.mark.parametrize("factory", ["build_linen", "build_nnx", "build_with_lookup"])
-def test_layer_is_given_activations(folder: Path, factory: str) -> None:
-    traced = prepare(page_of(factory), folder).traced
-    (tower,) = traced.towers
-    features = {tensor.feature for tensor in tower.spec.inputs}
-    assert features == {*ranker.FEATURES, "dense"}
-    assert set(traced.spec.tables) == set(ranker.TABLES)
 
 
 INPUTS = ranker.recipe()["inputs"]

@@ -61,16 +61,6 @@ def test_prepared_specifications_place_tables_if_the_recipe_accepts_them(folder:
         np.testing.assert_array_equal(reader.gather(np.arange(len(rows))), rows, name)
 
 
-def test_layout_that_the_checkpoint_records_is_enough(tmp_path: Path) -> None:
-    ranker.write(tmp_path, prepared=True)
-    recorded = tmp_path / "checkpoint" / "embedding_spec" / "proto.pbtxt"
-    recorded.parent.mkdir()
-    recorded.write_text(ranker.layout())
-    tables = prepare(page_of(), tmp_path).inventory.tables
-    assert {table.origin for table in tables} == {"embedding spec"}
-    assert not any(table.stated for table in tables)
-
-
 @dataclass(frozen=True)
 class Misplaced:
     """Specifications that contradict the checkpoint of the ranker, or do not place a table.

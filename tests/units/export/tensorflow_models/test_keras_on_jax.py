@@ -212,21 +212,18 @@ def test_layouts_on_sparse_cores_are_derived_from_ids_of_training(
     check_towers(bundle, trained / "ranker", RANKER_TABLES, {"score": "score"})
 
 
-def test_second_model_of_a_process_is_exported_under_its_names_or_from_hdf5(
+def test_second_model_of_a_process_is_exported_under_its_names(
     trained: Path, tmp_path: Path
 ) -> None:
-    """Both cures of the message."""
-    folder = trained / "second"
+    """The cure of a message below."""
     numbered = {
         "users": "two_tower.users.embeddings",
         "movies": "two_tower.embedding_2.embeddings",
         "genres": "two_tower.embedding_3.embeddings",
     }
+    published(trained / "second/orbax", tmp_path, code=coded("build_as_second"))
     results = {"query": "query", "candidate": "candidate"}
-    published(folder / "model.weights.h5", tmp_path / "hdf5")
-    check_towers(tmp_path / "hdf5" / "tested" / "1", folder, numbered, results)
-    published(folder / "orbax", tmp_path / "named", code=coded("build_as_second"))
-    check_towers(tmp_path / "named" / "tested" / "1", folder, numbered, results)
+    check_towers(tmp_path / "tested" / "1", trained / "second", numbered, results)
 
 
 def recorded(folder: Path, file: Path, inputs: Collection[str]) -> str:

@@ -94,8 +94,6 @@ def crossed(*values: Any) -> Any:
 IDS: list[tuple[str, Callable[[Any], Any]]] = [
     ("(Pow)", lambda f: f["item"] ** 2),
     ("(StringLower)", lambda f: hashed(tf.strings.lower(f["text"], encoding="utf-8"))),
-    # Too many steps for a manifest.
-    ("(Log1p)", lambda f: hashed(tf.cast(tf.math.log1p(tf.abs(f["age"])) * 1e9, tf.int32))),
     # A pattern that RE2 and Python may understand differently.
     ("(StaticRegexReplace)", replaced("[\u00e9]", "e")),
     # A text that is not in UTF-8, which no manifest holds.
@@ -131,17 +129,6 @@ def averaged(ids: Any, rows: Any, mask: Any = None) -> Any:
     return layer.call(rows, mask=tf.not_equal(ids, 0) if mask is None else mask)
 
 
-def average_of_words(ids: Callable[[Any], Any]) -> Call:
-    """Returns the average of the rows of a text's words, but for row 0."""
-
-    def call(model: Any, f: Any) -> Any:
-        words = tf.strings.split(f["text"])
-        padded = words.with_values(ids(words.values)).to_tensor()
-        return averaged(padded, tf.nn.embedding_lookup(model.items, padded))
-
-    return call
-
-
 def average_masked_otherwise(mask: Callable[[Any], Any]) -> Call:
     """Returns the average of the rows of a text's words under another mask."""
 
@@ -164,7 +151,6 @@ def ragged_rows(model: Any, f: Any) -> Any:
     return tf.nn.embedding_lookup(model.items, f["bag"])
 
 
-ROW_0 = "where no word has row 0"
 DENSE_ROWS = ("whose ragged rows it reads", "to_tensor(shape=")
 LOOKUPS: dict[str, tuple[Call, tuple[str, ...]]] = {
     "ids of parts of an example": (
@@ -180,18 +166,6 @@ LOOKUPS: dict[str, tuple[Call, tuple[str, ...]]] = {
         ("(Mul)", LINE, "an input of weights"),
     ),
     "split with a limit": (sum_of_split(lambda f: tf.strings.split(f["text"], maxsplit=2)), ()),
-    "pairs of words with a separator": (
-        sum_of_split(lambda f: tf.strings.ngrams(tf.strings.split(f["text"]), 2, separator="_")),
-        (),
-    ),
-    "characters of UTF-16": (
-        sum_of_split(lambda f: tf.strings.unicode_split(f["text"], "UTF-16-BE")),
-        (),
-    ),
-    "average of masked words": (
-        average_of_words(lambda words: masked(tf.equal(words, "a"), hashed(words) % 9 + 1)),
-        (ROW_0,),
-    ),
     "average under a comparison": (average_masked_otherwise(lambda ids: ids > 0), ()),
 }
 
@@ -295,25 +269,11 @@ COLUMNS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: embedded(fc.crossed_column([identity(), "pair"], 5)),
         ("declare it as sparse",),
     ),
-    "cross of a sequence": (
-        lambda: embedded(
-            fc.crossed_column([fc.sequence_categorical_column_with_identity("pair", 5), "ages"], 5)
-        ),
-        ("'pair'", "SequenceCategoricalColumn"),
-    ),
-    "wide indicator": (
-        lambda: fc.indicator_column(identity(70_000)),
-        ("70000", "at most 65536"),
-    ),
     "weights without pruning": (
         lambda: embedded(
             fc.weighted_categorical_column(identity(), "weights"), use_safe_embedding_lookup=False
         ),
         ("use_safe_embedding_lookup=False",),
-    ),
-    "file that is missing": (
-        lambda: embedded(fc.categorical_column_with_vocabulary_file("word", "no file", 3)),
-        ("'no file'", "cannot be read"),
     ),
 }
 COLUMN_INPUTS = {
@@ -354,7 +314,6 @@ TPU_FEATURES: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = [
     ("pair", "", {"max_sequence_length": 2}, ("sequence feature", '"ragged" or "sparse"')),
     ("pair", "loads", {}, ("weighted feature", '"ragged" or "sparse"')),
     ("bag", "tag_weights", {}, ("a SparseTensor", "ids a RaggedTensor")),
-    ("tags", "tag_weights", {"max_sequence_length": 3}, ("takes no weights",)),
 ]
 
 
