@@ -7,16 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from bundle.format.manifest import EmbeddedFeature, Manifest
 from bundle.storage.catalog import read_manifest
-from export.jobs import bundle_job
-from export.jobs.progress import Progress
-from export.recipe.schema import ExportJob
-from export.recipe.settings import ExportSettings
 from tests.differential.served_rankers import assert_ranked, serving
 from tests.models import sparsecore_ranker as ranker
+from tests.units.export.job_runs import publish
 
 pytest.importorskip("jax")
 
@@ -33,16 +29,11 @@ CANDIDATES: dict[str, list[Any]] = {
 }
 
 
-def export(folder: Path, page: dict[str, Any]) -> None:
-    ranker.write(folder)
-    prepared = bundle_job.prepare(ExportJob.model_validate(page), folder, ExportSettings())
-    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("sparsecore")
-    export(made, ranker.recipe())
+    ranker.write(made)
+    publish(ranker.recipe(), made)
     return made
 
 
@@ -93,7 +84,8 @@ def test_every_combiner_is_weighted_as_on_sparsecores(tmp_path: Path) -> None:
     for name, kind in (("liked", "ragged"), ("genres", "sparse")):
         weights = {"dtype": "float32", "kind": kind, "weights_for": name}
         page["inputs"][f"{name}_weights"] = weights
-    export(tmp_path, page)
+    ranker.write(tmp_path)
+    publish(page, tmp_path)
     # Weights that are negative or 0 count as they are.
     liked = {"ids": [3, 69, 3], "weights": [2.0, -0.5, 0.0]}
     genres = [

@@ -101,7 +101,6 @@ WITHOUT_MODEL = [
     mistake("corpora.movies.features.year", "yeer", "corpora.movies.features.year", "'yeer'"),
     mistake("corpora.movies.features.yeer", "year", "corpora.movies.features.yeer", "'year'"),
     mistake("corpora.movies.features.movie_id", "title", "movie_id", "row 1", code=4),
-    mistake("corpora.movies.features.user_id", "movieId", "'query'", "features.user_id.role"),
     mistake("contexts", {"users": {"file": "no.csv", "id": "u"}}, "contexts.users", "no.csv"),
     mistake(
         "contexts",
@@ -132,6 +131,7 @@ OF_THE_MODEL = [
         "lists.top.file",
     ),
     Mistake(ALONE, 2, ("towers.ranking", 'role = "candidate"')),
+    mistake("corpora.movies.features.user_id", "movieId", "'query'", "features.user_id.role"),
     mistake("code.factory", "two_towers.py:build_movies_without_head", "head.kernel", code=3),
     mistake("checkpoint.object_path", "", 'checkpoint.object_path = "model"', code=3),
     mistake("checkpoint.object_path", "modle", "'modle'", code=3),

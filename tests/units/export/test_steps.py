@@ -30,15 +30,6 @@ def overwrite(file: Path, text: str) -> None:
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_step_of_a_file_with_other_content_and_kept_times_is_done_again(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("one")
-    with Staging(tmp_path / "out", "m", 1) as stage:
-        assert step(file).run(stage) == "one"
-        overwrite(file, "two")
-        assert step(file).run(stage) == "two"
-
-
 def test_step_whose_file_changes_while_it_is_read_is_not_finished(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("one")
