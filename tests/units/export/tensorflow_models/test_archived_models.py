@@ -174,6 +174,24 @@ def test_archive_whose_vocabulary_is_gone_is_rejected(archive: Path, tmp_path: P
     assert "layer 'words' (StringLookup): the file has no vocabulary of it" in message
 
 
+def test_large_vocabulary_is_decompressed_no_further_than_it_can_be_equal(
+    archive: Path, tmp_path: Path
+) -> None:
+    path = rewritten(
+        archive,
+        tmp_path / "a.keras",
+        lambda name, content: None if name.startswith("assets/layers/string_l") else content,
+    )
+    with (
+        zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as opened,
+        opened.open("assets/layers/string_lookup/vocabulary.txt", "w") as file,
+    ):
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+    assert path.stat().st_size < 1 << 20
+    assert "vocabulary entry 0 is " in rejection(path, build())
+
+
 def without_arguments(name: str, content: bytes) -> bytes:
     """Leaves out arguments, as a version of Keras does that has none of that name."""
     if name == "config.json":
