@@ -16,6 +16,7 @@ from tests.bundles.small import (
     CITIES,
     CITY_DEFAULT,
     GENRE_NAMES,
+    LISTS,
     STORED_USERS,
     UNKNOWN_GENRE_ROW,
     SmallBundle,
@@ -227,15 +228,21 @@ def responses(small: SmallBundle, call: str, body: Mapping[str, Any]) -> list[di
                 ]
             }
         ]
-    if body.get("sources"):
-        from tests.units.service import reference_sources
-
-        return reference_sources.responses(small, body)
     compute: Callable[..., dict[str, Any]] = _COMPUTE[call]
     parts = body.get("requests", [body])
     if body.get("not_found") == "skip":
         return [_skipping(small, compute, body, part) for part in parts]
-    return [compute(small, body, part) for part in parts]
+    return [compute(small, _of_request(body, number), part) for number, part in enumerate(parts)]
+
+
+def _of_request(body: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The options of a request, whose sources have the ids for this request."""
+    sources = []
+    for source in body.get("sources", []):
+        ids = source.get("ids", [])
+        of_request = ids[number] if ids and isinstance(ids[0], list) else ids
+        sources.append({**source, "ids": of_request} if "ids" in source else source)
+    return {**body, "sources": sources}
 
 
 def _skipping(
@@ -329,45 +336,66 @@ def _gain(
     )
 
 
-def _chosen(
-    small: SmallBundle, body: Mapping[str, Any], found_neighbors: list[dict[str, Any]]
+def _picked(
+    small: SmallBundle, body: Mapping[str, Any], candidates: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The best k of what was found that min_score, crowding and diversity leave."""
-    remaining = sorted(found_neighbors, key=lambda neighbor: -neighbor["score"])
-    remaining = [
-        neighbor for neighbor in remaining if neighbor["score"] >= body.get("min_score", -math.inf)
-    ]
-    chosen = list[dict[str, Any]]()
-    every = remaining
-    crowding = body.get("crowding", {})
+    """The best k that min_score, crowding, diversity, and the quotas of sources leave."""
+    quotas = {name_of(source): source for source in body.get("sources", [])}
+    diversity = body.get("diversity", 0)
     first = body.get("offset", 0)
-    while remaining and len(chosen) < first + (body.get("k") or 10):
-        ids = [neighbor["id"] for neighbor in chosen]
+    last = first + (body.get("k") or 10)
+    least = body.get("min_score", -math.inf)
+    every = [candidate for candidate in candidates if candidate["score"] >= least]
+    every.sort(key=lambda candidate: -candidate["score"])
+    owners = [candidate.get("source") for candidate in every]
+    counts = {
+        name: min(quota.get("min_count", 0), owners.count(name)) for name, quota in quotas.items()
+    }
+    remaining = every
+    picked: list[dict[str, Any]] = []
+    while remaining and len(picked) < last:
+        taken = [candidate.get("source") for candidate in picked]
+        missing = {name: count - taken.count(name) for name, count in counts.items()}
+        missing = {name: count for name, count in missing.items() if count > 0}
+        eligible = remaining
+        if missing and sum(missing.values()) >= last - len(picked):
+            eligible = [movie for movie in remaining if movie["source"] in missing] or remaining
+        ids = [candidate["id"] for candidate in picked]
         best = max(
-            remaining,
-            key=lambda neighbor: _gain(small, body.get("diversity", 0), every, ids, neighbor["id"]),
+            eligible,
+            key=lambda candidate: _gain(small, diversity, every, ids, candidate["id"]),
         )
-        chosen.append(best)
-        remaining = [neighbor for neighbor in remaining if neighbor is not best]
-        for name, maximum in crowding.items():
-            positions = {movie: position for position, movie in enumerate(small.ids.tolist())}
-            value_by_movie = {}
-            for neighbor in every:
-                position = positions[neighbor["id"]]
-                value_by_movie[neighbor["id"]] = attributes(small, position)[name]
-            chosen_values = [value_by_movie[neighbor["id"]] for neighbor in chosen]
-            full = {
-                value
-                for value in chosen_values
-                if value is not None and chosen_values.count(value) >= maximum
-            }
-            remaining = [
-                neighbor for neighbor in remaining if value_by_movie[neighbor["id"]] not in full
-            ]
-    columns = ["id", "score"]
-    if found_neighbors and "retrieval_score" in found_neighbors[0]:
-        columns.append("retrieval_score")
-    return {f"{name}s": [neighbor[name] for neighbor in chosen[first:]] for name in columns}
+        picked.append(best)
+        remaining = [
+            candidate
+            for candidate in remaining
+            if candidate is not best and not _is_full(small, body, quotas, picked, candidate)
+        ]
+    if not diversity:
+        picked.sort(key=lambda candidate: -candidate["score"])
+    columns = list(candidates[0]) if candidates else ["id", "score"]
+    return {f"{name}s": [candidate[name] for candidate in picked[first:]] for name in columns}
+
+
+def _is_full(
+    small: SmallBundle,
+    body: Mapping[str, Any],
+    quotas: Mapping[str, Mapping[str, Any]],
+    picked: list[dict[str, Any]],
+    candidate: Mapping[str, Any],
+) -> bool:
+    """Whether crowding, or the maximum of its source, leaves a candidate out."""
+    source = candidate.get("source")
+    maximum = quotas.get(str(source), {}).get("max_count", 0)
+    if maximum and [movie["source"] for movie in picked].count(source) >= maximum:
+        return True
+    ids = small.ids.tolist()
+    for name, most in body.get("crowding", {}).items():
+        value = attributes(small, ids.index(candidate["id"]))[name]
+        values = [attributes(small, ids.index(movie["id"]))[name] for movie in picked]
+        if value is not None and values.count(value) >= most:
+            return True
+    return False
 
 
 def _retrieved(
@@ -396,7 +424,7 @@ def _retrieved(
         (movie, eval(formula, {"score": score, **_numbers(small, movie)}))
         for movie, score in best_pairs
     ]
-    return _chosen(small, body, [{"id": movie, "score": score} for movie, score in scored])
+    return _picked(small, body, [{"id": movie, "score": score} for movie, score in scored])
 
 
 def _outputs(
@@ -446,51 +474,104 @@ def _ranked(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
     }
 
 
+def name_of(source: Mapping[str, Any]) -> str:
+    default = source.get("index") or source.get("list") or "movies"
+    if "ids" in source:
+        default = "ids"
+    return str(source.get("name") or default)
+
+
 def _recommended(
     small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
 ) -> dict[str, Any]:
-    k = body.get("k") or 10
-    count = body.get("pool_size") or max(100, 10 * k)
-    features = _stored(part)
-    unwanted = [*part.get("exclude_ids", []), *part.get("negative_ids", [])]
-    excluded = [*unwanted, *excluded_by(small, body.get("filter", {}))]
-    scored = []
-    vector = away(small, _vector_of(small, part), part)
-    formula = body.get("formula", "")
-    for candidate_id, retrieval_score in neighbors(small, vector, count, excluded):
-        further_scores = {"retrieval_score": retrieval_score, **_numbers(small, candidate_id)}
-        score = _outputs(small, candidate_id, features, formula, **further_scores)["score"]
-        scored.append({"id": candidate_id, "score": score, "retrieval_score": retrieval_score})
-    ratings = ratings_of(small, body, part, [candidate["id"] for candidate in scored])
-    staged = kept_by_stage(body, ratings)
-    in_order = [{"id": movie, "score": ratings[movie]} for movie in ratings]
-    staged += _chosen(small, listed_by_stage(body), in_order)["ids"]
-    return _chosen(small, body, [movie for movie in scored if movie["id"] in staged])
-
-
-def ratings_of(
-    small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any], pool: Sequence[Any]
-) -> dict[Any, float]:
-    """What the stage `quick` orders a pool by, in its order: the ratings, best first; if it keeps
-    all of them, they are all equal.
+    """Candidates of all sources, merged, ranked and picked one after the other. Without sources,
+    those of an index.
     """
-    if not 0 < body.get("keep", 0) < len(pool):
-        return dict.fromkeys(pool, 0.0)
+    last = body.get("offset", 0) + (body.get("k") or 10)
+    sources = body.get("sources") or [{"index": ""}]
+    is_searched = any("index" in source for source in sources)
+    found = {}
+    if is_searched:
+        vector = away(small, _vector_of(small, part), part)
+        found = dict(neighbors(small, vector, len(small.ids)))
+    lists = {name_of(source): _listed(small, body, part, source, found) for source in sources}
+    main = [name_of(source) for source in sources if not source.get("fallback")]
+    used = main or list(lists)
+    pool = _in_turn([lists[name] for name in used])
+    if main and len(pool) < last:
+        used = main + [name for name in lists if name not in main]
+        pool = _in_turn([lists[name] for name in used])
+    in_order = [name for name in lists if name in used]
+    candidates = []
+    for movie in pool:
+        score = found.get(movie, 0.0)
+        values = {"retrieval_score": score, **_numbers(small, movie)}
+        outputs = _outputs(small, movie, _stored(part), body.get("formula", ""), **values)
+        candidate = {"id": movie, "score": outputs["score"], "retrieval_score": score}
+        if body.get("sources"):
+            candidate["source"] = next(name for name in in_order if movie in lists[name])
+        candidates.append(candidate)
+    return _picked(small, body, _kept_by_stage(small, body, part, candidates))
+
+
+def _listed(
+    small: SmallBundle,
+    body: Mapping[str, Any],
+    part: Mapping[str, Any],
+    source: Mapping[str, Any],
+    found: Mapping[Any, float],
+) -> list[Any]:
+    """The candidates of a source, best first. `found`: what a search of all finds."""
+    unwanted = [*part.get("exclude_ids", []), *part.get("negative_ids", [])]
+    excluded = {*unwanted, *excluded_by(small, body.get("filter", {}))}
+    ids = small.ids.tolist()
+    most = body.get("pool_size") or max(100, 10 * (body.get("k") or 10))
+    if "index" in source:
+        listed = list(found)
+    elif "list" in source:
+        segments = LISTS[source["list"]]
+        segment = str(_stored(part).get("city", ""))
+        listed = [ids[position] for position in segments.get(segment, segments[""])]
+    else:
+        listed = list(dict.fromkeys(source["ids"]))
+        most = len(listed)
+    allowed = [movie for movie in listed if movie in ids and movie not in excluded]
+    return allowed[: source.get("pool_size") or most]
+
+
+def _in_turn(lists: Sequence[list[Any]]) -> list[Any]:
+    """The first of each list, then the second ones, and so on, each candidate once."""
+    longest = max([len(candidates) for candidates in lists], default=0)
+    turns = [
+        candidates[turn]
+        for turn in range(longest)
+        for candidates in lists
+        if turn < len(candidates)
+    ]
+    return list(dict.fromkeys(turns))
+
+
+def _kept_by_stage(
+    small: SmallBundle,
+    body: Mapping[str, Any],
+    part: Mapping[str, Any],
+    candidates: list[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """What the stage `quick` keeps: the best, and what a list in its order has under the limits."""
+    keep = body.get("keep", 0)
+    if not 0 < keep < len(candidates):
+        return candidates
     features = _stored(part)
-    ratings = {movie: _outputs(small, movie, features, "")["rating"] for movie in pool}
-    return dict(sorted(ratings.items(), key=lambda pair: -pair[1]))
-
-
-def kept_by_stage(body: Mapping[str, Any], ratings: Mapping[Any, float]) -> list[Any]:
-    """The best candidates of a stage."""
-    return list(ratings)[: body.get("keep") or len(ratings)]
-
-
-def listed_by_stage(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The request whose list, in the order of the stage, the stage keeps besides."""
-    names = ("crowding", "sources")
-    limits = {name: body[name] for name in names if name in body}
-    return limits | {"k": (body.get("k") or 10) + body.get("offset", 0)}
+    rated = [
+        {**candidate, "score": _outputs(small, candidate["id"], features, "")["rating"]}
+        for candidate in candidates
+    ]
+    rated.sort(key=lambda candidate: -candidate["score"])
+    limits = {name: body[name] for name in ("crowding", "sources") if name in body}
+    k = (body.get("k") or 10) + body.get("offset", 0)
+    staged = [candidate["id"] for candidate in rated[:keep]]
+    staged += _picked(small, limits | {"k": k}, rated)["ids"]
+    return [candidate for candidate in candidates if candidate["id"] in staged]
 
 
 def _embedded(
