@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from service.resources import (
@@ -15,7 +12,6 @@ from service.resources import (
     free_bytes,
     limit_blas,
     memory_bytes,
-    resident_bytes,
     usable_cores,
 )
 
@@ -81,13 +77,6 @@ def test_without_a_limit_the_memory_is_the_machines(tmp_path: Path, membership: 
         write_memory(directory, names, "max", "400")
 
 
-def test_resident_bytes_memory_that_is_written_is_counted() -> None:
-    before = resident_bytes()
-    memory = np.ones(128 << 20, np.uint8)
-    assert resident_bytes() - before > 64 << 20
-    del memory
-
-
 @pytest.mark.parametrize("quota", ["max 100000", "max", "", "0 0", "nonsense 1"])
 def test_usable_cores_without_a_quota_are_all(tmp_path: Path, membership: Path, quota: str) -> None:
     assert usable_cores(tmp_path / "none", tmp_path / "neither") == ALL_CORES
@@ -131,17 +120,3 @@ def test_threads_of_libraries_are_limited_unless_the_environment_sets_them() -> 
     assert compute_threads(1, 0, environment, 4) == 4
     limits = {"OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTEROP_THREADS": "4"}
     assert environment == {"TF_NUM_INTRAOP_THREADS": "3", **limits}
-
-
-def test_limit_blas_before_numpy_is_imported_keeps_it_from_starting_threads() -> None:
-    program = (
-        "import os; from service.resources import limit_blas; limit_blas(); import numpy\n"
-        "numpy.ones((600, 600)) @ numpy.ones((600, 600)); print(len(os.listdir('/proc/self/task')))"
-    )
-    environment = {
-        name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, env=environment
-    )
-    assert int(done.stdout) == 1

@@ -31,10 +31,10 @@ from tests.units.service.changes.making import (
     indexed,
     log_of,
     nearest,
-    operate,
     status,
     until_applied,
 )
+from tests.units.service.cli.test_ctl import ctl
 from tests.units.service.running import RunningService, flip
 
 Serve = Callable[..., RunningService]
@@ -56,7 +56,12 @@ def test_damaged_log_is_served_once_it_is_recovered(write: Write, serve: Serve) 
     restarted = serve()
     assert restarted.states() == {1: "failed"}
     assert str(path) in restarted.problem(1)
-    assert operate(restarted, "POST", "changes/recover", json={})["lost_sequences"] == [[2, 2]]
+    with pytest.raises(Rejected, match="NOT_READY"):
+        change(restarted, "candidates/delete", {"id": 1000})
+    admin = ("--admin", restarted.admin, "changes")
+    assert "problem: the record at byte " in ctl(*admin, "status", "movies").stdout
+    recovered_log = ctl(*admin, "recover", "movies").stdout
+    assert "sequences that are lost: 2; the damaged log is " in recovered_log
     restarted.worker.poller.look_again()
     until(lambda: restarted.states() == {1: "available"})
     recovered = ids_of(restarted)

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,7 +22,7 @@ from tests.units.service.running import RunningService, flip
 from tests.units.service.security.authorities import Authority
 
 TOKEN = "0123456789abcdef-mine"
-Start = Callable[..., "Service"]
+Serve = Callable[..., RunningService]
 Write = Callable[..., SmallBundle]
 
 
@@ -33,108 +33,102 @@ def ctl(*arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(app, ["ctl", *arguments], env=environment)
 
 
-class Service:
-    """A service over version 1 of a model, and `ctl` against it."""
-
-    def __init__(self, directory: Path, write: Write, **options: Any) -> None:
-        self.root = directory / "bundles"
-        self.write = write
-        write()
-        self.running = RunningService(self.root, **options)
-        self.url = self.running.admin
-        self.ports_file = directory / "ports.json"
-        self.ports_file.write_text(json.dumps({"admin": int(self.url.rpartition(":")[2])}))
-
-    def ctl(self, *arguments: str) -> Result:
-        return ctl("--admin", self.url, *arguments)
-
-    def status(self, *arguments: str) -> dict[str, Any]:
-        done = self.ctl("--json", *arguments)
-        assert done.exit_code == 0, done.stderr
-        status: dict[str, Any] = json.loads(done.stdout)
-        return status
+def printed(service: RunningService, command: str) -> str:
+    """Returns what a command prints that succeeds."""
+    done = ctl("--admin", service.admin, *command.split())
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
 
 
-@pytest.fixture
-def start(tmp_path: Path, write: Write) -> Iterator[Start]:
-    started: list[Service] = []
-
-    def begin(**options: Any) -> Service:
-        started.append(Service(tmp_path, write, **options))
-        return started[-1]
-
-    yield begin
-    for service in started:
-        service.running.close()
+def ports_of(service: RunningService, tmp_path: Path) -> tuple[str, str]:
+    """Returns the option by which a service is found."""
+    file = tmp_path / "ports.json"
+    file.write_text(json.dumps({"admin": int(service.admin.rpartition(":")[2])}))
+    return "--ports-file", str(file)
 
 
-EFFECTS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
-    (("label", "movies", "next", "2"), {"labels": ["next"]}),
-    (("rollback", "movies"), {"current": 1}),
-    (("unpin", "movies"), {"current": 2}),
-    (("unlabel", "movies", "next"), {"wanted": {}, "labels": []}),
-    (("pin", "movies", "1"), {"current": 1}),
-    (("load", "movies", "2"), {"wanted": {"pinned": [1], "loaded": [2]}}),
-    (("unload", "movies"), {"current": None}),
-    (("load", "movies"), {"current": 1}),
-    (("log-level", "debug"), {"log_level": "debug"}),
-    (("log-level", "setting"), {"log_level": "info"}),
-    (("drain",), {"draining": True}),
-    (("undrain",), {"draining": False}),
+EFFECTS: list[tuple[str, dict[str, Any] | str]] = [
+    ("label movies next 2", {"labels": ["next"]}),
+    ("unload movies 2", "remove them first"),
+    ("unlabel movies b", "'next'"),
+    ("rollback movies 2", "before the current version 2"),
+    ("rollback movies", {"current": 1}),
+    ("unpin movies", {"current": 2}),
+    ("unlabel movies next", {"wanted": {}, "labels": []}),
+    ("pin movies 1", {"current": 1}),
+    ("rollback movies", "no version before 1"),
+    ("unload movies 1", "the only one that is pinned"),
+    ("load movies 2", {"wanted": {"pinned": [1], "loaded": [2]}}),
+    ("unload movies", {"current": None}),
+    ("rollback movies", "no current version"),
+    ("load movies", {"current": 1}),
+    ("log-level debug", {"log_level": "debug"}),
+    ("log-level setting", {"log_level": "info"}),
+    ("drain", {"draining": True}),
+    ("undrain", {"draining": False}),
 ]
-"""Commands, one after the other, and what the status shows after each."""
+"""Commands, one after the other, and what the status shows after each, or why it is rejected."""
 
 
-def test_commands_are_in_effect_when_they_return(start: Start) -> None:
-    service = start()
-    service.write(version=2)
+def test_commands_are_in_effect_when_they_return(write: Write, serve: Serve, root: Path) -> None:
+    write()
+    write(version=2)
+    service = serve()
     for command, expected in EFFECTS:
-        status = service.status(*command)
+        if isinstance(expected, str):
+            rejected = ctl("--admin", service.admin, *command.split())
+            assert expected in rejected.stderr, command
+            assert rejected.exit_code in {2, 4}
+            continue
+        status = json.loads(printed(service, f"--json {command}"))
         (model,) = status["models"]
         labels = [label for entry in model["versions"] for label in entry["labels"]]
         status_by_name = {**status, **model, "labels": labels}
         assert {name: status_by_name[name] for name in expected} == expected, command
-    printed = service.ctl("status").stdout
-    assert printed.startswith(f"{service.root}: revision ")
-    assert "1 available, current" in printed
-    assert "draining" in service.ctl("drain").stdout
+    page = printed(service, "status")
+    assert page.startswith(f"{root}: revision ")
+    assert "1 available, current" in page
+    assert "draining" in printed(service, "drain")
     # Options are accepted before and after the command.
-    assert service.ctl("status", "--json").exit_code == 0
-    assert service.ctl("pin", "movies", "1", "--wait-s=30", "--json").exit_code == 0
-    assert service.ctl("status", "--wait-s").exit_code == 2
+    assert json.loads(printed(service, "pin movies 1 --wait-s=30 --json"))
 
 
 def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(
-    start: Start, tmp_path: Path
+    write: Write, serve: Serve, tmp_path: Path
 ) -> None:
-    service = start()
+    write()
+    service = serve()
     file = tmp_path / "recalled"
     file.write_text("1007\n\n  m-7 \n")
-    steps: list[tuple[tuple[str, ...], int, str]] = [
-        (("add", "movies", "5", "--file", str(file)), 0, "denied 3"),
-        (("list", "movies"), 0, "1007\n5\nm-7\n"),
-        (("list", "movies", "--json"), 0, '"m-7"'),
-        (("add", "movies", "5"), 0, "nothing changed"),
-        (("remove", "movies", "5", "6"), 2, "'6'"),
-        (("remove", "movies", "--file", str(file)), 0, ""),
-        (("add", "movies", "--", "-5", "--json"), 0, ""),
-        (("list", "movies"), 0, "--json\n-5\n5\n"),
-        (("add", "movies"), 2, "no ids"),
-        (("add", "movies", "--file", "/nowhere"), 2, "/nowhere"),
-        (("add", "films", "5"), 2, "NOT_FOUND"),
+    steps = [
+        (f"add movies 5 --file {file}", 0, "denied 3"),
+        ("list movies", 0, "1007\n5\nm-7\n"),
+        ("list movies --json", 0, '"m-7"'),
+        ("add movies 5", 0, "nothing changed"),
+        ("remove movies 5 6", 2, "'6'"),
+        (f"remove movies --file {file}", 0, ""),
+        ("add movies -- -5 --json", 0, ""),
+        ("list movies", 0, "--json\n-5\n5\n"),
+        ("add movies", 2, "no ids"),
+        ("add movies --file /nowhere", 2, "/nowhere"),
+        ("add films 5", 2, "NOT_FOUND"),
+        (f"add movies --file {tmp_path / 'many'}", 2, "at most 100000"),
     ]
+    (tmp_path / "many").write_text("\n".join(map(str, range(100, 100_100))))
     for arguments, code, words in steps:
-        done = service.ctl("deny", *arguments)
-        printed = done.stdout + done.stderr
-        assert (done.exit_code, words in printed) == (code, True), printed
-    file.write_text("\n".join(map(str, range(100, 100_100))))
-    many = service.ctl("deny", "add", "movies", "--file", str(file))
-    assert (many.exit_code, "at most 100000" in many.stderr) == (2, True)
+        done = ctl("--admin", service.admin, "deny", *arguments.split())
+        page = done.stdout + done.stderr
+        assert (done.exit_code, words in page) == (code, True), page
 
 
 def test_report_has_versions_settings_states_and_problems_and_no_secret(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: TextIO
+    write: Write,
+    serve: Serve,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stream: TextIO,
 ) -> None:
+    write()
     operators, mine, client = (tmp_path / name for name in ("operators", "mine", "client"))
     operators.write_text(f"me {TOKEN}\n")
     mine.write_text(TOKEN)
@@ -144,57 +138,54 @@ def test_report_has_versions_settings_states_and_problems_and_no_secret(
     logging.logger("x").error("root_unreadable", extra=logging.fields(problem="Permission denied"))
     logging.logger("x").info("listening")
     tls = {"tls_cert": signed.cert, "tls_key": signed.key}
-    service = start(admin_host="0.0.0.0", admin_tokens=operators, tokens=client, **tls)
-    options = ("--token-file", str(mine), "--ca", str(tmp_path / "authority.pem"), "report")
-    printed = service.ctl(*options)
-    assert printed.exit_code == 0, printed.stderr
-    report = json.loads(printed.stdout)
+    service = serve(admin_host="0.0.0.0", admin_tokens=operators, tokens=client, **tls)
+    options = ["--admin", service.admin, "--ca", str(tmp_path / "authority.pem")]
+    rejected = ctl(*options, "drain")
+    assert (rejected.exit_code, "UNAUTHENTICATED" in rejected.stderr) == (4, True)
+    assert ctl(*options, "status", ROWCAST_CTL_TOKEN=TOKEN).exit_code == 0
+    options += ["--token-file", str(mine), "report"]
+    done = ctl(*options)
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
     assert report["packages"]["rowcast"] == version("rowcast")
     assert report["python"] == platform.python_version()
     assert report["cpu"]["found"]
     assert report["settings"]["tls_key"] == str(signed.key)
     assert report["status"]["models"][0]["versions"][0]["state"] == "available"
-    assert [(line["event"], line["problem"]) for line in report["problems"]] == [
-        ("root_unreadable", "Permission denied")
-    ]
+    problems = [(line["event"], line["problem"]) for line in report["problems"]]
+    assert problems == [("root_unreadable", "Permission denied")]
     key = signed.key.read_text().splitlines()[1]
     for secret in (TOKEN, "another-0123456789abcdef", "of-the-environment", key):
-        assert secret not in printed.stdout
-    assert service.ctl(*options, "--output", str(tmp_path / "report.json")).exit_code == 0
+        assert secret not in done.stdout
+    assert ctl(*options, "--output", str(tmp_path / "report.json")).exit_code == 0
     assert set(json.loads((tmp_path / "report.json").read_text())) == set(report)
     os.mkfifo(tmp_path / "pipe")
     for output in ("no/report.json", "pipe"):
-        failed = service.ctl(*options, "--output", str(tmp_path / output))
+        failed = ctl(*options, "--output", str(tmp_path / output))
         assert (failed.exit_code, "--output" in failed.stderr) == (2, True)
 
 
-def test_command_that_is_not_in_effect_in_time_exits_5_and_reports_why(start: Start) -> None:
-    service = start()
-    flip(service.write(version=2).directory / "indexes/movies/vectors.bin")
-    done = service.ctl("pin", "movies", "2")
+def test_command_that_is_not_in_effect_in_time_exits_5_and_reports_why(
+    write: Write, serve: Serve
+) -> None:
+    write()
+    service = serve()
+    flip(write(version=2).directory / "indexes/movies/vectors.bin")
+    done = ctl("--admin", service.admin, "pin", "movies", "2")
     assert (done.exit_code, "vectors.bin" in done.stderr) == (5, True)
     assert "1 available, current" in done.stdout
     goes_on = threading.Event()
-    service.running.loop.call_soon_threadsafe(goes_on.wait)
+    service.loop.call_soon_threadsafe(goes_on.wait)
     try:
-        assert service.ctl("--wait-s", "0", "drain").exit_code == 5
+        assert ctl("--admin", service.admin, "--wait-s", "0", "drain").exit_code == 5
     finally:
         goes_on.set()
 
 
-def test_token_is_sent_where_the_service_requires_one(start: Start, tmp_path: Path) -> None:
-    operators = tmp_path / "operators"
-    mine = tmp_path / "mine"
-    operators.write_text(f"me {TOKEN}\n")
-    mine.write_text(f"{TOKEN}\n")
-    ports = ("--ports-file", str(start(admin_tokens=operators).ports_file))
-    rejected = ctl(*ports, "drain")
-    assert (rejected.exit_code, "UNAUTHENTICATED" in rejected.stderr) == (4, True)
-    assert ctl(*ports, "--token-file", str(mine), "drain").exit_code == 0
-    assert ctl(*ports, "status", ROWCAST_CTL_TOKEN=TOKEN).exit_code == 0
-
-
-def test_tls_checks_the_certificates_of_both_sides(start: Start, tmp_path: Path) -> None:
+def test_tls_checks_the_certificates_of_both_sides(
+    write: Write, serve: Serve, tmp_path: Path
+) -> None:
+    write()
     ours = Authority(tmp_path, "ours")
     theirs = Authority(tmp_path, "theirs")
     signed = ours.sign("server")
@@ -202,8 +193,7 @@ def test_tls_checks_the_certificates_of_both_sides(start: Start, tmp_path: Path)
     cert_and_key = tmp_path / "both.pem"
     cert_and_key.write_bytes(me.cert.read_bytes() + me.key.read_bytes())
     tls = {"tls_cert": signed.cert, "tls_key": signed.key, "tls_client_ca": theirs.file}
-    service = start(admin_host="0.0.0.0", **tls)
-    ports = ("--ports-file", str(service.ports_file))
+    ports = ports_of(serve(admin_host="0.0.0.0", **tls), tmp_path)
     done = ctl(*ports, "--ca", str(ours.file), "--cert", str(cert_and_key), "status")
     assert (done.exit_code, "1 available, current" in done.stdout) == (0, True), done.stderr
     for options in (

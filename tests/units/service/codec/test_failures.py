@@ -13,80 +13,12 @@ import pytest
 from service.codec.failures import (
     failure_of,
     log_failure,
-    reason_of,
 )
 from service.errors import (
-    Code,
-    FieldViolation,
-    Internal,
     InvalidArgument,
     NotFound,
-    NotReady,
-    Overloaded,
-    PermissionDenied,
-    RowNotFinite,
 )
 from service.observability.logging import LIMITED_LINES_PER_S_MAX, PRINCIPAL, finish
-
-
-def test_failure_of_a_row_names_it_to_the_client_and_its_table_alone_to_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    problem = RowNotFinite("items", 19_998)
-    failure = failure_of(problem, "r1")
-    assert failure.code is Code.INTERNAL
-    assert failure.message.startswith("the row of id 19998 in table 'items' holds NaN or an infin")
-    with caplog.at_level(logging.DEBUG):
-        log_failure(logging.getLogger("rowcast.test"), "rank", failure, problem, "shop")
-    (record,) = caplog.records
-    assert (record.levelname, record.exc_info) == ("ERROR", None)
-    assert record.__dict__["rowcast_fields"]["reason"] == (
-        "a row of table items holds NaN or an infinity"
-    )
-    assert "19998" not in str(record.__dict__)
-
-
-@pytest.mark.parametrize(
-    ("problem", "reason"),
-    [
-        (
-            InvalidArgument.of_field("k", 5000, "1 to 1000 (max_k)"),
-            "k: 1 to 1000 (max_k) was expected",
-        ),
-        (
-            InvalidArgument.of_field("features.alice@example.com", "nested", "one list", "holds"),
-            "features.….…: one list was expected",
-        ),
-        (
-            InvalidArgument.of_field("filter.any[3].secret.ge", '"a"', "a number"),
-            "filter.any.….ge: a number was expected",
-        ),
-        (
-            InvalidArgument.of_field("requests[7]", "'secret'", "one of context", "has"),
-            "requests: one of context was expected",
-        ),
-        (
-            NotFound("no model 'secret'", FieldViolation("model", "'secret'", "one of 'shop'")),
-            "model: one of 'shop' was expected",
-        ),
-        (
-            InvalidArgument.of_field("content-type", "'secret'", "application/json"),
-            "content-type: application/json was expected",
-        ),
-        (InvalidArgument("a secret"), "InvalidArgument"),
-        (PermissionDenied("a secret"), "PermissionDenied"),
-        (NotReady("no model is loaded yet"), "no model is loaded yet"),
-        (
-            NotReady("row of id 7 is lost", FieldViolation("context.secret", "id 7", "another")),
-            "context.…: another was expected",
-        ),
-        (Overloaded("busy", 0.25, "queue"), "queue"),
-        (KeyError("secret"), "KeyError"),
-        (Internal("secret"), "Internal"),
-    ],
-)
-def test_reason_has_no_value_that_the_client_sent(problem: Exception, reason: str) -> None:
-    assert reason_of(problem) == reason
 
 
 def test_log_failure_of_one_client_is_one_line_per_second(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -94,21 +92,6 @@ def test_recall_is_that_of_exact_searches_among_what_each_query_may_find(
     low, high = (service.value(f"rowcast_live_recall_{end}") for end in ("low", "high"))
     assert low < recall < high
     assert service.value("rowcast_live_recall_target") == 0.95
-
-
-def test_queries_that_wait_for_their_turn_do_not_keep_a_retired_version(
-    write: Write, serve: Serve
-) -> None:
-    write(**BUNDLE)
-    # No query gets its turn: the thread has used up more than its share when it starts.
-    service = serve(live_recall_share=1.0, live_recall_cpu=1e-9, keep_previous=False)
-    retrieved(service, 5, 3)
-    retired = weakref.ref(service.current())
-    write(version=2, **BUNDLE)
-    service.scan()
-    assert service.current().version == 2
-    until(lambda: gc.collect() >= 0 and retired() is None)
-    assert service.value(QUERIES, outcome="searched") == 0
 
 
 def test_nothing_is_measured_if_the_share_is_zero(write: Write, serve: Serve) -> None:

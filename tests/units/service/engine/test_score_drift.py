@@ -74,17 +74,3 @@ def test_scores_are_counted_by_bin_and_compared_with_those_at_export(
     counts = [sum(pair) for pair in zip(counts, by_bin(recommended.scores), strict=True)]
     until(lambda: sum(counted(service)) >= sum(counts))
     assert counted(service) == counts
-
-
-def test_new_version_begins_anew_and_one_without_a_distribution_has_no_index(
-    write: Write, serve: Serve
-) -> None:
-    small = write(scores=AT_EXPORT)
-    service = serve()
-    service.execute(ranking(small))
-    until(lambda: service.value("rowcast_score_window") > 0)
-    write(version=2)
-    service.scan()
-    until(lambda: service.value("rowcast_score_window") == 0)
-    assert service.value("rowcast_score_baseline") == 0
-    assert sum(counted(service)) == CONTEXTS * PER_CONTEXT

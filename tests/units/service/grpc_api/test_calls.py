@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import grpc
 import pytest
@@ -15,12 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from service.codec.stubs import embedding_service_pb2 as pb
-from service.codec.stubs.embedding_service_pb2_grpc import EmbeddingServiceStub
 from service.grpc_api.servicer import SERVICE
-from service.observability import logging
 from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.e2e.process import until
-from tests.units.service.cases import REQUESTS
 from tests.units.service.grpc_api.requests import (
     PREFACE,
     WAIT_S,
@@ -32,7 +29,6 @@ from tests.units.service.grpc_api.requests import (
     outcome,
     read_to_end,
     request_frames,
-    retrieve,
     users,
 )
 from tests.units.service.running import RunningService
@@ -68,25 +64,6 @@ def counted(service: RunningService, name: str, code: str) -> float:
     return service.value("rowcast_requests_total", transport="grpc", call=name, code=code)
 
 
-def test_every_method_of_the_contract_works_with_the_generated_stub(channel: grpc.Channel) -> None:
-    features = {"user": users(5)}
-    details = pb.GetModelRequest(model=pb.ModelSpec(name="movies"))
-    requests = {
-        "Retrieve": retrieve(),
-        "Rank": pb.RankRequest(context=features, candidate_ids=pb.Ids(int64s=users(1000).int64s)),
-        "Recommend": pb.RecommendRequest(k=2, context=features),
-        "Embed": pb.EmbedRequest(tower="query", features=features),
-        "Lookup": lookup(3),
-        "ListModels": pb.ListModelsRequest(),
-        "GetModel": details,
-    }
-    methods = pb.DESCRIPTOR.services_by_name["EmbeddingService"].methods
-    assert {method.name for method in methods} == {"Change", "GetChanges", *requests}
-    stub = EmbeddingServiceStub(channel)
-    for name, request in requests.items():
-        assert getattr(stub, name)(request).ByteSize() > 0, name
-
-
 @pytest.mark.parametrize("compression", list(grpc.Compression))
 @pytest.mark.parametrize("ids", [3, 50_000])
 def test_messages_are_read_whatever_their_size_and_compression(
@@ -96,15 +73,6 @@ def test_messages_are_read_whatever_their_size_and_compression(
     assert len(pb.LookupResponse.FromString(looked_up.response).found) == ids
     phases = [part.split(";")[0] for part in looked_up.trailing["server-timing"].split(", ")]
     assert (phases[0], phases[-1]) == ("decode", "encode")
-
-
-@pytest.mark.parametrize("method", [*map(str.capitalize, REQUESTS), "ListModels", "GetModel"])
-def test_message_that_does_not_decode_is_refused(method: str, channel: grpc.Channel) -> None:
-    sizes = {3: "INVALID_ARGUMENT", 200_000: "INVALID_ARGUMENT"}
-    if "Model" in method:  # which names a model at most
-        sizes[200_000] = "TOO_LARGE"
-    for size, code in sizes.items():
-        assert call(channel, method, b"\xff" * size).code == code
 
 
 def test_message_over_the_limit_is_too_large_as_sent_or_decompressed(
@@ -164,33 +132,6 @@ def test_response_counts_as_bytes_in_flight_until_its_client_reads_it(
     until(lambda: budget.held == 0)
 
 
-@pytest.mark.parametrize("message", [lookup(1).SerializeToString(), b""])
-def test_client_that_leaves_amid_its_call_is_counted_as_cancelled(
-    message: bytes, service: RunningService
-) -> None:
-    before = counted(service, "lookup", "CANCELLED")
-    frames = request_frames(f"/{SERVICE}/Lookup", message)
-    with connect(service.grpc) as client:
-        client.sendall(PREFACE + frames[:-1])
-    until(lambda: counted(service, "lookup", "CANCELLED") == before + 1)
-
-
-def test_metadata_that_is_not_text_is_not_logged(
-    service: RunningService, stream: TextIO, tmp_path: Path
-) -> None:
-    value = b"Bearer secret\xff\xfe"
-    metadata = b"\0\x0dauthorization" + bytes([len(value)]) + value
-    frames = request_frames(f"/{SERVICE}/Lookup", lookup(1).SerializeToString())
-    size = int.from_bytes(frames[:3], "big")
-    before = counted(service, "lookup", "OK")
-    headers = frame(1, 4, 1, frames[9 : 9 + size] + metadata)
-    with connect(service.grpc) as client:
-        client.sendall(PREFACE + headers + frames[9 + size :])
-        until(lambda: counted(service, "lookup", "OK") == before + 1)
-    logging.shutdown()
-    assert "secret" not in (tmp_path / "log").read_text()
-
-
 def test_health_reports_and_watches_the_server_and_the_service(
     service: RunningService, channel: grpc.Channel
 ) -> None:
@@ -226,26 +167,6 @@ def test_reflection_lists_services_and_their_files(version: str, channel: grpc.C
     for name, response in zip(sorted(names), described, strict=True):
         files = b"".join(response.file_descriptor_response.file_descriptor_proto)
         assert name.rpartition(".")[0].encode() in files
-
-
-def test_stop_waits_for_calls_and_ends_watches(
-    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
-) -> None:
-    write()
-    service = serve(inline_max_us=0)
-    tower = service.waiting()
-    with grpc.insecure_channel(service.grpc) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-        watch = health.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
-        assert next(watch).status == STATUSES.SERVING
-        method = channel.unary_unary(f"/{SERVICE}/Retrieve")
-        pending = method.future(retrieve().SerializeToString(), timeout=WAIT_S)
-        assert tower.entered.wait(WAIT_S)
-        service.drain()
-        assert {response.status for response in watch} <= {STATUSES.NOT_SERVING}
-        assert watch.code() is grpc.StatusCode.OK
-        tower.release.set()
-        assert outcome(pending).code == "OK"
 
 
 def test_idle_connections_and_those_without_ping_responses_are_closed(

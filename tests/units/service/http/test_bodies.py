@@ -4,19 +4,14 @@ bounded, and senders learn why.
 
 from __future__ import annotations
 
-import gzip
 import json
-import re
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
 import httpx
-import psutil
-import pytest
 
 from service.http.pages import PAGES_MAX
 from tests.e2e.process import until
@@ -31,24 +26,6 @@ LARGE = {"feature": "user", "ids": [7] * 100_000}
 """A request whose response of 9 MB is more than sockets hold."""
 
 
-@pytest.mark.parametrize("length", [999_999_999_999, None])
-def test_body_over_the_limit_is_rejected_before_its_end(
-    length: int | None, service: RunningService
-) -> None:
-    with connected(service) as connection:
-        connection.sendall(head(length))
-        for _ in range(3 if length is None else 0):
-            connection.sendall(b"800\r\n" + b"x" * 0x800 + b"\r\n")
-        response = connection.recv(1 << 16)
-    assert response.startswith(b"HTTP/1.1 413 ")
-    assert b"\r\nconnection: close\r\n" in response
-
-
-def test_client_that_still_sends_is_told_the_reason(http: httpx.Client) -> None:
-    response = http.post(RETRIEVE, content=bytes(20 * MIB))
-    assert (response.status_code, error_of(response)["code"]) == (413, "TOO_LARGE")
-
-
 def test_chunks_of_any_size_are_read_with_their_trailers(service: RunningService) -> None:
     with connected(service) as connection:
         connection.sendall(head(None, "connection: close"))
@@ -60,21 +37,6 @@ def test_chunks_of_any_size_are_read_with_their_trailers(service: RunningService
     with connected(service) as connection:
         connection.sendall(head(None) + b"%x\r\n%b\r\n0\r\n" % (len(TEXT), TEXT) + trailers)
         assert received(connection).startswith(b"HTTP/1.1 431 ")
-
-
-@pytest.mark.parametrize("headers", [[], ["x-request-timeout-ms: 100"], ["expect: 100-continue"]])
-def test_body_that_does_not_arrive_in_time_is_rejected(
-    headers: list[str], service: RunningService
-) -> None:
-    with connected(service) as connection:
-        connection.sendall(head(100, *headers))
-        connection.sendall(b"x" * 50)
-        until(lambda: service.dataplane.budget.held == 50)
-        response = received(connection)
-    statuses = re.findall(rb"HTTP/1.1 (\d+) ", response)
-    assert statuses == ([b"100", b"504"] if "expect" in str(headers) else [b"504"])
-    assert b'"code":"DEADLINE"' in response
-    assert service.dataplane.budget.held == 0
 
 
 def test_time_of_a_request_begins_when_its_body_has_arrived(
@@ -105,44 +67,6 @@ def test_rejected_request_with_a_small_body_keeps_its_connection(service: Runnin
                 response += part
             assert response.startswith(b"HTTP/1.1 400 ")
             assert b"connection: close" not in response
-
-
-def test_many_gzip_bodies_at_once_stay_within_the_bytes_in_flight(
-    serve: Callable[..., RunningService], write: Callable[..., Any]
-) -> None:
-    """60 bodies of 15 KiB that become 15 MiB each: 900 MiB, of which 64 MiB may be held."""
-    write()
-    limit = 64 * MIB
-    service = serve(max_inflight_bytes=limit, request_timeout_s=60)
-    body = gzip.compress(TEXT + b" " * 15 * MIB)
-    budget = service.dataplane.budget
-    memory = psutil.Process()
-    peaks = [0, 0]
-    done = threading.Event()
-    before = memory.memory_info().rss
-
-    def watch() -> None:
-        while not done.wait(0.001):
-            peaks[:] = max(peaks[0], budget.held), max(peaks[1], memory.memory_info().rss - before)
-
-    def send(_: int) -> int:
-        return client.post(service.http + RETRIEVE, content=body, headers=GZIP).status_code
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    with httpx.Client(timeout=60) as client, ThreadPoolExecutor(60) as senders:
-        statuses = list(senders.map(send, range(60)))
-        assert client.get(service.http + "/livez").status_code == 200
-    done.set()
-    watcher.join()
-    assert set(statuses) <= {200, 429}
-    assert statuses.count(200) >= 1
-    assert 15 * MIB < peaks[0] <= limit
-    # Two that are joined or decoded; this test's own clients.
-    assert peaks[1] < limit + 2 * 16 * MIB + 160 * MIB
-    until(lambda: budget.held == 0)
-    rejected = service.value("rowcast_rejected_requests_total", call="retrieve", reason="bytes")
-    assert rejected == statuses.count(429)
 
 
 def begin_large_lookup(connection: socket.socket) -> bytes:
@@ -204,26 +128,3 @@ def test_pages_that_are_not_read_leave_calls_alone_and_end_in_time(
         assert httpx.post(service.http + RETRIEVE, json=BODY).status_code == 200
         until(lambda: httpx.get(service.http + "/metrics").status_code == 200)
         assert "CANCELLED" in lines.getvalue()
-
-
-@pytest.mark.parametrize("path", ["/metrics", "/livez"])
-def test_page_requested_with_a_body_of_unknown_size_closes_the_connection(
-    path: str, service: RunningService
-) -> None:
-    with connected(service) as connection:
-        lines = (f"GET {path} HTTP/1.1", "host: localhost", "transfer-encoding: chunked", "", "")
-        connection.sendall("\r\n".join(lines).encode())
-        assert b"\r\nconnection: close\r\n" in received(connection)
-
-
-def test_draining_service_closes_connections_after_their_responses(
-    serve: Callable[..., RunningService], write: Callable[..., Any]
-) -> None:
-    write()
-    service = serve(drain_delay_s=2)
-    with httpx.Client(base_url=service.http) as client:
-        assert "connection" not in client.get("/livez").headers
-        service.drain()
-        until(lambda: client.get("/readyz").status_code == 503)
-        response = client.post(RETRIEVE, json=BODY)
-    assert (response.status_code, response.headers["connection"]) == (200, "close")

@@ -4,24 +4,17 @@ is hidden in them. What a connection may send and how long it may be silent, and
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 import json
 import re
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
-from service.http.protocol import HEADERS_MAX, YIELDING_CONNECTIONS_MAX, YieldingHttpProtocol
+from service.http.protocol import HEADERS_MAX
 from tests.units.service.http.clients import BODY, RETRIEVE, connected, received
 from tests.units.service.running import RunningService
 
@@ -171,48 +164,3 @@ def test_connection_without_a_request_is_closed_whatever_it_sends(
             except TimeoutError:
                 if begin:
                     connection.sendall(b"x" if begin != HIDDEN else b"\r\n")
-
-
-@contextlib.contextmanager
-def echoing(protocol: Any) -> Iterator[int]:
-    """The port of uvicorn with a protocol, which returns the body of each request."""
-
-    async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-        body = await Request(scope, receive).body()
-        await Response(body)(scope, receive, send)
-
-    config = uvicorn.Config(echo, http=protocol, ws="none", lifespan="off", log_config=None)
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
-        thread = threading.Thread(target=asyncio.run, args=(server.serve([listener]),))
-        thread.start()
-        yield listener.getsockname()[1]
-        server.should_exit = True
-        thread.join(20)
-
-
-def test_idle_connections_make_room_for_a_probe() -> None:
-    with echoing(YieldingHttpProtocol) as port, contextlib.ExitStack() as stack:
-        address = ("127.0.0.1", port)
-        idle = [
-            stack.enter_context(socket.create_connection(address, timeout=15))
-            for _ in range(YIELDING_CONNECTIONS_MAX + 5)
-        ]
-        assert httpx.get(f"http://127.0.0.1:{port}/livez").status_code == 200
-        for connection in idle[:5]:
-            with contextlib.suppress(ConnectionResetError):
-                assert connection.recv(1) == b""
-
-
-def test_uvicorn_itself_still_loses_the_body() -> None:
-    headers, body = request_of(b"body", "length", OFFERS["h2c"], "connection: close")
-    with (
-        echoing("httptools") as port,
-        socket.create_connection(("127.0.0.1", port), timeout=15) as connection,
-    ):
-        connection.sendall(headers + body)
-        response = received(connection)
-    assert not response.endswith(b"body"), (
-        "uvicorn keeps the body of a request that offers an upgrade: delete the parser of "
-        "service/http/protocol.py and its tests"
-    )

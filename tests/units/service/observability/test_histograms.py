@@ -46,15 +46,3 @@ def test_histogram_renders_what_that_of_prometheus_client_renders() -> None:
     assert rendered.keys() == expected.keys()
     for key, value in expected.items():
         assert math.isclose(rendered[key], value), key
-
-
-def test_histogram_renders_each_value_once_however_often_it_is_flushed() -> None:
-    registry = CollectorRegistry()
-    histogram = Histogram("sizes", "Sizes", (), (1.0, 2.0), registry)
-    histogram.observe(2.0, ())
-    assert ("sizes_count", frozenset()) in samples(registry)
-    assert samples(registry)["sizes_count", frozenset()] == 0
-    for _ in range(3):
-        histogram.flush()
-    assert samples(registry)["sizes_count", frozenset()] == 1
-    assert samples(registry)["sizes_sum", frozenset()] == 2

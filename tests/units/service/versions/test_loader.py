@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from bundle.arithmetic import ceil_div
 from service.config import ServiceSettings
-from service.versions.loader import Loader, LoadRejected, forecast_bytes
+from service.versions.loader import Loader, LoadRejected
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
 from tests.units.service.versions.driven import WarmUp, Write, no_warm_up
@@ -38,20 +37,3 @@ def test_load_maps_every_table_and_close_or_a_failed_warm_up_unmaps_them(
     with pytest.raises(LoadRejected):
         loader(root, fail).load("movies", 1)
     assert maps() == before
-
-
-def test_load_without_memory_for_each_process_or_above_its_limit_is_rejected(
-    write: Write, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = write()
-    needed = forecast_bytes(small.manifest, None, 2)
-    monkeypatch.setattr("service.versions.loader.free_bytes", lambda: 3 * needed - 1)
-    message = (
-        f"may need {ceil_div(needed, 1 << 20)} MiB of memory in addition to its tables in each "
-        "process, .* MiB are free"
-    )
-    with pytest.raises(LoadRejected, match=message):
-        loader(root, workers=3).load("movies", 1)
-    loader(root, workers=2).load("movies", 1).close()
-    with pytest.raises(LoadRejected, match="max_load_bytes"):
-        loader(root, max_load_bytes=needed - 1).load("movies", 1)
