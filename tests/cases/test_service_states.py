@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,14 +20,12 @@ from grpc_status import rpc_status
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import INTERNAL_MESSAGE
-from tests.bundles.small import write_small_bundle
 from tests.cases.random_requests import written
 from tests.cases.ways import Ways, serving
 from tests.differential import tensor_forms as forms
 from tests.e2e.process import until
 from tests.units.service.cases import MODEL, Case, user
 from tests.units.service.clients import SIMPLE
-from tests.units.service.engine.served import SlowTower
 from tests.units.service.grpc_api.requests import call
 from tests.units.service.running import FailingTower, log_lines
 
@@ -164,24 +161,14 @@ def test_request_past_its_deadline_fails_without_a_field_at_fault(ways: Ways) ->
     for milliseconds, code in (("20000", "OK"), ("0", "DEADLINE"), ("soon", "INVALID_ARGUMENT")):
         metadata = [("x-request-timeout-ms", milliseconds)]
         assert call(channel, "Retrieve", SIMPLE.body(), metadata=metadata).code == code
-
-
-def test_too_little_time_to_rank_all_appends_the_order_of_retrieval(
-    tmp_path: Path, small_towers: Path
-) -> None:
-    write_small_bundle(tmp_path, small_towers)
-    with serving(tmp_path, request_timeout_s=3) as ways:
-        network = ways.service.current(MODEL).towers["ranking"].parts[0].network
-        ways.service.with_network("ranking", SlowTower(network))
-        assert ways.by_json(Case("recommend", "", {"k": 1, "pool_size": 10, **user()})).code == "OK"
-        case = Case("recommend", "slow", {"k": 40, **user()})
-        values = [ways.by_json(case), *ways.by_clients(case).values()]
-    for outcome in values:
-        assert outcome.code == "OK"
-        reason = outcome.value["degraded_reason"]
-        assert outcome.value["degraded"]
-        assert re.match(r"[1-9][0-9]? of 40 candidates are ranked: ", reason), reason
-        assert len(outcome.value["results"][0]["ids"]) == 40
+    tower = ways.service.waiting(MODEL)
+    try:
+        assert (
+            ways.clients.by_http(SIMPLE, False, **{"x-request-timeout-ms": "300"})[0] == "DEADLINE"
+        )
+        assert tower.entered.is_set()
+    finally:
+        tower.release.set()
 
 
 def test_large_response_is_encoded_beside_other_requests(root: Path) -> None:

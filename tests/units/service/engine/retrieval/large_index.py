@@ -40,13 +40,10 @@ def load_index(
     distance: Literal["dot_product", "squared_l2", "cosine"] = "dot_product",
     parameters: Mapping[str, int],
     curve: Sequence[manifest.CostPoint] = (),
-    cache_bytes: int = 64 << 20,
-    parts: int = 1,
     coded: bool = False,
     costs: SearchCosts = COSTS,
 ) -> LoadedIndex:
-    """Writes and loads a tree index in `parts` partitions; the id of candidate i is i, its
-    attributes are int64.
+    """Writes and loads a tree index; the id of candidate i is i, its attributes are int64.
 
     Args:
       coded: Whether the index has codes.
@@ -63,7 +60,6 @@ def load_index(
         distance=distance,
         dim=vectors.shape[1],
         directory="items/scann",
-        partitions=parts,
         vectors="items/vectors.f32",
         parameters=dict(parameters),
         recall=manifest.Recall(k=20, value=0.9, low=0.89, queries=100, target=0.9),
@@ -71,10 +67,7 @@ def load_index(
         costs=costs,
     )
     directories = [place / name for name in entry.directories]
-    for directory, rows in zip(
-        directories, partitions.partition_rows(len(vectors), parts), strict=True
-    ):
-        write_index(vectors[rows.first : rows.end], distance, "tree_ah", parameters, directory)
+    write_index(vectors, distance, "tree_ah", parameters, *directories)
     filters = {
         name: AttributeIndex(place, attribute_filter, corpus.attributes[name], corpus.size)
         for name, attribute_filter in corpus.filters.items()
@@ -99,7 +92,7 @@ def load_index(
         exact=ExactIndex(vectors, distance),
         vectors=vectors,
         corpus=loaded,
-        compiled=FilterCache(cache_bytes),
+        compiled=FilterCache(64 << 20),
         codes=codes,
     )
 

@@ -1,11 +1,13 @@
-"""Search among what is allowed, of a corpus large enough for an index to pay: recall, bits, and
-what is kept.
+"""Search among what is allowed, of a corpus large enough for an index to pay: by the tree, by the
+codes of what matches, or exactly, lists have their recall and depend on the request alone.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,11 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import CostPoint
 from service.engine.calls import Condition, Filter, IdLists
-from service.engine.retrieval.search import Neighbors
-from service.versions.version import LoadedIndex, LoadedStore
+from service.engine.retrieval.search_depth import plan_search
+from service.versions.filter_cache import FilterCache
+from service.versions.version import Denied, LoadedIndex, LoadedStore
 from tests.bundles.search_costs import COSTS
+from tests.random_cases import seeds
 from tests.units.service.engine.retrieval.large_index import (
     clustered,
     find,
@@ -24,201 +28,176 @@ from tests.units.service.engine.retrieval.large_index import (
     nearest,
 )
 
-SIZE = 100_000
+SIZE = 60_000
 DIM = 32
 K = 20
-TREE = {"num_leaves": 300, "leaves_to_search": 24, "dimensions_per_block": 2, "reorder": 120}
+CASES = 40
+TREE = {"num_leaves": 245, "leaves_to_search": 20, "dimensions_per_block": 2, "reorder": 120}
+DEEP_TREE = TREE | {"leaves_to_search": 150}
+"""Searched so deep that scans cost less than the tree."""
+CHEAP_SCANS = COSTS.model_copy(update={"exact_start": 20_000, "scan_start": 4000, "found": 3})
 CURVE = (
     CostPoint(parameters={"leaves_to_search": 2, "reorder": 40}, recall=0.4, relative_cost=0.1),
     CostPoint(parameters={"leaves_to_search": 150, "reorder": 400}, recall=0.99, relative_cost=0.6),
     CostPoint(parameters={"leaves_to_search": 60, "reorder": 400}, recall=0.98, relative_cost=0.3),
 )
-Attributes = dict[str, NDArray[Any]]
+QUERIES = clustered(40, DIM, seed=2)[0]
+EVERYTHING = np.ones(SIZE, bool)
+
+
+@functools.cache
+def attributes() -> dict[str, NDArray[np.int64]]:
+    percent = np.random.default_rng(3).integers(0, 100, SIZE)
+    cluster = clustered(SIZE, DIM)[1]
+    return {"percent": percent, "cluster": cluster, "position": np.arange(SIZE)}
 
 
 @pytest.fixture(scope="module")
-def attributes() -> Attributes:
-    random = np.random.default_rng(8)
-    (_, belongs) = clustered(SIZE, DIM)
-    shares = {"half": 2, "tenth": 10, "twentieth": 20, "hundredth": 100, "thousandth": 1000}
-    return {
-        **{name: random.integers(0, parts, SIZE) for name, parts in shares.items()},
-        "cluster": belongs,
-    }
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory, attributes: Attributes) -> LoadedIndex:
+def tree(tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
+    """An index without codes."""
+    place = tmp_path_factory.mktemp("tree")
     vectors, _ = clustered(SIZE, DIM)
+    return load_index(place, vectors, attributes(), parameters=TREE, curve=CURVE)
+
+
+@pytest.fixture(scope="module", params=["tree", "dot_product", "squared_l2", "cosine"])
+def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
+    """The tree, or an index with codes of a distance."""
+    if request.param == "tree":
+        loaded: LoadedIndex = request.getfixturevalue("tree")
+        return loaded
     return load_index(
-        tmp_path_factory.mktemp("index"), vectors, attributes, parameters=TREE, curve=CURVE
+        tmp_path_factory.mktemp("index"),
+        clustered(SIZE, DIM)[0],
+        attributes(),
+        distance=request.param,
+        parameters=DEEP_TREE,
+        coded=True,
+        costs=CHEAP_SCANS,
     )
 
 
-@pytest.fixture(scope="module")
-def queries() -> NDArray[np.float32]:
-    vectors, _ = clustered(SIZE, DIM)
-    return (
-        vectors[:: SIZE // 40]
-        + np.random.default_rng(9).normal(size=(40, DIM)).astype(np.float32) * 0.5
-    )
+def way(index: LoadedIndex, matching: int, k: int) -> str:
+    plan = plan_search(index, 0.9, k, matching)
+    if plan.depth is not None:
+        return "tree"
+    return "exact" if plan.scan is None else "scan"
 
 
-def recall(
-    index: LoadedIndex, queries: NDArray[np.float32], allowed: NDArray[np.bool_], **request: Any
-) -> tuple[float, set[str]]:
-    """Recall against exact search, each query alone, and the paths taken; checks how many there
-    are, and which.
-    """
+def a_filter(random: Random) -> tuple[Filter, NDArray[np.bool_]]:
+    """A filter of at most three conditions, and what matches it."""
+    conditions = {}
+    matching = EVERYTHING.copy()
+    for name in random.sample(list(attributes()), random.choice([0, 1, 1, 2, 3])):
+        values = attributes()[name]
+        top = int(values.max()) + 1
+        first = random.randrange(top)
+        last = random.randrange(first, top) + 1
+        conditions[name] = Condition(ge=first, lt=last)
+        matching &= (values >= first) & (values < last)
+    return Filter(conditions), matching
+
+
+def with_denied(index: LoadedIndex, is_live: NDArray[np.bool_]) -> LoadedIndex:
+    assert isinstance(index.corpus, LoadedStore)
+    corpus = replace(index.corpus, denied=Denied())
+    corpus.denied.positions = np.flatnonzero(~is_live).astype(np.uint32)
+    return replace(index, corpus=corpus, compiled=FilterCache(64 << 20))
+
+
+def test_any_request_gets_the_same_list_with_the_recall_whatever_is_cached_or_sought_beside_it(
+    index: LoadedIndex, request: pytest.FixtureRequest
+) -> None:
+    ways = set[str]()
     hits = 0
-    paths = set[str]()
-    wanted = min(K, int(np.count_nonzero(allowed)))
-    for query in queries:
-        neighbors = find(index, query[np.newaxis], K, **request)
-        assert neighbors.positions.size == wanted
-        assert allowed[neighbors.positions].all()
-        hits += len(set(neighbors.positions.tolist()) & set(nearest(index, query, allowed, K)))
-        paths.add(neighbors.explanations[0].path)
-    return hits / (len(queries) * wanted), paths
+    wanted = 0
+    for seed in seeds(request, CASES, first=5_000):
+        random = Random(seed)
+        random_filter, allowed = a_filter(random)
+        k = random.choice([1, 10, 30, 100, 1000])
+        chosen = random.sample(range(len(QUERIES)), 3)
+        live_share = random.choice([1, 1, 1, 0.3, 0.003])
+        is_live = np.random.default_rng(seed).random(SIZE) < live_share
+        excluded = random.sample(range(SIZE), random.choice([0, 0, 5]))
+        if random.random() < 0.2:  # those that are nearest to the query
+            excluded = nearest(index, QUERIES[chosen[0]], EVERYTHING, 3000)
+        served = with_denied(index, is_live)
+        options: dict[str, Any] = {"filter": random_filter, "recall": 0.9}
+        if excluded:
+            options["exclude_ids"] = IdLists(np.array(excluded))
+        allowed &= is_live
+        allowed[excluded] = False
+        uncached = replace(served, compiled=FilterCache(0))
+        alone = [find(uncached, QUERIES[[number]], k, **options) for number in chosen]
+        together = find(served, QUERIES[chosen], k, **options)
+        repeated = [find(served, QUERIES[[number]], k, **options) for number in chosen]
+        lists = np.split(together.positions, together.offsets[1:-1])
+        for number, found, again, listed in zip(chosen, alone, repeated, lists, strict=True):
+            expected = found.positions.tolist()
+            assert again.positions.tolist() == listed.tolist() == expected, seed
+            assert allowed[expected].all(), seed
+            assert found.explanations[0].matches == np.count_nonzero(allowed)
+            true = nearest(index, QUERIES[number], allowed, k)
+            assert len(expected) == len(true), seed
+            hits += len({*expected} & {*true})
+            wanted += len(true)
+        ways.add(way(served, int(allowed.sum()), k))
+    assert hits / wanted >= 0.9
+    assert ways >= {"tree", "exact"} | ({"scan"} if index.codes is not None else set())
 
 
-def allow(**values: Any) -> Filter:
-    return Filter({name: Condition(allow=np.atleast_1d(value)) for name, value in values.items()})
+def test_list_without_a_candidate_is_the_same_but_for_it(tree: LoadedIndex) -> None:
+    def coarsely(query: NDArray[np.float32], **request: Any) -> list[int]:
+        """Searches so few leaves that the list shows how deep the search went."""
+        positions: list[int] = find(tree, query[np.newaxis], K, recall=0.3, **request).positions
+        return [*map(int, positions)]
 
-
-@pytest.mark.parametrize(
-    ("name", "path"),
-    [("half", "index"), ("tenth", "index"), ("hundredth", "exact"), ("thousandth", "exact")],
-)
-def test_search_with_a_filter_of_any_selectivity_has_the_recall(
-    index: LoadedIndex, queries: NDArray[np.float32], attributes: Attributes, name: str, path: str
-) -> None:
-    share, paths = recall(index, queries, attributes[name] == 1, filter=allow(**{name: 1}))
-    assert share >= 0.95
-    assert path in paths
-
-
-@pytest.mark.parametrize(("count", "path"), [(50, "index"), (3000, "index"), (6000, "exact")])
-def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
-    index: LoadedIndex, queries: NDArray[np.float32], count: int, path: str
-) -> None:
-    shares = []
-    for query in queries[::4]:
-        allowed = np.ones(SIZE, bool)
-        allowed[nearest(index, query, allowed, count)] = False
-        share, paths = recall(
-            index, query[np.newaxis], allowed, exclude_ids=IdLists(np.flatnonzero(~allowed))
-        )
-        shares.append(share)
-        assert paths == {path}
-    assert np.mean(shares) >= 0.95
-
-
-def coarsely(index: LoadedIndex, vectors: NDArray[np.float32], k: int, **request: Any) -> Neighbors:
-    """Searches so few leaves that the list shows how deep the search went."""
-    return find(index, vectors, k, recall=0.3, **request)
-
-
-def test_list_without_a_candidate_is_the_same_but_for_it(
-    index: LoadedIndex, queries: NDArray[np.float32]
-) -> None:
-    for query in queries:
-        listed = coarsely(index, query[np.newaxis], K).positions.tolist()
+    for query in QUERIES:
+        listed = coarsely(query)
         for absent in (listed[7], listed[-1], (listed[0] + 1) % SIZE):
-            excluded = IdLists(np.array([absent]))
-            positions = coarsely(
-                index, query[np.newaxis], K, exclude_ids=excluded
-            ).positions.tolist()
+            positions = coarsely(query, exclude_ids=IdLists(np.array([absent])))
             remaining = [position for position in listed if position != absent]
             assert positions[: len(remaining)] == remaining
 
 
 def test_search_at_a_level_of_recall_takes_the_cheapest_setting_that_reaches_it(
-    index: LoadedIndex, queries: NDArray[np.float32]
+    tree: LoadedIndex,
 ) -> None:
-    everything = np.ones(SIZE, bool)
-    low, _ = recall(index, queries, everything, recall=0.3)
-    exported, _ = recall(index, queries, everything)
-    high, paths = recall(index, queries, everything, recall=0.95)
+    queries = QUERIES[:12]
+    true = [nearest(tree, query, EVERYTHING, K) for query in queries]
+
+    def searched(index: LoadedIndex, recall: float) -> tuple[float, str]:
+        """Returns the recall, and how the searches were made."""
+        hits = 0
+        for query, positions in zip(queries, true, strict=True):
+            found = find(index, query[np.newaxis], K, recall=recall)
+            hits += len({*found.positions.tolist()} & {*positions})
+        return hits / (K * len(queries)), found.explanations[0].path
+
+    low, _ = searched(tree, 0.3)
+    exported, _ = searched(tree, 0.0)
+    high, path = searched(tree, 0.95)
     assert low < exported < high
-    assert paths == {"index"}
-    assert find(index, queries[:1], K, recall=0.95).explanations[0].scored == 400
-    assert recall(index, queries[:5], everything, recall=0.995) == (1.0, {"exact"})
+    assert path == "index"
+    assert find(tree, QUERIES[:1], K, recall=0.95).explanations[0].scored == 400
+    assert searched(tree, 0.995) == (1.0, "exact")
     point = CURVE[1].model_copy(update={"recall": 1.0})  # on the queries that it was measured on
-    perfect = replace(index, entry=index.entry.model_copy(update={"curve": (point,)}), plans={})
-    assert recall(perfect, queries[:5], everything, recall=0.995)[1] == {"index"}
-    assert recall(perfect, queries[:5], everything, recall=1.0) == (1.0, {"exact"})
-
-
-@pytest.mark.parametrize("live_count", [0, 20, 400, 2_000, 40_000])
-@pytest.mark.parametrize("name", ["", "half", "hundredth"])
-def test_search_of_an_index_whose_candidates_are_nearly_all_denied_scores_the_others_alone(
-    index: LoadedIndex,
-    queries: NDArray[np.float32],
-    attributes: Attributes,
-    live_count: int,
-    name: str,
-) -> None:
-    is_live = np.zeros(SIZE, bool)
-    is_live[np.random.default_rng(11).choice(SIZE, live_count, replace=False)] = True
-    allowed = is_live
-    request = {}
-    if name:
-        allowed = is_live & (attributes[name] == 1)
-        request["filter"] = allow(**{name: 1})
-    assert isinstance(index.corpus, LoadedStore)
-    index.corpus.denied.positions = np.flatnonzero(~is_live).astype(np.uint32)
-    try:
-        neighbors = find(index, queries[:2], K, **request)
-    finally:
-        index.corpus.denied.positions = np.empty(0, np.uint32)
-    lists = np.split(neighbors.positions, neighbors.offsets[1:-1])
-    are_scored_alone = live_count <= 2_000
-    for query, listed, explanation in zip(queries[:2], lists, neighbors.explanations, strict=True):
-        expected = nearest(index, query, allowed, K)
-        assert len(listed) == len(expected)
-        assert allowed[listed].all()
-        if are_scored_alone:
-            assert listed.tolist() == expected
-        assert explanation.matches == np.count_nonzero(allowed)
-    if are_scored_alone and name != "hundredth":
-        assert {explanation.scored for explanation in neighbors.explanations} == {allowed.sum()}
-
-
-def test_costs_in_the_manifest_choose_the_way(
-    index: LoadedIndex, queries: NDArray[np.float32]
-) -> None:
-    """Neither the machine nor its load does: where the manifest states high costs of exact scores,
-    the tree is searched, and the other way round.
-    """
-    tenth = allow(tenth=1)
-
-    def path(**costs: float) -> str:
-        changed = COSTS.model_copy(update=costs)
-        entry = index.entry.model_copy(update={"costs": changed})
-        priced = replace(index, entry=entry, plans={})
-        return find(priced, queries[:1], K, filter=tenth).explanations[0].path
-
-    assert path(exact_start=1e6) == "index"
-    assert path(gathered=200) == "index"
-    assert path(uncached=50, cached=100) == "index"
-    assert path(fetched=3e4) == "exact"
-    assert path(leaf_vector=20) == "exact"
-    assert path(tree_start=1e7) == "exact"
+    perfect = replace(tree, entry=tree.entry.model_copy(update={"curve": (point,)}), plans={})
+    assert searched(perfect, 0.995)[1] == "index"
+    assert searched(perfect, 1.0) == (1.0, "exact")
 
 
 def test_filters_used_again_are_cached_within_their_bytes(tmp_path: Path) -> None:
     vectors, _ = clustered(2000, 8)
-    tree = {"num_leaves": 20, "leaves_to_search": 5, "dimensions_per_block": 2, "reorder": 30}
+    parameters = {"num_leaves": 20, "leaves_to_search": 5, "dimensions_per_block": 2, "reorder": 30}
     group = np.arange(2000) % 40
-    index = load_index(tmp_path, vectors, {"group": group}, parameters=tree, cache_bytes=20_000)
+    index = load_index(tmp_path, vectors, {"group": group}, parameters=parameters)
+    index = replace(index, compiled=FilterCache(20_000))
     cached_bytes = []
-    for group_number in [0, 0, *range(40), 0]:
-        neighbors = find(index, vectors[:1], 5, filter=allow(group=group_number))
-        expected = nearest(index, vectors[0], group == group_number, 5)
-        assert neighbors.positions.tolist() == expected
+    for number in [0, 0, *range(40), 0]:
+        wanted = Filter({"group": Condition(allow=np.array([number]))})
+        found = find(index, vectors[:1], 5, filter=wanted)
+        assert found.positions.tolist() == nearest(index, vectors[0], group == number, 5)
         cached_bytes.append(index.compiled.bytes)
     assert cached_bytes[0] < cached_bytes[1], "the vectors are kept when it is requested again"
     assert 0 < max(cached_bytes) <= 20_000
-    index.compiled.forget(index)
-    assert index.compiled.bytes == 0
