@@ -19,18 +19,6 @@ Serve = Callable[..., RunningService]
 Write = Callable[..., SmallBundle]
 
 
-def test_lookup_in_int8_and_linked_tables_gives_float32_rows(write: Write, serve: Serve) -> None:
-    small = write(row_types={"users": "linked", "movies": "int8"})
-    service = serve()
-    users = responds(service, "lookup", feature="user", ids=[7, 49, 25])["vectors"]
-    np.testing.assert_array_equal(np.float32(users), small.tables["users"][[7, 49, 25]])
-    ids = small.ids[[3, 39]].tolist()
-    movies = responds(service, "lookup", feature="movie", ids=ids)["vectors"]
-    trained = small.tables["movies"][[4, 40]]
-    steps = np.abs(trained).max(axis=1, keepdims=True) / 127
-    assert (np.abs(np.float32(movies) - trained) <= steps / 2 + 1e-6).all()
-
-
 @pytest.mark.parametrize(
     ("feature", "reason"),
     [

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import pytest
 
 from bundle.format.id_graphs import InputNode, OperationNode
 from bundle.format.manifest import EmbeddedFeature, GraphIds
@@ -47,13 +46,19 @@ def pick(value: dict[str, Any], names: str) -> list[Any]:
     return [value.get(name) for name in names.split()]
 
 
-def test_model_has_its_calls_towers_and_stage(write: Write, serve: Serve) -> None:
-    write(keep=7, formula="watch * 2")
+def test_model_has_its_calls_towers_stage_features_readers_and_contexts(
+    write: Write, serve: Serve
+) -> None:
+    hashed = EmbeddedFeature(
+        kind="single", table="cities", role="context", inputs=("user",), ids=hash_ids(16)
+    )
+    computed = hashed.model_copy(update={"table": "users", "ids": LENGTHS})
+    more = {"user@cities": hashed, "user@users": computed}
+    write(keep=7, formula="watch * 2", features=more, users=True)
     details = described(serve())
     calls = {(call["call"], call["tower"]): call["outputs"] for call in details["calls"]}
     assert calls["retrieve", "query"] == ["vector"]
     assert calls["rank", "ranking"] == ["score", "watch", "rating"]
-    assert calls["embed", "candidate"] == ["vector"]
     # What the query tower and contexts read is listed once.
     recommended = ["city", "history", "hour", "liked", "mood", "recent", "user"]
     assert sorted(features(details, "recommend")) == recommended
@@ -68,42 +73,23 @@ def test_model_has_its_calls_towers_and_stage(write: Write, serve: Serve) -> Non
     (stage,) = details["stages"]
     assert pick(stage, "before tower keep") == ["ranking", "quick", 7]
 
-
-@pytest.mark.parametrize("id_kind", ["int64", "string"])
-def test_features_have_all_that_a_client_must_know(
-    id_kind: str, write: Write, serve: Serve
-) -> None:
-    write(id_kind=id_kind)
-    ranked = features(described(serve()), "rank")
+    ranked = features(details, "rank")
     expected: dict[str, tuple[str, list[Any]]] = {
-        "user": ("type unknown required", ["int64", "row 0", True]),
+        "user": (
+            "readers stored required",
+            [["user", "user@cities", "user@users"], True, False],
+        ),
         "liked": ("kind weighted combiner required", ["bag", True, "sum", False]),
         "recent": ("kind length", ["sequence", 3]),
         "mood": ("kind type shape", ["dense", "float32", [2]]),
         "movie": (
             "type role stored unknown table",
-            [id_kind, "candidate", True, "refuse", "movies"],
+            ["int64", "candidate", True, "refuse", "movies"],
         ),
     }
-    assert {name: pick(ranked[name], names) for name, (names, _) in expected.items()} == {
-        name: values for name, (_, values) in expected.items()
-    }
-
-
-def test_inputs_have_their_readers_and_id_graphs(write: Write, serve: Serve) -> None:
-    hashed = EmbeddedFeature(
-        kind="single", table="cities", role="context", inputs=("user",), ids=hash_ids(16)
-    )
-    computed = hashed.model_copy(update={"table": "users", "ids": LENGTHS})
-    write(features={"user@cities": hashed, "user@users": computed}, users=True)
-    details = described(serve())
-    assert pick(features(details, "rank")["user"], "readers stored required") == [
-        ["user", "user@cities", "user@users"],
-        True,
-        False,
-    ]
+    for name, (names, values) in expected.items():
+        assert pick(ranked[name], names) == values, name
     readers = by_name(details["readers"])
-    assert readers["user@cities"]["inputs"] == ["user"]
     expressions = {
         "user@cities": "fingerprint64(user) mod 16",
         "user@users": "len(user)",
@@ -111,12 +97,8 @@ def test_inputs_have_their_readers_and_id_graphs(write: Write, serve: Serve) -> 
     }
     assert {name: readers[name]["ids"]["expression"] for name in expressions} == expressions
     (store,) = details["contexts"]
-    assert pick(store, "name size id_type features") == [
-        "users",
-        3,
-        "int64",
-        ["user", "liked", "mood"],
-    ]
+    stored = ["users", 3, "int64", ["user", "liked", "mood"]]
+    assert pick(store, "name size id_type features") == stored
 
 
 def test_shard_describes_no_model(write: Write, serve: Serve) -> None:
