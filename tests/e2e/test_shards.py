@@ -5,20 +5,17 @@ each shard remains, and addresses, versions and credentials change while they se
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
 import httpx
-import numpy as np
 import pytest
 
 from bundle.format.manifest import dump
 from bundle.format.paths import MANIFEST
-from service.codec.stubs import shard_service_pb2 as shard_pb
-from service.codec.stubs.shard_service_pb2_grpc import ShardServiceStub
 from tests.bundles.small import write_small_bundle
 from tests.e2e.process import Process, until
 from tests.e2e.services import (
@@ -278,8 +275,8 @@ def test_routers_and_shards_authenticate_by_certificates_names_and_tokens(
     token = tmp_path / "token"
     tokens.write_text(f"router {TOKEN}\n")
     token.write_text(f"{TOKEN}\n")
-    unknown = tmp_path / "unknown"
-    unknown.write_text(f"{TOKEN[::-1]}\n")
+    sent = tmp_path / "sent"
+    sent.write_text(f"{TOKEN[::-1]}\n")
 
     def with_tls(pair: Any) -> tuple[str, ...]:
         return ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
@@ -288,64 +285,15 @@ def test_routers_and_shards_authenticate_by_certificates_names_and_tokens(
     port = shard(launch, "1/1", *with_tls(signed), *expecting).ports["grpc"]
     named = f"dns:localhost:{port}"
     trusting = (*ALL, "--shard-ca", str(authority.file), "--shard-token")
-    for pair, address, sent, problem in (
-        (foreign, named, token, "no shard can be reached"),
-        (signed, f"127.0.0.1:{port}", token, "Hostname Verification"),
-        (signed, named, unknown, "UNAUTHENTICATED"),
-        (signed, named, token, ""),
-    ):
-        service = launch(*trusting, str(sent), "--shard-addresses", address, *with_tls(pair))
-        if problem:
-            wait_for_problem(service, problem)
-            service.kill()
-        else:
-            service.event("ready")
-
-
-def positions(*values: int) -> bytes:
-    return np.array(values, "<u4").tobytes()
-
-
-INVALID = grpc.StatusCode.INVALID_ARGUMENT
-INVALID_ROWS: list[tuple[dict[str, Any], grpc.StatusCode, str]] = [
-    (
-        {"tables": ["users"], "counts": positions(1), "positions": positions(50)},
-        INVALID,
-        "positions has 50 of 'users'; one below 50 was expected",
-    ),
-    (
-        {"tables": ["users"], "counts": positions(3), "positions": positions(1, 2)},
-        INVALID,
-        "counts has 1 values with the sum 3",
-    ),
-    (
-        {"tables": ["users", "movies"], "counts": positions(1, 1), "positions": positions(1, 2)},
-        INVALID,
-        "a list of one row layout was expected",
-    ),
-    (
-        {"tables": ["shades"], "counts": positions(1), "positions": positions(1)},
-        grpc.StatusCode.NOT_FOUND,
-        "no part of table 'shades' is held here",
-    ),
-]
-
-
-def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch) -> None:
-    write(row_types={"movies": "int8"})
-    process = shard(launch, "1/1")
-    with grpc.insecure_channel(f"127.0.0.1:{process.ports['grpc']}") as channel:
-        stub = ShardServiceStub(channel)
-        until(lambda: stub.Describe(shard_pb.DescribeRequest(), wait_for_ready=True).bundles)
-        (bundle,) = stub.Describe(shard_pb.DescribeRequest()).bundles
-        bundle.number = bundle.total = 1
-        other = shard_pb.Bundle()
-        other.CopyFrom(bundle)
-        other.fingerprint ^= 1
-        calls = [(bundle, *call) for call in INVALID_ROWS]
-        calls.append((other, {}, grpc.StatusCode.NOT_FOUND, "another bundle here"))
-        for of, rows, code, words in calls:
-            request = shard_pb.RowsRequest(bundle=of, rows=[shard_pb.Rows(**rows)])
-            with pytest.raises(grpc.RpcError) as failed:
-                stub.Rows(request)
-            assert (failed.value.code(), words in failed.value.details()) == (code, True)
+    rejected = launch(
+        *trusting, str(token), "--shard-addresses", f"127.0.0.1:{port}", *with_tls(signed)
+    )
+    wait_for_problem(rejected, "Hostname Verification")
+    service = launch(*trusting, str(sent), "--shard-addresses", named, *with_tls(foreign))
+    wait_for_problem(service, "no shard can be reached")
+    # Secrets that are replaced while the router runs are those of its next connection and call.
+    for file, by in ((foreign.cert, signed.cert), (foreign.key, signed.key)):
+        shutil.copy(by, file.with_suffix(".new")).replace(file)
+    wait_for_problem(service, "UNAUTHENTICATED")
+    sent.write_text(f"{TOKEN}\n")
+    service.event("ready")

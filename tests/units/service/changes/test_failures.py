@@ -111,24 +111,6 @@ def locked(service: RunningService) -> Iterator[None]:
         yield
 
 
-def test_changes_that_waited_for_a_held_lock_are_never_made(write: Write, serve: Serve) -> None:
-    write()
-    service = serve()
-    change(service, "candidates/upsert", candidate(5000))
-    with locked(service), ThreadPoolExecutor(20) as pool:
-        waiting = [
-            pool.submit(change, service, "candidates/upsert", candidate(key), timeout_s=SOON_S)
-            for key in range(6000, 6020)
-        ]
-        for result in waiting:
-            with pytest.raises(Rejected, match="DEADLINE"):
-                result.result()
-        # Whatever needs no news of the log responds from what was applied.
-        assert status(service, SOON_S)["sequence"] == 1
-    deleted = change(service, "candidates/delete", *deletion(range(6000, 6020)))
-    assert (deleted["sequence"], deleted["changed"], deleted["unknown_count"]) == (0, 0, 20)
-
-
 @pytest.fixture
 def hanging_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, Any]]:
     """Lets every write hang from the first event on, until the second one."""

@@ -5,7 +5,6 @@ what they serve meanwhile and afterwards.
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,8 @@ import httpx
 import pytest
 
 from bundle.changes.segments import TEMPORARY
-from tests.e2e.process import kill_all, until
-from tests.e2e.services import launching
+from tests.e2e.process import until
 from tests.units.service.changes.making import (
-    Rejected,
     applied,
     candidate,
     change,
@@ -61,24 +58,6 @@ def absorb_all(writer: RunningService) -> None:
     change(writer, "candidates/upsert", *ABSORBED)
     until(lambda: indexed(writer) > before)
     change(writer, "candidates/delete", {"id": 5003})
-
-
-def test_follower_rejects_changes_and_names_the_writer(start: Start) -> None:
-    writer = start("writer")
-    follower = start("follower", writer)
-    with pytest.raises(Rejected, match=f"UNIMPLEMENTED: .*{writer.http}"):
-        change(follower, "candidates/upsert", candidate(5000))
-
-
-def test_log_that_another_writer_began_is_not_followed(start: Start) -> None:
-    writer = start("writer")
-    second_writer = start("other")
-    change(writer, "candidates/upsert", candidate(5000))
-    change(second_writer, "candidates/upsert", candidate(5001))
-    follower = start("other", writer)
-    until(lambda: "another log" in status(follower)["problem"])
-    assert status(follower)["sequence"] == 1
-    assert 5001 in ids_of(follower, **READS)
 
 
 def test_follower_that_restarts_serves_its_copy_though_the_writer_is_gone(start: Start) -> None:
@@ -214,45 +193,6 @@ def test_segment_that_cannot_be_copied_loses_no_change_and_is_copied_later(
     paths = [segments_of(service) for service in (writer, follower)]
     names = [sorted(path.name for path in directory.iterdir()) for directory in paths]
     assert names[0] == [name for name in names[1] if not name.startswith(TEMPORARY)]
-
-
-@pytest.mark.slow
-def test_follower_that_is_killed_while_it_copies_leaves_nothing_half_written(
-    hosted: Callable[..., dict[str, Any]],
-    serve: Start,
-    writer: RunningService,
-    wire: Wire,
-    root: Path,
-) -> None:
-    absorb_all(writer)
-    is_copying = threading.Event()
-    is_killed = threading.Event()
-
-    def hold(path: str, content: bytes) -> bytes:
-        if "vectors.bin" in path:
-            is_copying.set()
-            is_killed.wait()
-        return content
-
-    wire.passing = hold
-    settings = hosted("follower", wire.http)
-    names = ("changes_dir", "follow_changes", "follow_changes_token")
-    options = [f"--{name.replace('_', '-')}={settings[name]}" for name in names]
-    try:
-        with launching(root) as launch:
-            process = launch(*options)
-            until(is_copying.is_set)
-            kill_all(process)
-    finally:
-        is_killed.set()
-    directory = settings["changes_dir"] / "movies" / "changes.segments"
-    assert {path.name[: len(TEMPORARY)] for path in directory.iterdir()} == {TEMPORARY}
-
-    pass_all(wire, directory)
-    follower = serve(**settings)
-    until_applied(writer, follower)
-    until(lambda: indexed(follower) == indexed(writer))
-    assert lists_of(follower) == lists_of(writer)
 
 
 @pytest.mark.slow

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from rowcast_client import Client
 
-from runtime import vectors
-from tests.bundles.small import GENRES, SmallBundle
+from tests.bundles.small import SmallBundle
 from tests.units.service.changes.making import candidate, change
 from tests.units.service.running import RunningService
 
@@ -71,25 +70,3 @@ def test_formula_without_a_value_for_a_candidate_leaves_it_out(
         ranked = client.retrieve(CONTEXTS[1], k=40, formula=f"log(score - {limit:.6f})")
     assert 0 < len(ranked[0].ids) < 40
     assert set(ranked[0].ids) <= set(bound[0].ids)
-
-
-def test_vector_of_an_earlier_export_that_cannot_be_searched_is_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-    write: Callable[..., SmallBundle],
-    serve: Callable[..., RunningService],
-) -> None:
-    genres = np.ones((GENRES, 4), np.float32)
-    genres[1] *= np.float32(1e38)
-    # Exports once accepted any finite vector.
-    with monkeypatch.context() as earlier:
-        earlier.setattr(vectors, "_SQUARE_MAX", np.inf)
-        bundle = write(tables={"genres": genres})
-    is_searchable = vectors.is_searchable(bundle.vectors)
-    assert 0 < np.count_nonzero(is_searchable) < is_searchable.size
-    with Client(serve().http) as client:
-        retrieved = client.retrieve(CONTEXTS, k=40)
-        recommended = client.recommend(CONTEXTS, k=40)
-        sources: list[Any] = [{"ids": bundle.ids.tolist()}, {"index": "movies"}]
-        merged = client.recommend(CONTEXTS, k=40, sources=sources)
-    for neighbors in (*retrieved, *recommended, *merged):
-        assert sorted(neighbors.ids) == sorted(bundle.ids[is_searchable].tolist())

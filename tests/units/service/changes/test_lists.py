@@ -20,7 +20,6 @@ from tests.units.service.changes.making import (
     deny,
     ids_of,
     indexed,
-    log_of,
     nearest,
     random_vectors,
 )
@@ -90,26 +89,6 @@ def test_lists_are_those_of_exact_searches_of_all_parts(
     gone = {*[part[10] for part in (ABSORBED, ADDED)], BUNDLED[30]}
     denied = {part[12] for part in (BUNDLED, ABSORBED, ADDED)}
     assert not ids_of(service) & (gone | denied)
-
-
-@pytest.mark.slow
-def test_segments_are_merged_while_they_are_few_or_worn(write: Write, serve: Serve) -> None:
-    small = write()
-    service = serve(absorb_changed_at=10)
-
-    def sizes() -> list[int]:
-        return [len(segment.vectors) for segment in service.current().indexes["movies"].segments]
-
-    for first, expected in zip(
-        range(5000, 5050, 10), ([10], [20], [20, 10], [40], [40, 10]), strict=True
-    ):
-        add(service, random_vectors(10, seed=first), first)
-        until(lambda expected=expected: sizes() == expected)  # type: ignore[misc]
-    for last, left in ((5030, [20]), (5050, [])):
-        change(service, "candidates/delete", *deletion(range(5000, last)))
-        until(lambda left=left: sizes() == left)  # type: ignore[misc]
-    assert ids_of(service) == ids_of(serve()) == {*small.ids.tolist()}
-    assert len([*log_of(service).with_name("changes.segments").iterdir()]) <= 2
 
 
 @pytest.mark.slow

@@ -98,20 +98,6 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
         assert at_fault in row["error"]
 
 
-@pytest.mark.parametrize("options", ['{"k": 3}', '{"k": 5, "pool_size": 2}'])
-def test_program_leaves_nothing_behind_that_python_warns_of(
-    write: Write, root: Path, tmp_path: Path, options: str
-) -> None:
-    write()
-    users = users_file(tmp_path / "users.parquet", 30)
-    arguments = ["recommend", "movies", users, tmp_path / "out.parquet", "--root", root]
-    arguments += ["--id", "key", "--workers", "2", "--options", options]
-    done = subprocess.run([*PROGRAM, *map(str, arguments)], check=False, capture_output=True)
-    assert done.returncode == (0 if "pool_size" not in options else 2)
-    assert b"leaked" not in done.stderr
-    assert b"Warning" not in done.stderr
-
-
 def test_progress_and_the_lists_of_a_file_without_users(
     write: Write, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,23 +216,6 @@ def test_run_that_is_stopped_is_resumed_with_the_blocks_that_are_whole(
     lists = table["ids"].to_pylist()
     assert lists == [lists[number % 50] for number in range(count)]
     assert all(len(candidates) == 3 for candidates in lists[:50])
-
-
-def test_blocks_of_other_inputs_are_not_taken(write: Write, root: Path, tmp_path: Path) -> None:
-    write()
-    users = users_file(tmp_path / "users.parquet", BLOCK_USERS + 1)
-    out = tmp_path / "out.parquet"
-
-    def stop(done: int, _: int) -> None:
-        if done:
-            raise KeyboardInterrupt
-
-    task = Task(root, "movies", '{"k": 3}', "key")
-    with pytest.raises(KeyboardInterrupt):
-        run(task, users, out, 1, stop)
-    assert len(list(tmp_path.glob(".out.parquet.parts-*/*.parquet"))) == 1
-    users_file(users, BLOCK_USERS + 1, hour=[1.0] * (BLOCK_USERS + 1))
-    assert run(task, users, out, 1, lambda *_: None).done_before == 0
 
 
 def test_run_keeps_the_blocks_of_another_one_that_is_under_way(

@@ -125,15 +125,6 @@ def test_request_that_goes_on_gets_its_response_and_nothing_behind_it(
     assert b'"live"' not in responses
 
 
-def test_rest_of_a_request_is_not_discarded_for_ever(service: RunningService) -> None:
-    headers, _ = request_of(bytes(8 << 20), "length", "connection: close")
-    with connected(service) as connection:
-        connection.sendall(headers)
-        assert statuses(received(connection)) == [413]
-        with pytest.raises(ConnectionError):
-            connection.sendall(bytes(200 << 20))
-
-
 def test_largest_head_is_accepted_and_white_space_is_no_part_of_a_header(
     service: RunningService,
 ) -> None:

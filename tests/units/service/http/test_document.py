@@ -59,44 +59,6 @@ def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> 
         assert all(code.value in operation["responses"]["default"]["description"] for code in Code)
 
 
-def test_document_is_one_from_which_clients_can_be_generated(document: Value) -> None:
-    """Methods have names, types have names, nothing is sent that was left out, and responses may
-    grow.
-    """
-    operations = [each for item in document["paths"].values() for each in item.values()]
-    names = [operation["operationId"] for operation in operations]
-    assert len({*names}) == len(names)
-    assert [name for name in names if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name)] == []
-    schemas = document["components"]["schemas"]
-    fields = [
-        (f"{name}.{field}", schema)
-        for name, owner in schemas.items()
-        for field, schema in owner.get("properties", {}).items()
-    ]
-    bodies = [
-        (operation["operationId"], content["schema"])
-        for operation in operations
-        for owner in (operation.get("requestBody", {}), *operation["responses"].values())
-        for content in owner.get("content", {}).values()
-    ]
-    assert [name for name, schema in fields + bodies if has_inline_type(schema)] == []
-    assert [name for name, schema in fields if "default" in schema] == []
-    closed = [name for name, schema in schemas.items() if "additionalProperties" in schema]
-    assert [name for name in closed if "Response" in name or "Result" in name] == []
-    assert "RetrieveRequest" in closed
-
-
-def has_inline_type(schema: Any) -> bool:
-    """Whether a schema has an object or an enumeration that a generated client must name itself."""
-    if isinstance(schema, list):
-        return any(map(has_inline_type, schema))
-    if not isinstance(schema, dict):
-        return False
-    if schema.get("type") == "object" or "enum" in schema:
-        return True
-    return has_inline_type([*schema.values()])
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"id_kind": "string", "users": True}, {"without": {"ranking"}}]
 )

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -51,18 +50,6 @@ def test_event_is_one_json_line_with_its_fields_and_its_client(stream: TextIO) -
     assert line == {**about, "model": "movies", "version": 3, "principal": "shop"}
     assert "RuntimeError: broken\nin two lines" in failed["traceback"]
     assert "principal" not in failed
-
-
-def test_library_warnings_are_lines_of_the_log(stream: TextIO) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.warn("outdated", DeprecationWarning, stacklevel=1)
-    stdlib.getLogger("uvicorn.error").warning("100%% of %s", "it")
-    stdlib.getLogger("uvicorn.error").info("started")
-    first, second = written(stream)
-    assert first["event"] == second["event"] == logging.LIBRARY_EVENT
-    assert "outdated" in first["message"]
-    assert (second["logger"], second["message"]) == ("uvicorn.error", "100% of it")
 
 
 def test_library_messages_are_bounded_and_without_bytes_of_clients(stream: TextIO) -> None:
@@ -120,35 +107,6 @@ def test_lines_without_a_reader_are_dropped_counted_and_reported(stream: TextIO)
             number = number + 1
         reader.close()
         logging.shutdown()
-
-
-@pytest.mark.parametrize("ending", ["gone", "full"])
-def test_lines_of_a_reader_that_is_gone_and_of_a_full_disk_are_counted(
-    stream: TextIO, ending: str
-) -> None:
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "w") as gone, Path("/dev/full").open("w") as full:
-        logging.configure("info", gone if ending == "gone" else full)
-        logging.logger("x").info("one")
-        logging.logger("x").info("two")
-        handler = stdlib.getLogger().handlers[0]
-        assert isinstance(handler, logging.LogHandler)
-        logging.shutdown()
-        assert handler.dropped == 2
-
-
-@pytest.mark.parametrize("end", ["", "logging.shutdown()\nimport os\nos._exit(0)"])
-def test_lines_before_the_end_of_the_process_are_written_while_native_libraries_are_silenced(
-    end: str,
-) -> None:
-    program = (
-        "import os\nfrom runtime.native_output import silenced\nwith silenced():\n    os.write(2, "
-        "b'chatter')\n"
-        "    for number in range(50): log.info('crashed', "
-        f"extra=logging.fields(number=number))\n{end}"
-    )
-    assert [line["number"] for line in run(program)] == list(range(50))
 
 
 LATE = """

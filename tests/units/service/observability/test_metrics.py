@@ -16,8 +16,6 @@ from service.observability.derived_metrics import population_stability, recall_e
 from service.observability.merged_metrics import forget_ended
 from service.observability.metrics import (
     COUNTERS,
-    PHASES,
-    STATES,
     Metrics,
 )
 
@@ -99,35 +97,6 @@ def test_counter_is_zero_before_the_first_count(name: str) -> None:
     assert {*series.values()} <= {0}
 
 
-def test_render_shows_what_was_counted() -> None:
-    metrics = Metrics()
-    metrics.versions({"m": {"available": 1}}, {"m": 3})
-    for phase in PHASES:
-        metrics.phases_finished("rank", "m", {phase: 0.001})
-    for seconds in (0.0003, 3.0):
-        metrics.request_finished("grpc", "embed", "m", "OK", seconds, {})
-    metrics.call_rejected("rank", "m", "queue")
-    metrics.observe("batch_requests", 3, "rank")
-    metrics.count("examples", 3, "rank")
-    metrics.count("oov_ids", 4, "m", "user")
-    for features in (("user", "item"), ("user",)):
-        metrics.looked_up("m", [features], 2)
-    rendered = samples(metrics.render())
-    expected = {
-        "rowcast_phase_seconds_count{call=rank,model=m,phase=queue}": 1,
-        "rowcast_requests_total{call=embed,code=OK,model=m,transport=grpc}": 2,
-        "rowcast_request_seconds_bucket{call=embed,le=0.0005,model=m,transport=grpc}": 1,
-        "rowcast_rejected_requests_total{call=rank,model=m,reason=queue}": 1,
-        "rowcast_batch_requests_sum{call=rank}": 3,
-        "rowcast_examples_total{call=rank}": 3,
-        "rowcast_oov_ids_total{feature=user,model=m}": 4,
-        "rowcast_feature_examples_total{feature=user,model=m}": 4,
-        "rowcast_feature_examples_total{feature=item,model=m}": 2,
-    }
-    assert {key: rendered[key] for key in expected} == expected
-    assert not [key for key in rendered if key.endswith("_created")]
-
-
 def test_model_that_does_not_exist_is_no_label() -> None:
     metrics = Metrics()
     metrics.versions({"m": {"available": 1}}, {"m": 3})
@@ -141,29 +110,6 @@ def test_model_that_does_not_exist_is_no_label() -> None:
         "rowcast_phase_seconds_count{call=rank,model=,phase=decode}": 1,
     }
     assert {key: rendered[key] for key in expected} == expected
-
-
-def test_versions_that_are_gone_count_as_none() -> None:
-    metrics = Metrics()
-    metrics.versions({"m": {"available": 2, "loading": 1}, "n": {"failed": 1}}, {"m": 3})
-    rendered = samples(metrics.render())
-    assert [rendered[f"rowcast_versions{{model=m,state={state}}}"] for state in STATES] == [
-        1,
-        2,
-        0,
-        0,
-        0,
-    ]
-    assert rendered["rowcast_versions{model=n,state=failed}"] == 1
-    assert (
-        rendered["rowcast_current_version{model=m}"],
-        rendered["rowcast_current_version{model=n}"],
-    ) == (3, 0)
-    metrics.versions({"m": {"available": 1}}, {"m": 4})
-    rendered = samples(metrics.render())
-    assert rendered["rowcast_versions{model=m,state=available}"] == 1
-    assert rendered["rowcast_versions{model=m,state=loading}"] == 0
-    assert rendered["rowcast_versions{model=n,state=failed}"] == 0
 
 
 def test_render_several_workers_any_of_them_shows_the_whole_service(
@@ -220,36 +166,6 @@ def test_render_several_workers_any_of_them_shows_the_whole_service(
     }
     assert {key: rendered[key] for key in expected} == expected
     assert second_worker.rendered().keys() == rendered.keys()
-
-
-def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges_or_files(
-    workers: tuple[Worker, Worker], tmp_path: Path
-) -> None:
-    first_worker, second_worker = workers
-    second_worker.run(
-        "metrics.set('ready', 0)",
-        "metrics.set('inflight_requests', 3)",
-        "metrics.request_finished('grpc', 'embed', '', 'OK', 0.1, {})",
-        "metrics.flush()",
-    )
-    assert (
-        first_worker.rendered()["rowcast_ready"],
-        first_worker.rendered()["rowcast_workers"],
-    ) == (0, 2)
-    second_worker.kill()
-    for _ in range(2):  # as the supervisor does; the sums stay when it does it again
-        forget_ended(tmp_path)
-    assert {file.stem.rpartition("_")[2] for file in tmp_path.glob("*.db")} == {
-        str(first_worker.process.pid),
-        "ended",
-    }
-    rendered = first_worker.rendered()
-    assert (
-        rendered["rowcast_ready"],
-        rendered["rowcast_workers"],
-        rendered["rowcast_inflight_requests"],
-    ) == (1, 1, 0)
-    assert rendered["rowcast_requests_total{call=embed,code=OK,model=,transport=grpc}"] == 1
 
 
 def test_derived_metrics_are_computed_from_the_sums_of_the_workers_that_run(

@@ -13,12 +13,10 @@ import pytest
 from service.config import ServiceSettings
 from service.observability.metrics import Metrics
 from service.request_log.record import (
-    BODY_BYTES_MAX,
     RecordedRequest,
     RequestLog,
     RequestWriter,
     read_newest,
-    record_directory,
 )
 
 FILE_BYTES = 2048
@@ -66,17 +64,6 @@ def test_requests_are_private_and_read_back_the_newest_first_within_their_bound(
     assert read_newest(directory / "nowhere", 3) == []
 
 
-def test_files_of_other_processes_are_read_too_and_count_towards_the_bound(tmp_path: Path) -> None:
-    slow = RequestWriter(tmp_path, FILE_BYTES, FILES_MAX)
-    slow.append(request(1))
-    for numbers in ((2, 4), (3, 6)):
-        write(tmp_path, [request(number) for number in numbers])
-    assert [request.recorded_s for request in read_newest(tmp_path, 10)] == [6.0, 4.0, 3.0, 2.0]
-    slow.append(request(5))  # its file was removed: it begins another
-    slow.close()
-    assert [request.recorded_s for request in read_newest(tmp_path, 10)] == [6.0, 5.0, 3.0]
-
-
 @pytest.mark.parametrize(
     "damage",
     [b"", b"{", b"\xff\n", b"[]\n", b'{"at": 1}\n', b'{"body": 7}\n', b'{"x": 1, "body": ""}\n'],
@@ -88,23 +75,6 @@ def test_damaged_lines_are_skipped(tmp_path: Path, damage: bytes) -> None:
     assert len(read_newest(tmp_path, 10)) == (2 if damage == b"{" else 3)
     path.write_bytes(path.read_bytes()[:-9] + damage)
     assert len(read_newest(tmp_path, 10)) in {1, 2}
-
-
-def test_offer_keeps_a_sample(tmp_path: Path) -> None:
-    metrics = Metrics()
-    settings = settings_of(tmp_path, record_rate=0.5)
-    log = RequestLog(settings, metrics)
-    for _ in range(40):
-        if log.samples():
-            log.offer("m", "rank", protobuf=False, body=b"{}")
-    log.offer("m", "rank", protobuf=False, body=b" " * (BODY_BYTES_MAX + 1))
-    log.close()
-    recorded = read_newest(record_directory(settings) / "m", 100)
-    assert 0 < len(recorded) < 40
-    assert outcomes(metrics) == {"written": len(recorded), "dropped": 0, "failed": 0}
-    assert {(request.call, request.protobuf, request.body) for request in recorded} == {
-        ("rank", False, b"{}")
-    }
 
 
 def test_offer_with_an_unwritable_directory_reports_once_and_goes_on(

@@ -20,7 +20,6 @@ from service.codec.stubs import tensorflow_serving_pb2 as pb
 from service.config import ServiceSettings
 from service.request_log.record import read_newest, record_directory
 from service.request_log.replay import Replay
-from service.serving_records import recordings, warm_up
 from service.serving_records.recordings import read_recordings
 from service.tensorflow_serving.protocol import PREDICTION_SERVICE
 from tests.bundles.small import SmallBundle
@@ -150,22 +149,6 @@ def test_damaged_and_foreign_requests_reject_the_version(
         assert message in problem_of(service, write, data, size), name
 
 
-def test_computations_end_when_time_is_up_and_all_records_are_read(
-    write: Write,
-    serve: Callable[..., RunningService],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: Any,
-) -> None:
-    monkeypatch.setattr(warm_up, "SECONDS_MAX", -1.0)
-    with_warm_up(write(), record(QUERY) * 2 + record(REJECTING), 3)
-    with caplog.at_level("INFO", "rowcast"):
-        service = serve(poll_interval_s=NEVER_S)
-    assert service.states() == {1: "available"}
-    (line,) = [line for line in caplog.records if line.message == "warm_up_requests_computed"]
-    assert (line.rowcast_fields["requests"], line.rowcast_fields["records"]) == (0, 3)
-    assert "input 'usr' is unknown" in problem_of(service, write, wrong(user=USERS, usr=USERS), 1)
-
-
 class Replaying:
     """Versions under a root, to each of which recordings are replayed."""
 
@@ -250,20 +233,6 @@ def test_requests_of_the_protocol_are_recorded_and_replayed(
     )
 
 
-def test_elwc_recordings_are_computed_by_their_signature(
-    replaying: Callable[..., Replaying], write: Write
-) -> None:
-    service = replaying(replay_format="elwc", replay_signature="ranking")
-    service.write("a.tfrecord", [ELWC.SerializeToString()])
-    for version, size in ((2, 40), (3, 40)):
-        small = write(version=version, size=size)
-        if version == 3:
-            without_default(small, "hour")
-        service.driven.scan()
-        assert service.driven.serving() == 2
-    assert "'hour'" in service.driven.problem(3)
-
-
 def test_newest_files_are_read_first_and_damaged_ones_as_far_as_they_are_sound(
     replaying: Callable[..., Replaying], caplog: Any
 ) -> None:
@@ -286,14 +255,6 @@ def test_newest_files_are_read_first_and_damaged_ones_as_far_as_they_are_sound(
     assert problems["new"] == "record 2 is cut short; copy the file again"
     assert problems["elwc"].startswith("record 1 holds a classify_log without examples")
     assert list(read_recordings(service.settings, "another")) == []
-
-
-def test_records_beyond_the_size_of_recorded_requests_are_left_out(
-    replaying: Callable[..., Replaying], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = replaying()
-    service.write("a", [RETRIEVE, QUERY])
-    monkeypatch.setattr(recordings, "BODY_BYTES_MAX", len(QUERY))
-    assert [
-        b"query" in request.body for request in read_recordings(service.settings, "movies")
-    ] == [True]
+    update = {"replay_format": "elwc", "replay_signature": "ranking"}
+    read = list(read_recordings(service.settings.model_copy(update=update), "movies"))
+    assert {request.call for request in read} == {"classify"}

@@ -72,19 +72,17 @@ def test_ray_is_reached_directly_whatever_proxy_the_environment_names(
         assert asyncio.run(addresses.resolve(f"ray:{address}")) == ["10.0.0.1:9090"]
 
 
-def test_ray_without_any_shard_is_an_error_so_that_routers_keep_their_addresses() -> None:
-    with (
-        dashboard({"applications": {}}) as address,
-        pytest.raises(OSError, match="lists no replica of a shard"),
-    ):
-        asyncio.run(addresses.resolve(f"ray:{address}"))
-
-
-def test_dashboard_that_is_not_of_ray_is_named() -> None:
-    with (
-        dashboard(["something else"]) as address,
-        pytest.raises(OSError, match="is not a dashboard of Ray"),
-    ):
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"applications": {}}, "lists no replica of a shard"),
+        (["another"], "not a dashboard of Ray"),
+    ],
+)
+def test_dashboard_without_shards_is_an_error_so_that_routers_keep_their_addresses(
+    content: Any, words: str
+) -> None:
+    with dashboard(content) as address, pytest.raises(OSError, match=words):
         asyncio.run(addresses.resolve(f"ray:{address}"))
 
 

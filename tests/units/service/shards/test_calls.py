@@ -32,36 +32,57 @@ def positions(*values: int) -> bytes:
     return np.array(values, "<u4").tobytes()
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"vectors": b""}, "vectors is empty"),
-        ({"k": 0}, "k is 0"),
-        ({"recall": 7.0}, "recall is 7.0"),
-        ({"recall": float("nan")}, "recall is nan"),
-        ({"denied": positions(2, 1)}, "ascend"),
-        ({"denied": positions(2, 2)}, "ascend"),
-        ({"excluded": [shard_pb.Excluded(positions=positions(9, 1))]}, "ascend"),
-    ],
-)
-def test_search_that_no_router_sends_is_rejected(
-    fields: dict[str, Any], words: str, stub: Stub
-) -> None:
+VECTOR = np.zeros(8, "<f4").tobytes()
+SEARCH: dict[str, Any] = {"index": "movies", "vectors": VECTOR, "dim": 8, "k": 3}
+SEARCHES: list[tuple[dict[str, Any], str]] = [
+    ({"vectors": b""}, "vectors is empty"),
+    ({"k": 0}, "k is 0"),
+    ({"recall": 7.0}, "recall is 7.0"),
+    ({"recall": float("nan")}, "recall is nan"),
+    ({"denied": positions(2, 1)}, "ascend"),
+    ({"denied": positions(2, 2)}, "ascend"),
+    ({"excluded": [shard_pb.Excluded(positions=positions(9, 1))]}, "ascend"),
+]
+ROWS: list[tuple[dict[str, Any], str]] = [
+    ({"tables": ["users"], "counts": positions(1), "positions": positions(50)}, "one below 50"),
+    ({"tables": ["users"], "counts": positions(3), "positions": positions(1, 2)}, "the sum 3"),
+    (
+        {"tables": ["users", "hours"], "counts": positions(1, 1), "positions": positions(1, 2)},
+        "no part of table 'hours' is held here",
+    ),
+    (
+        {"tables": ["genres", "users"], "counts": positions(1, 1), "positions": positions(1, 2)},
+        "one row layout",
+    ),
+]
+
+
+def test_call_that_no_router_sends_is_rejected(stub: Stub) -> None:
     shard, bundle = stub
-    vector = np.zeros(8, "<f4").tobytes()
-    search = {"index": "movies", "vectors": vector, "dim": 8, "k": 3}
-    with pytest.raises(grpc.RpcError) as failed:
-        shard.Search(shard_pb.SearchRequest(bundle=bundle, **{**search, **fields}))
-    assert failed.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert words in failed.value.details()
+    other = shard_pb.Bundle()
+    other.CopyFrom(bundle)
+    other.fingerprint ^= 1
+    calls: list[tuple[Any, Any, str]] = [
+        (shard.Rows, shard_pb.RowsRequest(bundle=other, rows=[shard_pb.Rows()]), "another bundle")
+    ]
+    for rows, words in ROWS:
+        request = shard_pb.RowsRequest(bundle=bundle, rows=[shard_pb.Rows(**rows)])
+        calls.append((shard.Rows, request, words))
+    for fields, words in SEARCHES:
+        search = shard_pb.SearchRequest(bundle=bundle, **SEARCH | fields)
+        calls.append((shard.Search, search, words))
+    for method, request, words in calls:
+        with pytest.raises(grpc.RpcError) as failed:
+            method(request)
+        assert failed.value.code() in {
+            grpc.StatusCode.INVALID_ARGUMENT,
+            grpc.StatusCode.NOT_FOUND,
+        }
+        assert words in failed.value.details()
 
 
 def test_search_for_more_candidates_than_are_held_returns_all(stub: Stub) -> None:
     shard, bundle = stub
-    vector = np.ones(8, "<f4").tobytes()
-    response = shard.Search(
-        shard_pb.SearchRequest(
-            bundle=bundle, index="movies", vectors=vector, dim=8, k=(1 << 31) - 1
-        )
-    )
+    request = shard_pb.SearchRequest(bundle=bundle, **SEARCH | {"k": (1 << 31) - 1})
+    response = shard.Search(request)
     assert sorted(np.frombuffer(response.positions, "<u4").tolist()) == list(range(40))

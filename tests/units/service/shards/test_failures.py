@@ -226,11 +226,6 @@ def test_call_that_every_replica_fails_names_the_shard_and_no_address(
         assert error.retry_after_s == 3
 
 
-def test_address_that_vanished_is_tried_again_where_there_is_no_other(tmp_path: Path) -> None:
-    error, calls = failure_of_call(tmp_path, vanish)
-    assert (type(error), calls) == (NotReady, 2)
-
-
 @pytest.mark.parametrize(
     ("description", "problem"),
     [
@@ -258,7 +253,6 @@ def test_shard_that_does_not_fit_the_router_is_not_called_and_says_why(
 
 ROWS = np.arange(8, dtype=np.float32).reshape(4, 2)
 FLIPPED = np.where(np.arange(8).reshape(4, 2) == 5, 4.5, ROWS).astype(np.float32)
-NOT_FINITE = np.where(ROWS == 5, np.float32("nan"), ROWS)
 LAYOUT = Layout(["movies", "users"], np.array([0, 2, 4]), "float32", 2, [True, True])
 ALL_ROWS = LayoutRead(LAYOUT, np.arange(4)).slice_on(ONLY)
 

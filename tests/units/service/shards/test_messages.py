@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import pytest
 
@@ -26,9 +24,7 @@ def read(
     positions: list[int],
     scores: list[float],
     counts: list[int],
-    wanted: Filter | None = FILTER,
-    denied: Iterable[int] = (),
-    excluded: tuple[list[int], ...] = (),
+    wanted: Filter | None,
 ) -> Neighbors:
     response = shard_pb.SearchResponse(
         positions=np.array(positions, "<u4").tobytes(),
@@ -42,8 +38,8 @@ def read(
         exact=False,
         recall=0.0,
         filter=wanted,
-        denied=np.array([*denied], np.uint32),
-        excluded=tuple([np.array(positions, np.uint32) for positions in excluded]),
+        denied=np.empty(0, np.uint32),
+        excluded=(),
         explain=False,
     )
     return messages.read_found(response, search, HELD, SHARD)
@@ -61,31 +57,12 @@ def read(
         ([100], [float("nan")], [1, 0], "not finite"),
         ([100], [float("inf")], [1, 0], "not finite"),
         ([100, 101, 100], [0.5] * 3, [3, 0], "twice"),
+        ([], [], [0, 0], "it holds more"),
+        ([100, 101, 102, 100, 101], [0.5] * 5, [3, 2], "it holds more"),
     ],
 )
 def test_response_that_does_not_fit_the_search_is_a_failure_of_the_shard(
     positions: list[int], scores: list[float], counts: list[int], message: str
 ) -> None:
     with pytest.raises(Internal, match=message):
-        read(positions, scores, counts)
-
-
-@pytest.mark.parametrize(
-    ("positions", "counts", "denied", "excluded"),
-    [
-        ([], [0, 0], (), ()),
-        ([100, 101, 102, 100, 101], [3, 2], (), ()),
-        # 98 of the 100 are denied, and others that another shard holds.
-        ([198, 198], [1, 1], range(98, 198), ()),
-        ([100, 101, 102, 100], [3, 1], (), ([], [*range(100, 198)])),
-        ([197, 198, 199, 198], [3, 1], range(98, 197), ([], [197])),
-    ],
-)
-def test_fewer_candidates_than_a_shard_holds_are_a_failure_of_the_shard(
-    positions: list[int],
-    counts: list[int],
-    denied: Iterable[int],
-    excluded: tuple[list[int], ...],
-) -> None:
-    with pytest.raises(Internal, match="it holds more"):
-        read(positions, [0.5] * len(positions), counts, None, denied, excluded)
+        read(positions, scores, counts, None if "more" in message else FILTER)

@@ -59,11 +59,15 @@ def test_index_whose_shard_is_lost_degrades_the_response_and_other_sources_are_s
         assert "5 of 5 candidates have the retrieval score 0: " in reason
         assert "the list is not made diverse" in reason
 
+        popular = {"name": "popular", "ids": movies[:9], "fallback": True}
+        code, content = response(client, "recommend", {**here, "sources": [index, popular]})
+        assert (code, content["sources"]) == (200, ["popular"] * 3)
+
         code, content = response(client, "recommend", {**here, "sources": [index]})
         assert code == 503, content
         assert "shard 2/2" in content["error"]["message"]
     labels = {"model": "movies", "outcome": "failed"}
-    assert router.value("rowcast_sources_left_out_total", **labels) == 2
+    assert router.value("rowcast_sources_left_out_total", **labels) == 3
 
 
 def test_shard_that_does_not_respond_leaves_time_for_the_other_sources(
@@ -90,15 +94,3 @@ def test_shard_that_does_not_respond_leaves_time_for_the_other_sources(
     assert content["sources"] == ["listed"] * 3
     labels = {"model": "movies", "outcome": "late"}
     assert router.value("rowcast_sources_left_out_total", **labels) == 1
-
-
-def test_fallback_is_used_where_the_index_is_lost(cluster: Cluster, small: SmallBundle) -> None:
-    cluster.add("1/2", "2/2", **TABLES_STAY)
-    router = cluster.start_router(**TABLES_STAY)
-    cluster.drop("2/2")
-    popular = {"name": "popular", "ids": small.ids.tolist()[:9], "fallback": True}
-    body = {"k": 3, "context": {"user": 1}, "sources": [{"index": "movies"}, popular]}
-    with httpx.Client(base_url=router.http, timeout=60) as client:
-        code, content = response(client, "recommend", body)
-    assert code == 200, content
-    assert content["sources"] == ["popular"] * 3

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,7 @@ from service.tensorflow_serving.protocol import MODEL_SERVICE, PREDICTION_SERVIC
 from tests.bundles.small import write_small_bundle
 from tests.cases.test_tensor_requests import predict, shape, tensor
 from tests.cases.ways import Ways, serving
-from tests.e2e.process import until
 from tests.units.service import reflected
-from tests.units.service.running import RunningService
 from tests.units.service.tensorflow_serving.protocols import PROTOCOLS
 
 MODEL = "/v1/models/movies"
@@ -275,63 +272,3 @@ def test_content_type_of_a_form_is_accepted_unless_a_web_page_sent_it(ways: Ways
         assert response.status_code == status
     own = ways.clients.http.post(f"{MODEL}:rank", json={}).json()["error"]
     assert own["code"] == "INVALID_ARGUMENT"
-
-
-def genres_of(form: str, splits: list[int]) -> dict[str, pb.TensorProto]:
-    """Returns the tensors of a ragged, or a sparse, feature of texts: row i has those from
-    splits[i] to splits[i + 1].
-    """
-    count = splits[-1]
-    texts = ([b"comedy", b"drama", b"action"] * count)[:count]
-    values = tensor(pb.DT_STRING, count, string_val=texts)
-    rows = len(splits) - 1
-    if form == "ragged":
-        return {"genres": values, "genres_1": tensor(pb.DT_INT64, rows + 1, int64_val=splits)}
-    lengths = np.diff(splits)
-    owners = np.arange(rows).repeat(lengths)
-    indices = np.stack([owners, np.arange(count) - np.array(splits)[owners]], axis=1)
-    return {
-        "genres": tensor(pb.DT_INT64, count, 2, int64_val=indices.ravel().tolist()),
-        "genres_1": values,
-        "genres_2": tensor(pb.DT_INT64, 2, int64_val=[rows, max(lengths)]),
-    }
-
-
-@pytest.mark.parametrize("form", ["ragged", "sparse"])
-def test_rows_of_lists_of_several_requests_are_computed_as_a_batch(
-    form: str, write: Callable[..., Any], serve: Callable[..., RunningService]
-) -> None:
-    write()
-    service = serve(protocols=PROTOCOLS, inline_max_us=0, threads=1)
-    tower = service.waiting()
-    requests = []
-    for number in range(12):
-        rows = 1 + number % 4
-        splits = np.cumsum([0, *[(number + row) % 3 for row in range(rows)]]).tolist()
-        requests.append(
-            predict(
-                {"name": "movies", "signature_name": "ranking"},
-                user=tensor(pb.DT_INT64, rows, int64_val=range(number, number + rows)),
-                movie=tensor(pb.DT_INT64, rows, int64_val=[1000 + 7 * number] * rows),
-                year=tensor(pb.DT_FLOAT, rows, float_val=[number / 10] * rows),
-                **genres_of(form, splits),
-            )
-        )
-    blocking = predict(user=tensor(pb.DT_INT64, 1, int64_val=[5]))
-    with grpc.insecure_channel(service.grpc) as channel, ThreadPoolExecutor(13) as pool:
-
-        def scores(request: pb.PredictRequest) -> list[float]:
-            send = channel.unary_unary(f"/{PREDICTION_SERVICE}/Predict")
-            response = pb.PredictResponse.FromString(send(request.SerializeToString(), timeout=30))
-            return list(response.outputs["score"].float_val)
-
-        first = pool.submit(scores, blocking)
-        assert tower.entered.wait(20)
-        together = [pool.submit(scores, request) for request in requests]
-        until(lambda: service.worker.engine.inflight == len(requests) + 1)
-        tower.release.set()
-        first.result()
-        batched = [future.result() for future in together]
-        batches = service.value("rowcast_batch_requests_count", call="predict")
-        assert batched == [scores(request) for request in requests]
-    assert batches == 2  # that of the first, and of all others

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from service.errors import NotReady
@@ -103,28 +102,3 @@ def test_rollback_does_not_wait_for_a_load_in_progress(two: Driven, write: Write
     scan.join(20)
     assert two.serving() == 1
     assert two.states() == {3: "kept", 1: "available"}, "to unpin needs no load"
-
-
-def denied(driven: Driven, version: int) -> list[int]:
-    """The candidates of a version that are denied."""
-    with driven.manager.acquire("movies", version) as version_leased:
-        (corpus,) = version_leased.corpora.values()
-        positions = corpus.denied.positions.astype(np.int64)
-        return [int(key) for key in corpus.store.ids(positions)]
-
-
-def test_deny_list_holds_in_every_loaded_version_and_in_those_that_come(
-    two: Driven, write: Write, drive: Drive
-) -> None:
-    ids = write(version=3, size=50).ids
-    later = int(ids[45])  # versions 1 and 2 have 40 candidates
-    two.want(denied=(str(ids[3]), str(ids[1]), str(later), "no number", "9" * 19))
-    assert denied(two, 1) == denied(two, 2) == [ids[1], ids[3]]
-    two.scan()
-    assert denied(two, 3) == [ids[1], ids[3], later]
-    assert two.value("rowcast_denied_ids", model="movies") == 5
-    assert denied(drive(), 3) == [ids[1], ids[3], later], "as a worker that starts"
-    two.want(denied=(str(ids[1]),))
-    assert denied(two, 3) == [ids[1]]
-    two.want(denied=())
-    assert (denied(two, 3), two.value("rowcast_denied_ids", model="movies")) == ([], 0)

@@ -105,22 +105,6 @@ def test_update_of_an_unwritable_file_is_reported_and_changes_nothing(
     assert file.read().revision == 1
 
 
-def test_refresh_without_the_directory_keeps_the_last_state(tmp_path: Path) -> None:
-    directory = tmp_path / "state"
-    file = StateFile(directory / "state.json")
-    with pytest.raises(StateUnreadable, match="directory"):
-        file.read()
-    assert file.refresh()
-    assert (file.desired, "directory" in file.problem) == (None, True)
-    directory.mkdir()
-    StateFile(file.path).update(pin)
-    assert file.refresh()
-    desired = file.desired
-    directory.rename(tmp_path / "aside")
-    assert not file.refresh()
-    assert (file.desired, file.problem) == (desired, "")
-
-
 def test_update_whose_lock_another_process_holds_changes_nothing(file: StateFile) -> None:
     file.update(pin)
     with open(f"{file.path}.lock", "rb") as lock:
