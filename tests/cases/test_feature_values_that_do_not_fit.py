@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from bundle.errors import BundleError, FeatureError, FormatError, RowOutOfRange
+from bundle.errors import BundleError, FeatureError, FormatError
 from bundle.features.columns import Column, OutputBlock
 from bundle.features.ids.crosses import COMBINATIONS_MAX
 from bundle.features.reader import FeatureReader, open_features
@@ -248,12 +248,3 @@ def test_a_vocabulary_of_another_size_than_the_manifest_states_is_rejected(
     rewrite(sample_bundle, setting("vocabularies.names.size", 3))
     with pytest.raises(FormatError, match=r"'names' holds 2 keys.*says 3"):
         open_features(sample_bundle, read_manifest(sample_bundle))
-
-
-def test_a_view_is_closed_with_its_reader(tmp_path: Path) -> None:
-    table = TableReader(tmp_path, write_table(tmp_path, "t", np.ones((9, 3), "<f4"), "float32", []))
-    reader = FeatureReader({"f": feature(kind="single")}, {"t": table}, {})
-    view = reader.with_changes({})
-    reader.close()
-    with pytest.raises(RowOutOfRange, match="closed"):
-        view.activation("f", {"f": column(1)}, 1)

@@ -21,7 +21,6 @@ Write = Callable[..., SmallBundle]
 Launch = Callable[..., Process]
 RETRIEVE = "/v1/models/movies:retrieve"
 BODY = {"context": {"user": 3}, "k": 2}
-each_number_of_workers = pytest.mark.parametrize("workers", ["1", "2"])
 
 
 @contextmanager

@@ -120,17 +120,3 @@ def test_commands_hold_for_every_worker_and_after_a_restart(write: Write, launch
     assert ctl(again, "deny", "remove", "movies", str(first)).returncode == 0
     assert ids_of_all_calls(again) == every
     assert json.loads(ctl(again, "deny", "list", "movies").stdout)["ids"] == ["never-exported"]
-
-
-def test_deny_list_that_cannot_be_written_is_an_error_and_denies_nothing(
-    write: Write, launch: Launch
-) -> None:
-    small = write()
-    # No file can be written in /proc.
-    service = launch("--workers", "2", "--state-file", "/proc/rowcast-state.json")
-    wait_for(service, "2")
-    done = ctl(service, "deny", "add", "movies", str(small.ids[0]))
-    assert (done.returncode, done.stdout) == (4, "")
-    assert "state file /proc/rowcast-state.json cannot be written: " in done.stderr
-    assert "--state-file names another path" in done.stderr
-    assert ids_of_all_calls(service) == {int(each) for each in small.ids}

@@ -12,15 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rowcast_client import Column, InvalidArgument, calls, near, where
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
-INT64 = st.integers(-(2**63), 2**63 - 1)
-FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-KINDS = (INT64, FLOAT32, TEXT)
 WIDTHS = {"int64s": ("q", 8), "int32s": ("i", 4), "float32s": ("f", 4)}
 
 
@@ -46,27 +40,6 @@ def unpacked(column: pb.Column, count: int) -> list[list[Any]]:
         return [values[position * width : (position + 1) * width] for position in range(count)]
     offsets = struct.unpack(f"<{count + 1}i", column.offsets)
     return [values[offsets[position] : offsets[position + 1]] for position in range(count)]
-
-
-@given(st.one_of([st.lists(kind, min_size=1) for kind in KINDS]))
-def test_single_values_are_packed_one_after_the_other(values: list[Any]) -> None:
-    assert unpacked(packed(values), len(values)) == [[value] for value in values]
-
-
-@given(st.one_of([st.lists(st.lists(kind, max_size=5), min_size=1, max_size=6) for kind in KINDS]))
-def test_bags_keep_their_values_and_borders(bags: list[list[Any]]) -> None:
-    assert unpacked(packed(bags), len(bags)) == bags
-
-
-@given(st.lists(st.lists(st.tuples(INT64, FLOAT32), max_size=5), min_size=1), st.booleans())
-def test_weights_stand_beside_their_ids(bags: list[list[Any]], as_dict: bool) -> None:
-    pairs = [([id_ for id_, _ in bag], [weight for _, weight in bag]) for bag in bags]
-    column = packed(
-        [{"ids": ids, "weights": weights} for ids, weights in pairs] if as_dict else pairs
-    )
-    assert unpacked(column, len(bags)) == [ids for ids, _ in pairs]
-    flat = [weight for _, weights in pairs for weight in weights]
-    assert list(struct.unpack(f"<{len(flat)}f", column.weights)) == flat
 
 
 class Series:

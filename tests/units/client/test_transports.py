@@ -86,12 +86,6 @@ def test_client_of_an_overloaded_service_waits_as_required_and_tries_again(way: 
     assert before <= 3.1  # gRPC rounds up
 
 
-def test_client_of_a_service_not_ready_tries_again_with_backoff(way: Way) -> None:
-    with way.server([NOT_READY, NOT_READY, OK]) as server:
-        assert way.send(server.url, EMBED, retries=QUICK).version == 7
-    assert len(server.requests) == 3
-
-
 def test_client_with_a_retry_after_beyond_its_deadline_fails_at_once(way: Way) -> None:
     reply = Reply("OVERLOADED", 429, "RESOURCE_EXHAUSTED", "30")
     started = time.monotonic()
@@ -133,15 +127,6 @@ def test_timeout_of_a_retry_reports_why_the_attempt_before_it_failed(way: Way) -
     assert caught.value.message == (
         f"{server.url} did not respond within 2 s; before, an attempt failed: a sentence"
     )
-
-
-def test_client_of_an_address_without_service_tries_again_and_names_it(way: Way) -> None:
-    with way.server([OK]) as server:
-        gone = server.url
-    with pytest.raises(Unreachable) as caught:
-        way.send(gone, EMBED, retries=QUICK)
-    assert type(caught.value) is Unreachable
-    assert gone in caught.value.message
 
 
 def test_client_ignores_the_proxies_of_the_environment(

@@ -98,21 +98,6 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
         assert at_fault in row["error"]
 
 
-def test_progress_and_the_lists_of_a_file_without_users(
-    write: Write, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.cli.recommend._LINE_S", 0.0)
-    write(id_kind="string")
-    done = recommend(root, users_file(tmp_path / "users", 3), tmp_path / "out", "--exclude", "")
-    assert done.exit_code == 0, done.stderr
-    lines = done.stderr.splitlines()
-    assert all(re.fullmatch(r"\d of 3 users after \d+ s", line) for line in lines)
-    assert lines[-1].startswith("3 of 3")
-    assert recommend(root, users_file(tmp_path / "users", 0), tmp_path / "out").exit_code == 0
-    table = parquet.read_table(tmp_path / "out")
-    assert (table.num_rows, table.schema.field("ids").type) == (0, pa.list_(pa.string()))
-
-
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
@@ -158,23 +143,27 @@ def test_command_that_cannot_be_run_writes_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_output_behind_a_link_is_replaced_and_the_link_stays(
-    write: Write, root: Path, tmp_path: Path
+def test_output_behind_a_link_is_replaced_and_progress_is_printed(
+    write: Write, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write()
-    users = users_file(tmp_path / "users.parquet", 3)
+    monkeypatch.setattr("service.cli.recommend._LINE_S", 0.0)
+    write(id_kind="string")
     (tmp_path / "elsewhere").mkdir()
     target = tmp_path / "elsewhere" / "dated[1].parquet"
     target.write_text("yesterday")
-    leftover = target.with_name(f".{target.name}.parts-of-another-run")
-    leftover.mkdir()
+    target.with_name(f".{target.name}.parts-of-another-run").mkdir()
     link = tmp_path / "latest.parquet"
     link.symlink_to(target)
-    done = recommend(root, users, link)
-    assert done.exit_code == 0, done.stderr
-    assert link.is_symlink()
-    assert parquet.read_table(target).num_rows == 3
-    assert [*target.parent.iterdir()] == [target]
+    for count in (3, 0):
+        users = users_file(tmp_path / "users.parquet", count)
+        done = recommend(root, users, link, "--exclude", "")
+        assert done.exit_code == 0, done.stderr
+        lines = done.stderr.splitlines()
+        assert all(re.fullmatch(r"\d of \d users after \d+ s", line) for line in lines)
+        assert link.is_symlink()
+        table = parquet.read_table(target)
+        assert (table.num_rows, table.schema.field("ids").type) == (count, pa.list_(pa.string()))
+        assert [*target.parent.iterdir()] == [target]
 
 
 @pytest.mark.nightly
@@ -218,25 +207,28 @@ def test_run_that_is_stopped_is_resumed_with_the_blocks_that_are_whole(
     assert all(len(candidates) == 3 for candidates in lists[:50])
 
 
-def test_run_keeps_the_blocks_of_another_one_that_is_under_way(
+def test_blocks_of_another_run_that_is_under_way_or_had_other_inputs_are_left_alone(
     write: Write, root: Path, tmp_path: Path
 ) -> None:
     write()
     out = tmp_path / "out.parquet"
-    many, single = (
-        users_file(tmp_path / f"{count}.parquet", count) for count in (BLOCK_USERS + 1, 1)
-    )
+    count = BLOCK_USERS + 1
+    many = users_file(tmp_path / "many.parquet", count)
+    single = users_file(tmp_path / "single.parquet", 1)
     task = Task(root, "movies", '{"k": 3}', "key")
-    sizes = list[int]()
 
-    def run_another(done: int, _: int) -> None:
-        if done and not sizes:
+    def run_another_and_stop(done: int, _: int) -> None:
+        if done:
             run(task, single, out, 1, lambda *_: None)
-            sizes.append(parquet.read_metadata(out).num_rows)
+            assert parquet.read_metadata(out).num_rows == 1
+            raise KeyboardInterrupt
 
-    run(task, many, out, 1, run_another)
-    assert [*sizes, parquet.read_metadata(out).num_rows] == [1, BLOCK_USERS + 1]
-    assert not list(tmp_path.glob(".out*"))
+    with pytest.raises(KeyboardInterrupt):
+        run(task, many, out, 1, run_another_and_stop)
+    assert len(list(tmp_path.glob(".out.parquet.parts-*/*.parquet"))) == 1
+    users_file(many, count, hour=[1.0] * count)
+    assert run(task, many, out, 1, lambda *_: None).done_before == 0
+    assert parquet.read_metadata(out).num_rows == count
 
 
 def _runs(process: int) -> bool:
