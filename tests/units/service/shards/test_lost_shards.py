@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -54,97 +56,87 @@ def start_and_lose(cluster: Cluster, **settings: Any) -> RunningService:
     return router
 
 
-def test_lookup_tells_lost_ids_from_unknown_ones_over_both_transports(
+def test_responses_say_what_they_cover_and_those_below_the_minimum_are_rejected(
     cluster: Cluster, small: SmallBundle
 ) -> None:
     cluster.add("1/2", "2/2")
-    router = cluster.start_router()
-    body = {"feature": "user", "ids": IDS}
-    with httpx.Client(base_url=router.http, timeout=60) as client:
-        code, whole = response(client, "lookup", body)
-        assert (code, whole["found"]) == (200, [True, True, True, True, False])
-        assert not {"lost", "coverage"} & whole.keys()
+    minima = (0.5, 0.6, 0.7)
+    routers = {
+        minimum: cluster.start_router(shard_min_coverage=minimum, shard_min_searched=minimum)
+        for minimum in minima
+    }
+    size = len(small.ids)
+    lookup = {"feature": "user", "ids": IDS}
+    retrieval = {"vectors": [VECTOR], "k": size, "crowding": {"studio": size}}
+    with ExitStack() as opened:
+        clients = {
+            minimum: opened.enter_context(httpx.Client(base_url=router.http, timeout=60))
+            for minimum, router in routers.items()
+        }
+        code, rows = response(clients[0.5], "lookup", lookup)
+        assert (code, rows["found"]) == (200, [True, True, True, True, False])
+        code, whole = response(clients[0.5], "retrieve", retrieval)
+        assert (code, whole["searched"]) == (200, size)
+        assert not {"lost", "coverage"} & {*rows, *whole}
         cluster.drop("2/2")
-        code, content = response(client, "lookup", body)
-    assert code == 200
-    assert content["found"] == [True, True, False, False, False]
-    assert content["lost"] == [False, False, True, True, False]
-    assert content["coverage"] == 0.6  # the unknown row is one of those that were read
-    assert content["vectors"][:2] == whole["vectors"][:2]
+        for minimum, client in clients.items():
+            code, content = response(client, "lookup", lookup)
+            assert code == (503 if minimum > 0.6 else 200)
+            # The unknown row is one of those that were read.
+            words = "60%" if minimum > 0.6 else '"coverage": 0.6'
+            assert words in json.dumps(content)
+            # No row of the lost shard is needed.
+            assert response(client, "lookup", {"feature": "user", "ids": [1]})[0] == 200
+            code, content = response(client, "retrieve", retrieval)
+            assert code == (503 if minimum > 0.5 else 200)
+            words = "shard 2/2" if minimum > 0.5 else '"coverage": 0.5'
+            assert words in json.dumps(content)
+        code, content = response(clients[0.5], "lookup", lookup)
+        assert content["found"] == [True, True, False, False, False]
+        assert content["lost"] == [False, False, True, True, False]
+        assert content["vectors"][:2] == rows["vectors"][:2]
+        code, content = response(clients[0.5], "retrieve", retrieval)
+    here = {*small.ids[: size // 2].tolist()}
+    expected = [pair for pair in zip(whole["ids"], whole["scores"], strict=True) if pair[0] in here]
+    assert [*zip(content["ids"], content["scores"], strict=True)] == expected
+    assert content["searched"] == size // 2
+    router = routers[0.5]
+    assert router.value("rowcast_partial_searches_total") == 2
     for url in (router.http, f"grpc://{router.grpc}"):
         with Client(url) as client_of_rowcast:
             looked_up = client_of_rowcast.lookup("user", IDS)
         assert looked_up.lost is not None
-        assert looked_up.lost.tolist() == content["lost"]
+        assert looked_up.lost.tolist() == [False, False, True, True, False]
         assert looked_up.coverage == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize(("minimum", "status"), [(0.6, 200), (0.7, 503)])
-def test_request_below_the_minimum_coverage_is_rejected(
-    minimum: float, status: int, cluster: Cluster, small: SmallBundle
-) -> None:
-    router = start_and_lose(cluster, shard_min_coverage=minimum)
-    with httpx.Client(base_url=router.http, timeout=60) as client:
-        code, content = response(client, "lookup", {"feature": "user", "ids": IDS})
-        assert code == status, content
-        if status == 503:
-            message = content["error"]["message"]
-            assert ("60%" in message, "70%" in message) == (True, True)
-        # no row of the lost shard is needed
-        assert response(client, "lookup", {"feature": "user", "ids": [1]})[0] == 200
-
-
-@pytest.mark.parametrize(("minimum", "status"), [(0.5, 200), (0.51, 503), (1.0, 503)])
-def test_retrieval_over_the_shards_that_responded_is_a_choice_that_the_response_states(
-    minimum: float, status: int, cluster: Cluster, small: SmallBundle
-) -> None:
-    cluster.add("1/2", "2/2")
-    router = cluster.start_router(shard_min_searched=minimum)
-    size = len(small.ids)
-    body = {"vectors": [VECTOR], "k": size, "crowding": {"studio": size}}
-    with httpx.Client(base_url=router.http, timeout=60) as client:
-        code, whole = response(client, "retrieve", body)
-        assert (code, whole["searched"]) == (200, size)
-        assert "coverage" not in whole
-        cluster.drop("2/2")
-        code, content = response(client, "retrieve", body)
-    assert code == status, content
-    if status == 503:
-        assert "shard 2/2 is not available" in content["error"]["message"]
-        return
-    here = set(small.ids[: size // 2].tolist())
-    expected = [pair for pair in zip(whole["ids"], whole["scores"], strict=True) if pair[0] in here]
-    assert [*zip(content["ids"], content["scores"], strict=True)] == expected
-    assert (content["searched"], content["coverage"]) == (size // 2, 0.5)
-    assert router.value("rowcast_partial_searches_total") == 1
-
-
-@pytest.mark.parametrize("required", [False, True])
 def test_router_is_ready_without_a_shard_unless_it_requires_all(
-    required: bool, cluster: Cluster, small: SmallBundle
+    cluster: Cluster, small: SmallBundle
 ) -> None:
     cluster.add("1/2", "2/2")
-    router = cluster.start_router(ready_requires_shards=required, protocols=("open-inference",))
-    serving = health_pb2.HealthCheckResponse.SERVING
-    with grpc.insecure_channel(router.grpc) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+    protocols = ("open-inference",)
+    strict, lenient = [
+        cluster.start_router(ready_requires_shards=required, protocols=protocols)
+        for required in (True, False)
+    ]
 
-        def is_ready() -> bool:
-            status = stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True).status
-            ready = {status == serving, router.value("rowcast_ready") == 1}
-            for page in ("/readyz", "/v2/health/ready"):
-                ready.add(httpx.get(router.http + page, timeout=20).status_code == 200)
-            return ready == {True}
+    def is_ready(router: RunningService) -> bool:
+        with grpc.insecure_channel(router.grpc) as channel:
+            check = health_pb2_grpc.HealthStub(channel).Check
+            status = check(health_pb2.HealthCheckRequest(), wait_for_ready=True).status
+        ready = {status == health_pb2.HealthCheckResponse.SERVING}
+        ready.add(router.value("rowcast_ready") == 1)
+        for page in ("/readyz", "/v2/health/ready"):
+            ready.add(httpx.get(router.http + page, timeout=20).status_code == 200)
+        return ready == {True}
 
-        until(is_ready)
-        cluster.drop("2/2")
-        until(lambda: router.value("rowcast_shard_replicas", shard="2/2") == 0)
-        if not required:
-            assert is_ready()
-            return
-        until(lambda: not is_ready())
-        cluster.add("2/2")
-        until(is_ready)
+    until(lambda: is_ready(strict) and is_ready(lenient))
+    cluster.drop("2/2")
+    until(lambda: not is_ready(strict))
+    until(lambda: lenient.value("rowcast_shard_replicas", shard="2/2") == 0)
+    assert is_ready(lenient)
+    cluster.add("2/2")
+    until(lambda: is_ready(strict))
 
 
 def test_vectors_of_lost_candidates_are_not_made_up(cluster: Cluster, small: SmallBundle) -> None:
