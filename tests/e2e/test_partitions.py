@@ -4,8 +4,6 @@ compared.
 
 from __future__ import annotations
 
-import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,10 +29,6 @@ INDEXES = {
     "thirds": INDEX | {"partitions": 3},
     "halves": INDEX | TREE | {"partitions": 2},
 }
-NOTED_TWO_OF_THIRDS = 16 + 1 + 2 + 2
-"""Steps before the vectors, the one file of vectors of all indexes, the whole index, two of the
-partitions.
-"""
 QUERIES = [
     {key: example_request[key] for key in ("user_id", "history", "hour")}
     for example_request in example_requests(12)
@@ -111,28 +105,3 @@ def test_partitions_find_the_same_as_the_whole_index(client: Client, name: str) 
         actual = client.retrieve(query, k=10, index=name)[0].ids.tolist()
         hits += len({*actual} & {*whole[0].ids.tolist()})
     assert hits / (10 * len(QUERIES)) >= 0.95
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_run_killed_between_partitions_keeps_those_that_are_built(
-    exported: Path, forked: ForkedRuns, tmp_path: Path
-) -> None:
-    project = exported.parents[2]
-    shutil.copytree(project, tmp_path / "job", ignore=shutil.ignore_patterns("bundles"))
-    command = ["run", str(tmp_path / "job/recipe.toml"), "--version", "1"]
-    output = tmp_path / "output"
-    assert forked.run(command, output, noted=NOTED_TWO_OF_THIRDS) == -signal.SIGKILL
-    place = "indexes/thirds/scann"
-    built = {
-        path.relative_to(tmp_path / "job/bundles/movies/.staging-1"): path.stat().st_ino
-        for path in (tmp_path / "job/bundles/movies/.staging-1" / place).rglob("dataset.npy")
-    }
-    assert {each.parent.name for each in built} == {
-        "partition-00001-of-00003",
-        "partition-00002-of-00003",
-    }
-    assert forked.run(command, output) == 0, output.read_text()
-    bundle = tmp_path / "job/bundles/movies/1"
-    assert {each: (bundle / each).stat().st_ino for each in built} == built
-    assert len(list((bundle / place).iterdir())) == 3

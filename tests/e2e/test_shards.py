@@ -213,56 +213,6 @@ def test_slow_call_is_sent_to_a_second_replica(write: Write, launch: Launch) -> 
         until(lambda: count_of(service, 'rowcast_shard_hedges_total{shard="1/1"}') > 0)
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_router_follows_the_addresses_in_a_file(
-    write: Write, launch: Launch, tmp_path: Path
-) -> None:
-    write()
-    first = shard(launch, "1/2")
-    file = tmp_path / "addresses"
-
-    def name(*ports: int) -> None:
-        file.write_text("".join(f"127.0.0.1:{port}\n" for port in ports))
-
-    name(first.ports["grpc"])
-    service = launch("--shard-addresses", f"file:{file}", *ALL, "--request-timeout-s", "60")
-    wait_for_problem(service, "no address holds shard 2/2")
-    second = shard(launch, "2/2")
-    ports = [each.ports["grpc"] for each in (first, second)]
-    lookup = {"feature": "user", "ids": [1, 30]}
-    with client_of(service) as client, ThreadPoolExecutor(1) as threads:
-        assert not is_ready(client)
-        name(*ports)
-        until(lambda: is_ready(client))
-        until(lambda: count_of(service, REPLICAS) == 1)
-        expected = post(client, "lookup", lookup)
-        assert expected[0] == 200, expected
-
-        # A call in progress at an address that is removed completes.
-        with first.paused():
-            called = threads.submit(post, client, "lookup", lookup)
-            until(lambda: count_of(service, "rowcast_inflight_requests") == 1)
-            for other in (1, 2):  # one poll later each
-                name(ports[1], other)
-                service.event("shard_unreachable", address=f"127.0.0.1:{other}")
-        assert called.result() == expected
-        until(lambda: count_of(service, REPLICAS) == 0)
-        assert count_of(service, 'rowcast_shard_replicas{shard="2/2"}') == 1
-
-        name(*ports)
-        until(lambda: post(client, "lookup", lookup) == expected)
-        # Another shard at the address of one that has ended does not stand for it.
-        first.kill()
-        other_shard = shard(launch, "2/2", "--grpc-port", str(ports[0]))
-        other_shard.event("ready")
-        for _ in range(20):
-            assert post(client, "lookup", lookup)[0] == 503
-        other_shard.kill()
-        shard(launch, "1/2", "--grpc-port", str(ports[0])).event("ready")
-        until(lambda: post(client, "lookup", lookup) == expected)
-
-
 @pytest.mark.slow
 def test_routers_and_shards_authenticate_by_certificates_names_and_tokens(
     write: Write, launch: Launch, tmp_path: Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,6 @@ from rowcast_client import (
     Unreachable,
     calls,
     changes,
-    rotation,
 )
 
 from tests.e2e.process import Process, kill_all, until
@@ -90,31 +88,6 @@ def test_call_goes_to_the_next_address_at_once_and_later_ones_avoid_the_first(wa
         assert way.send(urls, *[EMBED] * 9, retries=ONCE).version == 7
         assert len(away.requests) <= 1
         assert len(usable.requests) == 9
-
-
-def test_address_that_works_again_gets_calls_again(
-    way: Way, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rotation, "AVOIDED_S", 0.0)
-    with ExitStack() as running:
-        returning = running.enter_context(way.server([NOT_READY, OK]))
-        (steady,) = servers(running, way, OK)
-        way.send([returning.url, steady.url], *[EMBED] * 8, retries=ONCE)
-        assert len(returning.requests) == 4
-        assert len(steady.requests) == 5
-
-
-def test_call_passes_an_address_that_accepts_no_connection(way: Way) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as running:
-        host, port = full.getsockname()
-        for _ in range(3):  # fill the queue: further connections get no response
-            waiting = running.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex((host, port))
-        (usable,) = servers(running, way, OK)
-        urls = [f"{usable.url.rpartition(':')[0]}:{port}", usable.url]
-        assert way.send(urls, EMBED, EMBED, timeout_s=60, retries=ONCE).version == 7
-        assert len(usable.requests) == 2
 
 
 def test_address_that_does_not_respond_is_avoided(way: Way) -> None:

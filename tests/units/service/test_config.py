@@ -40,11 +40,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (SHARD, "--tokens", "all rows and vectors"),
 ]
 """Settings, the option at fault, and words of the remedy."""
-NOT_OURS = {
-    *("EXPORT_WORKERS", "SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_8080_TCP_ADDR"),
-    *("A_PORT_9090_TCP", "X_SERVICE_PORT", "X_PORT", "X_PORT_9_UDP_PROTO"),
-    *("HTTP_PORT", "HTTP_SERVICE_HOST", "HTTP_PORT_9_TCP", "ADMIN_PORT"),
-}
+NOT_OURS = ("EXPORT_WORKERS", "SERVICE_HOST", "PORT_8080_TCP_ADDR", "X_PORT", "HTTP_PORT")
 """What Kubernetes sets for services of other names."""
 
 
@@ -122,12 +118,10 @@ def test_unknown_variable_is_rejected_with_the_nearest_name(
     assert (done.exit_code, remedy in done.stderr) == (2, True), done.stderr
 
 
-@pytest.mark.parametrize("name", sorted(NOT_OURS))
-def test_variables_of_other_programs_are_left_alone(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_of_other_programs_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     before = printed()
-    monkeypatch.setenv(f"ROWCAST_{name}", "tcp://10.0.0.1:80")
+    for name in NOT_OURS:
+        monkeypatch.setenv(f"ROWCAST_{name}", "tcp://10.0.0.1:80")
     assert printed() == before
     assert printed(http_port=81)["http_port"] == 81
 

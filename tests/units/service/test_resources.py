@@ -10,7 +10,6 @@ import pytest
 from service.resources import (
     compute_threads,
     free_bytes,
-    limit_blas,
     memory_bytes,
     usable_cores,
 )
@@ -112,11 +111,3 @@ def test_compute_threads_are_a_share_of_the_cores_unless_set(
     workers: int, threads: int, cores: int, expected: int
 ) -> None:
     assert compute_threads(workers, threads, {}, cores) == expected
-
-
-def test_threads_of_libraries_are_limited_unless_the_environment_sets_them() -> None:
-    environment = {"TF_NUM_INTRAOP_THREADS": "3"}
-    limit_blas(environment)
-    assert compute_threads(1, 0, environment, 4) == 4
-    limits = {"OPENBLAS_NUM_THREADS": "1", "TF_NUM_INTEROP_THREADS": "4"}
-    assert environment == {"TF_NUM_INTRAOP_THREADS": "3", **limits}

@@ -57,16 +57,3 @@ def test_candidate_that_cannot_be_scored_is_left_out(
     # Its vector is sound, and a retrieval reads nothing else.
     assert POISON in retrieved[0].ids
     assert service.value("rowcast_candidates_left_out_total", reason=reason) == 3
-
-
-def test_formula_without_a_value_for_a_candidate_leaves_it_out(
-    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
-) -> None:
-    write()
-    service = serve()
-    with Client(service.http) as client:
-        bound = client.retrieve(CONTEXTS[1], k=40, formula="score")
-        limit = sorted(bound[0].scores)[20]
-        ranked = client.retrieve(CONTEXTS[1], k=40, formula=f"log(score - {limit:.6f})")
-    assert 0 < len(ranked[0].ids) < 40
-    assert set(ranked[0].ids) <= set(bound[0].ids)

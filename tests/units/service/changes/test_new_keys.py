@@ -86,14 +86,3 @@ def test_new_keys_are_read_as_those_of_a_rebuild(
         assert responses(service, ids) == responses(expected, ids)
     finally:
         expected.close()
-
-
-def test_new_key_is_not_counted_as_out_of_vocabulary(bundles: KeyedBundles, serve: Serve) -> None:
-    bundles.write()
-    service = serve()
-    labels = {"model": "movies", "feature": "user"}
-    for expected in (2, 3):
-        requests = [{"features": {"user": key}} for key in (7, 8)]
-        responds(service, "embed", tower="query", requests=requests)
-        assert service.value("rowcast_oov_ids_total", **labels) == expected
-        change(service, "rows/upsert", {"id": 7, "vector": [1.0] * 8}, feature="user")

@@ -7,16 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from service.codec import json as codec_json
 from service.codec.operations import OPERATIONS
 from service.engine.calls import (
-    EmbeddingResult,
     Explanation,
     LookupResult,
-    RankingResult,
     RetrievalResult,
 )
 
@@ -38,14 +34,9 @@ def _large_results() -> list[tuple[str, Any]]:
     offsets = np.array([0, 5, 5, count])
     titles = {"title": [f"title {i}" for i in range(count)]}
     explanation = Explanation("index", 3, 0.5, 2, 0.125)
-    positions = np.arange(count, dtype=np.int32)
     rows = numbers[:19_200].reshape(-1, 64)
     is_found = np.arange(len(rows)) % 2 == 0
     return [
-        (
-            "retrieve",
-            RetrievalResult("m", 1, ids, numbers, offsets, titles, (explanation,) * 3, searched=9),
-        ),
         (
             "recommend",
             RetrievalResult(
@@ -55,15 +46,13 @@ def _large_results() -> list[tuple[str, Any]]:
                 numbers,
                 offsets,
                 titles,
+                (explanation,) * 3,
                 retrieval_scores=numbers,
                 degraded_reason="late",
                 coverage=0.5,
             ),
         ),
-        ("rank", RankingResult("m", 1, ids, positions, numbers, {"click": numbers}, offsets)),
-        ("embed", EmbeddingResult("m", 1, rows)),
         ("lookup", LookupResult("m", 1, "users", rows, is_found)),
-        ("lookup", LookupResult("m", 1, "users", rows[:0], is_found[:0])),
     ]
 
 
@@ -74,12 +63,3 @@ def test_dump_in_pieces_gives_the_bytes_of_dump(call: str, result: Any, is_list:
     pieces = list(codec_json.dump_in_pieces(write(result, is_list)))
     assert b"".join(pieces) == codec_json.dump(write(result, is_list))
     assert max(map(len, pieces)) <= codec_json.PIECE_BYTES
-
-
-@given(
-    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20)
-)
-def test_scores_read_back_as_the_same_float32(scores: list[float]) -> None:
-    written = np.array(scores, dtype=np.float32)
-    read = np.array(json.loads(codec_json.dump(written)), dtype=np.float64).astype(np.float32)
-    assert (read == written).all()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.bundles.small import SmallBundle
@@ -92,11 +90,3 @@ def test_recall_is_that_of_exact_searches_among_what_each_query_may_find(
     low, high = (service.value(f"rowcast_live_recall_{end}") for end in ("low", "high"))
     assert low < recall < high
     assert service.value("rowcast_live_recall_target") == 0.95
-
-
-def test_nothing_is_measured_if_the_share_is_zero(write: Write, serve: Serve) -> None:
-    write(**BUNDLE)
-    service = serve(live_recall_share=0.0)
-    assert np.size(retrieved(service, 5, 3)) == 5
-    assert service.value(QUERIES) == 0
-    assert not [thread for thread in threading.enumerate() if "live-recall" in thread.name]

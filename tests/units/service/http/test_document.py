@@ -99,29 +99,15 @@ def test_page_matches_its_schema(path: str, schema: Any, http: httpx.Client) -> 
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_reader_and_writer_of_a_call_have_the_fields_of_its_schema(
-    name: str, http: httpx.Client
-) -> None:
+def test_body_and_response_of_a_call_match_their_schemas(name: str, http: httpx.Client) -> None:
     request, response = SCHEMAS[name]
     request.model_validate(request.model_json_schema()["examples"][0])
     bodies = [BODIES[name]]
-    part_fields = set[str]()
     if name != "lookup":
         part = {key: value for key, value in BODIES[name].items() if key != "tower"}
         options = {key: value for key, value in BODIES[name].items() if key == "tower"}
         bodies.append({**options, "requests": [part] * 2})
-        parts: Any = request.model_validate({"requests": [{}]})
-        part_fields = set(type(parts.requests[0]).model_fields)
     for body in bodies:
         request.model_validate(body)
         sent = http.post(f"{MODEL}:{name}", json=body)
         response.model_validate_json(sent.content, strict=True, extra="forbid")
-    schemas = {field for model, _ in SCHEMAS.values() for field in model.model_fields}
-    contract = {each.name for message in REQUESTS.values() for each in message.DESCRIPTOR.fields}
-    for field in schemas | contract | {"zzzzzz"}:
-        refused = http.post(f"{MODEL}:{name}", json={field: None}).json()["error"]["message"]
-        assert ("unknown" in refused) == (field not in request.model_fields), field
-        if part_fields:
-            listed = http.post(f"{MODEL}:{name}", json={"requests": [{field: None}]})
-            refused = listed.json()["error"]["message"]
-            assert ("unknown" in refused) == (field not in part_fields), field

@@ -15,7 +15,6 @@ import numpy as np
 
 DATATYPES = {"int64": "INT64", "float32": "FP32", "object": "BYTES"}
 COMPRESSION = {"http": "request_compression_algorithm", "grpc": "compression_algorithm"}
-QUERY = {"signature_name": "query"}
 USERS = {
     "user": np.array([5, 6]),
     "city": np.array(["oslo", "são paulo"], object),
@@ -41,73 +40,40 @@ class TritonClient:
         self._transport = transport
         self._model = model
         self.client = self._library.InferenceServerClient(address)
-        self._as_json: dict[str, Any] = {}
-        if transport == "grpc":
-            self._as_json = {"as_json": True}
 
-    def infer(self, arrays: dict[str, Any], *, binary: bool = True, **options: Any) -> Any:
+    def infer(self, arrays: dict[str, Any], signature: str, **options: Any) -> Any:
         """Sends an inference."""
-        form: dict[str, Any] = {}
-        if self._transport == "http":
-            form = {"binary_data": binary}
         inputs = []
         for name, array in arrays.items():
             tensor = self._library.InferInput(name, array.shape, DATATYPES[array.dtype.name])
-            tensor.set_data_from_numpy(array, **form)
+            tensor.set_data_from_numpy(array)
             inputs.append(tensor)
-        return self.client.infer(self._model, inputs, **options)
+        parameters = {"signature_name": signature}
+        return self.client.infer(self._model, inputs, parameters=parameters, **options)
 
-    def inferences(self) -> dict[str, Any]:
-        """Returns what inferences in several forms return."""
-        by_signature = self.infer(USERS, parameters=QUERY, request_id="42")
+    def returned(self) -> dict[str, Any]:
+        """Returns what the client reads of responses, descriptions and an error."""
         compression: dict[str, Any] = {COMPRESSION[self._transport]: "gzip"}
-        compressed = self.infer(USERS, parameters=QUERY, **compression)
-        in_json = self.infer(USERS, parameters=QUERY, binary=False)
-        chosen = self.infer(RANKED, outputs=[self._library.InferRequestedOutput("rating")])
-        neighbors = self.infer(RETRIEVED, parameters={"signature_name": "retrieve"})
+        chosen = [self._library.InferRequestedOutput("rating")]
+        neighbors = self.infer(RETRIEVED, "retrieve")
         return {
-            "response": self._head(by_signature),
-            "vectors": by_signature.as_numpy("vector").tolist(),
-            "vectors of a compressed request": compressed.as_numpy("vector").tolist(),
-            "vectors of a request in JSON": in_json.as_numpy("vector").tolist(),
-            "all outputs": self._outputs(self.infer(RANKED)),
-            "chosen outputs": self._outputs(chosen),
+            "vectors": self.infer(USERS, "query").as_numpy("vector").tolist(),
+            "compressed": self.infer(USERS, "query", **compression).as_numpy("vector").tolist(),
+            "rating": self.infer(RANKED, "ranking", outputs=chosen).as_numpy("rating").tolist(),
             "ids": [text.decode() for text in neighbors.as_numpy("ids").reshape(-1)],
-            "counts": neighbors.as_numpy("counts").tolist(),
+            "ready": self.client.is_server_ready() and self.client.is_model_ready(self._model),
+            "another version ready": self.client.is_model_ready(self._model, "7"),
+            "error": self._error(),
         }
 
-    def descriptions(self) -> dict[str, Any]:
-        """Returns what the client finds out about the service and its models."""
-        index = self.client.get_model_repository_index(**self._as_json)
-        if isinstance(index, dict):
-            index = index["models"]
-        return {
-            "live": self.client.is_server_live(),
-            "ready": self.client.is_server_ready(),
-            "model ready": self.client.is_model_ready(self._model),
-            "version ready": self.client.is_model_ready(self._model, "7"),
-            "server": self.client.get_server_metadata(**self._as_json)["name"],
-            "model": self.client.get_model_metadata(self._model, **self._as_json),
-            "index": [[entry["name"], entry["version"], entry["state"]] for entry in index],
-        }
-
-    def error(self) -> dict[str, str]:
+    def _error(self) -> str:
         """Returns what the client raises for a request that is rejected."""
         exception = import_module("tritonclient.utils").InferenceServerException
         try:
-            self.infer(USERS, parameters={"signature_name": "qery"})
+            self.infer(USERS, "qery")
         except exception as problem:
-            return {"message": problem.message(), "status": problem.status()}
-        return {}
-
-    def _head(self, result: Any) -> list[str]:
-        response = result.get_response(**self._as_json)
-        return [response[name] for name in ("id", "model_name", "model_version")]
-
-    def _outputs(self, result: Any) -> dict[str, Any]:
-        response = result.get_response(**self._as_json)
-        names = [output["name"] for output in response["outputs"]]
-        return {name: result.as_numpy(name).tolist() for name in names}
+            return str(problem.message())
+        return ""
 
 
 def main() -> None:
@@ -116,9 +82,7 @@ def main() -> None:
     returned = {}
     for transport, address in (("http", http_address), ("grpc", grpc_address)):
         triton = TritonClient(transport, address, model)
-        returned[transport] = (
-            triton.inferences() | triton.descriptions() | {"error": triton.error()}
-        )
+        returned[transport] = triton.returned()
         triton.client.close()
     sys.stdout.write(json.dumps(returned))
 

@@ -187,9 +187,7 @@ def test_examples_are_classified_and_regressed_by_both_transports(ways: Ways) ->
     ]
 
 
-def test_outputs_are_filtered_and_ids_have_their_type(
-    ways: Ways, tmp_path: Path, small_towers: Path
-) -> None:
+def test_outputs_are_filtered_and_ids_have_their_type(ways: Ways) -> None:
     request = predict({"name": "movies", "signature_name": "retrieve"}, user=USERS["int64"])
     request.output_filter.append("ids")
     response = called(ways, f"{PREDICTION_SERVICE}/Predict", request, pb.PredictResponse)
@@ -200,12 +198,6 @@ def test_outputs_are_filtered_and_ids_have_their_type(
     request.output_filter.append("ids")
     with pytest.raises(grpc.RpcError, match="'ids' twice"):
         called(ways, f"{PREDICTION_SERVICE}/Predict", request, pb.PredictResponse)
-    write_small_bundle(tmp_path, small_towers, id_kind="string")
-    del request.output_filter[1]
-    with serving(tmp_path, protocols=PROTOCOLS) as named:
-        response = called(named, f"{PREDICTION_SERVICE}/Predict", request, pb.PredictResponse)
-    ids = response.outputs["ids"]
-    assert (ids.dtype, len(ids.string_val)) == (pb.DT_STRING, 30)
 
 
 def test_status_and_metadata_are_those_of_tensorflow_serving(ways: Ways) -> None:
@@ -229,14 +221,6 @@ def test_status_and_metadata_are_those_of_tensorflow_serving(ways: Ways) -> None
     expected = {"name": "vector", "dtype": "DT_FLOAT", "tensor_shape": vector}
     assert described["query"]["outputs"]["vector"] == expected
 
-    spec = pb.ModelSpec(name="movies")
-    request = pb.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
-    method = f"{PREDICTION_SERVICE}/GetModelMetadata"
-    packed = called(ways, method, request, pb.GetModelMetadataResponse).metadata["signature_def"]
-    assert packed.type_url == "type.googleapis.com/tensorflow.serving.SignatureDefMap"
-    signatures = pb.SignatureDefMap.FromString(packed.value).signature_def
-    assert set(signatures) == names
-    assert signatures["query"].inputs["history_1"].dtype == pb.DT_INT64
     channel = ways.clients.channel
     health = health_pb2_grpc.HealthStub(channel)
     for service in (PREDICTION_SERVICE, MODEL_SERVICE):

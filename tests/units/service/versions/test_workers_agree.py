@@ -55,41 +55,6 @@ def test_new_version_is_current_once_every_worker_has_loaded_it(
     assert turn(*two, scan=False) == [2, 2]
 
 
-def test_unloaded_version_is_current_until_every_worker_has_loaded_another(
-    two: tuple[Driven, Driven], write: Write
-) -> None:
-    first, second = two
-    write(version=2)
-    assert turn(*two) == [2, 2]
-    first.want(pinned=(2,))
-    second.poller.follow()
-    write(version=3)
-    assert turn(*two) == [2, 2]
-    first.want(pinned=(3,), unloaded=(2,))
-    second.poller.follow()
-    first.scan()
-    assert turn(*two, scan=False) == [2, 2]
-    second.scan()
-    assert turn(*two, scan=False) == [3, 3]
-
-
-def test_label_moves_once_every_worker_has_loaded_its_version(
-    two: tuple[Driven, Driven], write: Write
-) -> None:
-    first, second = two
-    first.want(labels={"live": 1}, pinned=(1,))
-    write(version=2)
-    turn(*two)
-    first.want(labels={"live": 2})
-    first.scan()
-    second.poller.follow()
-    assert turn(*two, scan=False) == [1, 1]
-    assert [worker.serving(label="live") for worker in two] == [1, 1]
-    second.scan()
-    turn(*two, scan=False)
-    assert [worker.serving(label="live") for worker in two] == [2, 2]
-
-
 def test_version_that_one_worker_cannot_load_is_current_in_none(
     two: tuple[Driven, Driven], write: Write
 ) -> None:
@@ -150,21 +115,3 @@ def test_worker_that_starts_beside_a_newer_version_responds_from_that_of_the_oth
         assert replacement.serving() == 1
         replacement.listens = True
     assert turn(first, *replacements) == [2, 2, 2]
-
-
-def test_version_that_ended_a_worker_is_failed_in_the_others_and_the_older_one_serves(
-    two: tuple[Driven, Driven], write: Write, coordinator: Coordinator
-) -> None:
-    first, second = two
-    write(version=2)
-
-    def end(*_: object) -> None:
-        coordinator.worker_ended(1, "SIGBUS")
-        raise KeyboardInterrupt  # stands for the end of the process
-
-    first.warm_up = end
-    with pytest.raises(KeyboardInterrupt):
-        first.scan()
-    assert turn(second) == [1]
-    assert second.states() == {2: "failed", 1: "available"}
-    assert "ended (SIGBUS) while it loaded this version" in second.problem(2)
