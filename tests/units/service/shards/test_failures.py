@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -34,14 +33,61 @@ from tests.units.service.shards.fixed_shards import (
 )
 
 
-@contextlib.asynccontextmanager
-async def routed(
-    root: Path, *responders: Responder, **description: Any
-) -> AsyncIterator[tuple[Shards, list[FixedShard]]]:
-    """Starts a router, and one replica of a shard for each of the responses."""
-    shards = [FixedShard(responder, description) for responder in responders]
-    async with listening(*shards) as addresses, routing(root, *addresses) as router:
-        yield router, shards
+class Called(NamedTuple):
+    """What came of calls of a shard with several replicas.
+
+    Attributes:
+      results: What each call returned or raised.
+      calls: How often replicas were called.
+      addresses: The addresses of the replicas.
+      problems: What the router reports of each replica.
+    """
+
+    results: list[Any]
+    calls: int
+    addresses: list[str]
+    problems: list[str]
+
+
+def called(
+    root: Path,
+    *responders: Responder,
+    times: int = 1,
+    call: ShardCall[Any] | None = None,
+    enough: Callable[[Shards], bool] = lambda _: False,
+    timeout_s: float = 60.0,
+    description: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Called:
+    """Starts a router, and one replica of a shard for each of the responses; calls it."""
+
+    async def run() -> Called:
+        shards = [FixedShard(responder, description or {}) for responder in responders]
+        async with (
+            listening(*shards) as addresses,
+            routing(root, *addresses, **settings) as router,
+        ):
+            results = list[Any]()
+            while len(results) < times and not enough(router):
+                try:
+                    results.append(await router.call(KEY, call or CALL, timeout_s))
+                except ServiceError as problem:
+                    results.append(problem)
+            calls = sum(shard.calls for shard in shards)
+            problems = [str(entry["problem"]) for entry in router.status()]
+            return Called(results, calls, addresses, problems)
+
+    return asyncio.run(run())
+
+
+def events_of(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    return [
+        record.__dict__["rowcast_fields"] for record in caplog.records if record.message == event
+    ]
+
+
+def succeeded(results: list[Any]) -> int:
+    return sum(not isinstance(result, ServiceError) for result in results)
 
 
 def failing(code: Code) -> Responder:
@@ -102,99 +148,45 @@ CHECKED = ShardCall(ONLY, "Rows", shard_pb.RowsRequest(), checked)
 def test_replica_that_fails_in_any_way_costs_no_request_and_few_calls(
     bad: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    requests = 200
     timeout_s = 1.0 if bad == "stopped" else 60.0
-
-    async def succeeded() -> tuple[int, int, set[str]]:
-        responders = [BAD[bad], well]
-        async with routed(tmp_path, *responders) as (router, shards):
-            completed = 0
-            for _ in range(requests):
-                with contextlib.suppress(ServiceError):
-                    await router.call(KEY, CHECKED, timeout_s)
-                    completed += 1
-            calls = sum(shard.calls for shard in shards)
-            return completed, calls, {*list(router.replicas)[:1]}
-
-    completed, calls, bad_addresses = asyncio.run(succeeded())
-    assert completed >= 0.99 * requests
-    assert calls <= 1.2 * requests
-    ejected = {
-        record.__dict__["rowcast_fields"]["address"]
-        for record in caplog.records
-        if record.message == "shard_ejected"
-    }
-    assert ejected
-    assert ejected <= bad_addresses
+    done = called(tmp_path, BAD[bad], well, times=200, call=CHECKED, timeout_s=timeout_s)
+    assert succeeded(done.results) >= 198
+    assert done.calls <= 240
+    ejected = {event["address"] for event in events_of(caplog, "shard_ejected")}
+    assert ejected == {done.addresses[0]}
 
 
-def test_calls_are_bounded_by_the_retry_budget(tmp_path: Path) -> None:
+def test_calls_of_replicas_that_all_fail_are_bounded_and_none_is_ejected(tmp_path: Path) -> None:
     requests = 300
-
-    async def count() -> int:
-        async with routed(tmp_path, *[failing(Code.INTERNAL)] * 3) as (router, shards):
-            for _ in range(requests):
-                with contextlib.suppress(ServiceError):
-                    await router.call(KEY, CALL, 60.0)
-            return sum(shard.calls for shard in shards)
-
     seconds = time.monotonic()
-    calls = asyncio.run(count())
+    done = called(tmp_path, *[failing(Code.OVERLOADED)] * 3, times=requests)
     seconds = time.monotonic() - seconds
-    # beside a share of the calls, a reserve, and one per second
-    assert calls <= 1.2 * requests + 10 + seconds
-
-
-def test_no_replica_is_ejected_if_all_fail_alike(tmp_path: Path) -> None:
-    async def problems() -> list[str]:
-        async with routed(tmp_path, *[failing(Code.OVERLOADED)] * 3) as (router, _):
-            for _ in range(100):
-                with contextlib.suppress(ServiceError):
-                    await router.call(KEY, CALL, 60.0)
-            return [entry["problem"] for entry in router.status()]
-
-    assert asyncio.run(problems()) == ["", "", ""]
+    # Beside a share of the calls, there is a reserve, and one per second.
+    assert done.calls <= 1.2 * requests + 10 + seconds
+    assert done.problems == ["", "", ""]
 
 
 def test_ejected_replica_is_named_with_its_address_and_returns_when_it_is_well(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "rowcast")
+    problems = list[str]()
 
-    async def eject_and_recover() -> tuple[str, str, int]:
-        async with routed(tmp_path, failing(Code.DATA_LOSS), well) as (router, shards):
-            address, replica = next(iter(router.replicas.items()))
-            while not replica.outliers.problem:
-                await router.call(KEY, CALL, 60.0)
-            problem = next(e["problem"] for e in router.status() if e["address"] == address)
-            shards[0].respond = well
-            before = shards[0].calls
-            while shards[0].calls < before + 20:
-                await router.call(KEY, CALL, 60.0)
-                await asyncio.sleep(0.01)
-            assert replica.is_well
-            assert not replica.outliers.on_probation
-            return address, problem, replica.inflight
+    async def recover(context: grpc.aio.ServicerContext) -> Any:
+        if problems:
+            return await well(context)
+        return await failing(Code.DATA_LOSS)(context)
 
-    address, problem, inflight = asyncio.run(eject_and_recover())
-    assert "DATA_LOSS" in problem
-    assert inflight == 0
-    events = {record.message: record.__dict__["rowcast_fields"] for record in caplog.records}
-    assert events["shard_ejected"]["address"] == address
-    assert events["shard_readmitted"]["address"] == address
-    assert events["shard_call_failed"]["problem"] == "why"
+    def is_readmitted(router: Shards) -> bool:
+        problems.extend([str(entry["problem"]) for entry in router.status() if entry["problem"]])
+        time.sleep(0.001)
+        return bool(events_of(caplog, "shard_readmitted"))
 
-
-def failure_of_call(root: Path, *responders: Responder) -> tuple[ServiceError, int]:
-    """Calls a shard whose replicas all fail; returns the router's error and the number of calls."""
-
-    async def call() -> tuple[ServiceError, int]:
-        async with routed(root, *responders) as (router, shards):
-            with pytest.raises(ServiceError) as failed:
-                await router.call(KEY, CALL, 60.0)
-        return failed.value, sum(shard.calls for shard in shards)
-
-    return asyncio.run(call())
+    done = called(tmp_path, recover, well, times=100_000, enough=is_readmitted)
+    assert "DATA_LOSS" in problems[0]
+    for event in ("shard_ejected", "shard_readmitted"):
+        assert events_of(caplog, event)[0]["address"] == done.addresses[0]
+    assert events_of(caplog, "shard_call_failed")[0]["problem"] == "why"
 
 
 @pytest.mark.parametrize(
@@ -217,9 +209,10 @@ def failure_of_call(root: Path, *responders: Responder) -> tuple[ServiceError, i
 def test_call_that_every_replica_fails_names_the_shard_and_no_address(
     code: Code, expected: type[ServiceError], tmp_path: Path
 ) -> None:
-    error, calls = failure_of_call(tmp_path, failing(code), failing(code))
+    done = called(tmp_path, failing(code), failing(code))
+    (error,) = done.results
     assert type(error) is expected
-    assert calls == 2
+    assert done.calls == 2
     assert "shard 1/1" in str(error)
     assert "127.0.0.1" not in str(error)
     if isinstance(error, Overloaded):
@@ -241,14 +234,9 @@ def test_call_that_every_replica_fails_names_the_shard_and_no_address(
 def test_shard_that_does_not_fit_the_router_is_not_called_and_says_why(
     description: dict[str, int], problem: str, tmp_path: Path
 ) -> None:
-    async def status() -> str:
-        async with routed(tmp_path, well, **description) as (router, shards):
-            with pytest.raises(NotReady):
-                await router.call(KEY, CALL, 60.0)
-            assert shards[0].calls == 0
-            return str(router.status()[0]["problem"])
-
-    assert problem in asyncio.run(status())
+    done = called(tmp_path, well, description=description)
+    assert (type(done.results[0]), done.calls) == (NotReady, 0)
+    assert problem in done.problems[0]
 
 
 ROWS = np.arange(8, dtype=np.float32).reshape(4, 2)
@@ -274,28 +262,15 @@ def returning(vectors: Any) -> Responder:
     return respond
 
 
-def events_of(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
-    return [
-        record.__dict__["rowcast_fields"] for record in caplog.records if record.message == event
-    ]
-
-
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_numbers_that_are_not_finite_in_one_replica_fail_no_call_and_eject_it(
     value: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = np.where(ROWS == 5, np.float32(value), ROWS)
-
-    async def call_often() -> list[str]:
-        async with routed(tmp_path, returning(broken), returning(ROWS)) as (router, _):
-            for _ in range(100):
-                (vectors,) = await router.call(KEY, READ_ROWS, 60.0)
-                assert np.array_equal(vectors, ROWS)
-            return list(router.replicas)
-
-    addresses = asyncio.run(call_often())
+    done = called(tmp_path, returning(broken), returning(ROWS), times=100, call=READ_ROWS)
+    assert all(np.array_equal(vectors, ROWS) for (vectors,) in done.results)
     ejections = events_of(caplog, "shard_ejected")
-    assert {event["address"] for event in ejections} == {addresses[0]}
+    assert {event["address"] for event in ejections} == {done.addresses[0]}
     assert "NOT_FINITE" in ejections[0]["problem"]
 
 
@@ -304,29 +279,27 @@ def test_rows_that_differ_between_replicas_are_reported_and_a_third_replica_deci
     count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     responders = [returning(FLIPPED), *[returning(ROWS)] * (count - 1)]
+    after = list[int]()
 
-    async def call_until_reported() -> tuple[list[str], list[str]]:
-        shards = [FixedShard(responder, {}) for responder in responders]
-        async with (
-            listening(*shards) as addresses,
-            routing(tmp_path, *addresses, shard_digest_share=1.0) as router,
-        ):
-            while not events_of(caplog, "shard_replicas_differ"):
-                await router.call(KEY, READ_ROWS, 60.0)
-            ejected = [
-                address for address, replica in router.replicas.items() if replica.outliers.problem
-            ]
-            if ejected:
-                for _ in range(20):
-                    (vectors,) = await router.call(KEY, READ_ROWS, 60.0)
-                    assert np.array_equal(vectors, ROWS)
-            return addresses, ejected
+    def is_decided(router: Shards) -> bool:
+        ejected = any(entry["problem"] for entry in router.status())
+        if ejected or (count == 2 and events_of(caplog, "shard_replicas_differ")):
+            after.append(len(after))
+        return len(after) > 20
 
-    addresses, ejected = asyncio.run(call_until_reported())
+    done = called(
+        tmp_path,
+        *responders,
+        times=100_000,
+        call=READ_ROWS,
+        enough=is_decided,
+        shard_digest_share=1.0,
+    )
     difference = events_of(caplog, "shard_replicas_differ")[0]
-    assert addresses[0] in difference["addresses"]
+    assert done.addresses[0] in difference["addresses"]
     assert difference["rows"] == ["users[0]"]
-    # With two replicas, nobody knows which of them is right.
-    expected = addresses[: count - 2]
-    assert ejected == expected
-    assert difference["wrong"] == "".join(expected)
+    if count == 2:  # nobody knows which of them is right
+        assert (difference["wrong"], any(done.problems)) == ("", False)
+        return
+    assert difference["wrong"] == done.addresses[0]
+    assert all(np.array_equal(vectors, ROWS) for (vectors,) in done.results[-15:])
