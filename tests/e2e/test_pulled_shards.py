@@ -83,28 +83,16 @@ def test_shards_and_routers_serve_from_the_files_that_were_pulled_for_them(
     write: Write, root: Path, start: Start, tmp_path: Path
 ) -> None:
     write(partitions=3, users=True, parts=True)
-    shards = []
-    for number in ("1/2", "2/2"):
-        place = tmp_path / f"shard-{number[0]}"
-        pull(root, place, "--shard", number)
-        assert not list(place.glob("movies/1/towers"))
-        shards.append(start(place, "--shard", number, *ALL))
-    pull(root, tmp_path / "router", "--router")
-    assert not list((tmp_path / "router").glob("movies/1/tables/*/rows*"))
-    assert recommendations_of(router(start, tmp_path / "router", shards)) == recommendations_of(
-        start(root)
-    )
-
-
-def test_version_without_the_files_of_a_shard_is_named_and_served_once_they_are_pulled(
-    write: Write, root: Path, start: Start, tmp_path: Path
-) -> None:
-    write()
-    pull(root, tmp_path / "one", "--router")
-    shard = start(tmp_path / "one", "--shard", "1/1", *ALL)
-    assert "of the bundle is missing" in shard.event("version_failed")["problem"]
-    service = router(start, tmp_path / "one", [shard])
-    pull(root, tmp_path / "one", "--shard", "1/1")
+    pull(root, tmp_path / "1", "--shard", "1/2")
+    assert not list((tmp_path / "1").glob("movies/1/towers"))
+    shards = [start(tmp_path / "1", "--shard", "1/2", *ALL)]
+    # A version without the files of a shard is named, and served once they are pulled.
+    pull(root, tmp_path / "2", "--router")
+    assert not list((tmp_path / "2").glob("movies/1/tables/*/rows*"))
+    shards.append(start(tmp_path / "2", "--shard", "2/2", *ALL))
+    assert "of the bundle is missing" in shards[1].event("version_failed")["problem"]
+    service = router(start, tmp_path / "2", shards)
+    pull(root, tmp_path / "2", "--shard", "2/2")
     assert recommendations_of(service) == recommendations_of(start(root))
 
 
