@@ -36,7 +36,6 @@ def featured(**features: Any) -> dict[str, Any]:
 Bodies = list[tuple[str, list[Any], dict[str, Any], str, list[str]]]
 ROWS: Bodies = [
     ("rows/upsert", [], USERS, BAD, ["items", "empty"]),
-    ("rows/upsert", [5], USERS, BAD, ["items[0]", "object"]),
     ("rows/upsert", [{"vector": [1]}], USERS, BAD, ["items[0]", "id"]),
     ("rows/upsert", [{**ROW, "vectr": [1]}], USERS, BAD, ["items[0]", "'vectr'"]),
     ("rows/upsert", [ROW], {"table": "user"}, GONE, ["'user'", "'users'"]),
@@ -44,15 +43,11 @@ ROWS: Bodies = [
     ("rows/upsert", [ROW], {**KEYED, "table": "movies"}, BAD, ["'movies'", "'users'"]),
     ("rows/upsert", [ROW], {"feature": "hour"}, BAD, ["'hour'", "dense"]),
     ("rows/upsert", [{"id": 50, "vector": VECTOR}], USERS, BAD, ["50", "'users'"]),
-    ("rows/upsert", [{"id": -1, "vector": VECTOR}], USERS, BAD, ["-1", "'users'"]),
     ("rows/upsert", [{"id": 7, "vector": VECTOR}], {"feature": "movie"}, BAD, ["7", "'movies'"]),
-    ("rows/upsert", [{"id": "a", "vector": VECTOR}], USERS, BAD, ["ids", "rows"]),
     ("rows/upsert", [ROW, ROW], USERS, BAD, ["id 3", "twice"]),
-    ("rows/upsert", [{"id": 3, "vector": [1] * 7}], USERS, BAD, ["vectors", "[1, 8]"]),
     ("rows/upsert", [ROW, {"id": 4, "vector": [1] * 7}], USERS, BAD, ["items[1].vector", "8"]),
     ("rows/upsert", [{"id": 3, "vector": [1e39] * 8}], USERS, BAD, ["vector", "float32"]),
     ("rows/upsert", [{"id": 3, "vector": "1 2"}], USERS, BAD, ["items[0].vector", "'1 2'"]),
-    ("rows/upsert", [{"id": 3}], USERS, BAD, ["vector"]),
     (
         "rows/upsert",
         [{"id": row, "vector": VECTOR} for row in range(4)],
@@ -76,7 +71,6 @@ ROWS: Bodies = [
         ["items[1]", "sequence"],
     ),
     ("rows/upsert", [{**ROW, "sequence": -1}], USERS, BAD, ["items[0].sequence", "-1"]),
-    ("rows/upsert", [ROW], {**USERS, "stream": "s"}, BAD, ["stream", "offset"]),
     ("rows/upsert", [ROW], {**USERS, "stream": "s" * 300, "offset": 5}, BAD, ["stream", "256"]),
     (
         "rows/upsert",
@@ -87,9 +81,7 @@ ROWS: Bodies = [
     ),
     ("rows/upsert", [{"id": -5, "vector": VECTOR}], KEYED, BAD, ["-5", "'users'"]),
     ("rows/upsert", [{"id": 999, "vector": VECTOR}], KEYED, BAD, ["999", "lists"]),
-    ("rows/upsert", [{"id": "a", "vector": VECTOR}], KEYED, BAD, ["ids", "'a'"]),
     ("rows/upsert", [{"id": 2**63, "vector": VECTOR}], KEYED, BAD, [str(2**63)]),
-    ("rows/upsert", [{"id": 1.5, "vector": VECTOR}], KEYED, BAD, ["1.5"]),
     (
         "rows/upsert",
         [{"id": key, "vector": VECTOR} for key in (7, 8, 10, 11)],
@@ -121,20 +113,6 @@ CANDIDATES: Bodies = [
     ),
     (
         "candidates/upsert",
-        [candidate(1), {**candidate(2), "attributes": {}}],
-        {},
-        BAD,
-        ["items[1].attributes", "'title'"],
-    ),
-    (
-        "candidates/upsert",
-        [candidate(1, vectors={"movie": VECTOR})],
-        {},
-        BAD,
-        ["vectors", "'movie'"],
-    ),
-    (
-        "candidates/upsert",
         [candidate(1, vectors={"movies": [1] * 7})],
         {},
         BAD,
@@ -147,7 +125,6 @@ CANDIDATES: Bodies = [
         BAD,
         ["vectors.movies[0]", "id 1"],
     ),
-    ("candidates/upsert", [candidate(1, expires_s="x")], {}, BAD, ["items[0].expires_s", "'x'"]),
     (
         "candidates/upsert",
         [candidate(key) for key in range(4)],
@@ -189,10 +166,8 @@ MESSAGES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("candidates/upsert", {**UPSERT, "ids": pb.Ids(int64s=b"1")}, BAD, ["ids.int64s", "1"]),
     ("candidates/upsert", {**UPSERT, "feature": "movie"}, BAD, ["feature"]),
     ("candidates/delete", {**DELETION, "features": {"x": COLUMN}}, BAD, ["features", "delete"]),
-    ("candidates/delete", {**DELETION, "expires_s": bytes(16)}, BAD, ["expires_s"]),
     ("rows/upsert", {**UPSERTED_ROWS, "attributes": {"y": pb.Attribute()}}, BAD, ["attributes"]),
     ("rows/upsert", {**UPSERTED_ROWS, "vectors": {"": bytes(12)}}, BAD, ["vectors", "3"]),
-    ("rows/upsert", {**UPSERTED_ROWS, "vectors": {"": b""}}, BAD, ["vectors", "0"]),
     ("rows/upsert", {**UPSERTED_ROWS, "sequences": b"12"}, BAD, ["sequences", "8"]),
     (
         "rows/upsert",
@@ -201,14 +176,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["sequences", "-1"],
     ),
     ("rows/upsert", {**UPSERTED_ROWS, "offset": 4}, BAD, ["stream", "offset"]),
-    ("rows/upsert", {**UPSERTED_ROWS, "from_offset": 4}, BAD, ["from_offset", "stream"]),
     ("rows/upsert", {**UPSERTED_ROWS, "stream": "s", "offset": -4}, BAD, ["offset", "-4"]),
-    (
-        "rows/upsert",
-        {**UPSERTED_ROWS, "stream": "s", "offset": 4, "from_offset": -1},
-        BAD,
-        ["from_offset", "-1"],
-    ),
     (
         "candidates/upsert",
         {**UPSERT, "attributes": {"year": pb.Attribute(nulls=[2])}},

@@ -243,7 +243,6 @@ def examples(signature: str, *listed: tf_pb.Example) -> tf_pb.ExamplesRequest:
 OPEN = f"{forms.SERVICE}/ModelInfer"
 PREDICT = f"{PREDICTION_SERVICE}/Predict"
 INT64 = tf_pb.DT_INT64
-_USER = tensor(INT64, 1, int64_val=[5])
 _EXAMPLE = tf_pb.Example(
     features={"feature": {"user": tf_pb.Feature(int64_list=tf_pb.Int64List(value=[5]))}}
 )

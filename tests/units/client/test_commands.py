@@ -75,10 +75,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], calls.Call[Any], list[str]]] = {
 """Arguments, the call that they are, and words that are printed."""
 CODES: list[tuple[Any, int]] = [
     (Reply("INVALID_ARGUMENT", 400, "INVALID_ARGUMENT"), 3),
-    (Reply("NOT_FOUND", 404, "NOT_FOUND"), 3),
     (Reply("UNAUTHENTICATED", 401, "UNAUTHENTICATED"), 3),
-    (Reply("PERMISSION_DENIED", 403, "PERMISSION_DENIED"), 3),
-    (Reply("TOO_LARGE", 413, "RESOURCE_EXHAUSTED"), 3),
     (Reply("DEADLINE", 504, "DEADLINE_EXCEEDED"), 4),
     # The next try would begin after the deadline, so that there is none.
     (replace(NOT_READY, retry_after="60"), 4),
@@ -92,10 +89,7 @@ USAGE = [
     ("retrieve", "-f", "user:={"),
     ("retrieve", "-f", "user=1", "-f", "user=2"),
     ("retrieve", "-k", "many"),
-    ("retrieve", "-k", "0"),
     ("rank",),
-    ("rankk",),
-    ("lookup", "-f", "user"),
     ("retrieve", "--filter", "{"),
     ("retrieve", "--crowding", "seller"),
     ("recommend", "--crowding", "seller:many"),

@@ -52,29 +52,10 @@ def test_remote_path_write_new_rejects_what_is_there(store: RemotePath) -> None:
     assert (store / "a").read(0, 10) == b"one"
 
 
-def test_remote_path_removed_twice_is_no_error(store: RemotePath) -> None:
-    (store / "a").write(b"one")
-    (store / "a").remove()
-    (store / "a").remove()
-    assert not (store / "a").is_file()
-
-
 def test_remote_path_missing_file_is_reported_with_its_url(store: RemotePath) -> None:
     with pytest.raises(FileNotFoundError) as problem:
         (store / "a").read(0, 1)
     assert (problem.value.errno, problem.value.filename) == (errno.ENOENT, f"{store}/a")
-
-
-def test_remote_path_file_that_is_written_again_appears_whole(store: RemotePath) -> None:
-    (store / "a").write(b"one")
-    (store / "a").write(b"two")
-    assert (store / "a").read(0, 10) == b"two"
-    assert set(store.listing()) == {"a"}
-
-
-def test_remote_path_tells_size_and_time_at_once(store: RemotePath) -> None:
-    (store / "a").write(b"one")
-    assert (store / "a").size_and_time() == (3, (store / "a").modified_s())
 
 
 class CreatingStore(MemoryFileSystem):  # type: ignore[misc]

@@ -11,18 +11,16 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import uvicorn
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
-from bundle.features.reader import Column
 from runtime.tower import Tensor, Tower
 from service.admin.server import AdminServer
 from service.app import Worker
@@ -164,10 +162,6 @@ class RunningService:
         self.with_network("query", tower, model)
         return tower
 
-    def drain(self) -> None:
-        """Begins the shutdown, as SIGTERM does."""
-        self.loop.call_soon_threadsafe(self.worker.drain, self._stop)
-
     def close(self) -> None:
         self._stop()
         self._thread.join(WAIT_S)
@@ -217,19 +211,6 @@ class FailingTower(WaitingTower):
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         raise RuntimeError("secret of the tower")
-
-
-def column(
-    *values: Any, offsets: Sequence[int] | None = None, weights: Sequence[float] | None = None
-) -> Column:
-    """A column of int64, str or float32 values."""
-    kind = object if values and isinstance(values[0], str) else None
-    array = np.array(values, kind) if values else np.empty(0, np.int64)
-    return Column(
-        array.astype(np.float32) if array.dtype == np.float64 else array,
-        None if offsets is None else np.array(offsets, np.int64),
-        None if weights is None else np.array(weights, np.float32),
-    )
 
 
 def flip(file: Path, position: int = 100) -> None:

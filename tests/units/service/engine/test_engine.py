@@ -10,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import numpy as np
 from numpy.typing import NDArray
 
+from bundle.features.columns import Column
 from service.engine.calls import (
     RecommendationRequest,
     RetrievalResult,
@@ -21,7 +23,7 @@ from service.engine.context import RequestContext
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.units.service.engine.served import CountingTower
-from tests.units.service.running import RunningService, WaitingTower, column, log_lines
+from tests.units.service.running import RunningService, WaitingTower, log_lines
 
 RETRIEVE = "/v1/models/movies:retrieve"
 QUERIES = 3
@@ -77,7 +79,8 @@ def test_batch_is_not_degraded_for_want_of_time_of_one_of_its_requests(
     service = serve(inline_max_us=1_000_000)
     tower = SlowRanking(service.current().towers["ranking"].parts[0].network)
     service.with_network("ranking", tower)
-    wanted = RecommendationRequest(Target("movies"), context={"user": column(1)}, pool_size=20, k=5)
+    user = {"user": Column(np.array([1]))}
+    wanted = RecommendationRequest(Target("movies"), context=user, pool_size=20, k=5)
     service.execute(wanted, "recommend")
 
     async def execute(timeout_s: float) -> RetrievalResult:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 
-from tests.e2e.process import until
 from tests.units.service.running import RunningService
 
 RETRIEVE = "/v1/models/movies:retrieve"
@@ -47,24 +45,3 @@ def head(length: int | None = None, *headers: str) -> bytes:
     return "\r\n".join(
         [f"POST {RETRIEVE} HTTP/1.1", "host: localhost", body, *headers, "", ""]
     ).encode()
-
-
-@contextmanager
-def one_in_progress(service: RunningService, **options: Any) -> Iterator[None]:
-    """A request that is computed until the block ends."""
-    tower = service.waiting()
-    responses = list[int]()
-    sender = threading.Thread(
-        target=lambda: responses.append(
-            httpx.post(service.http + RETRIEVE, json=BODY, timeout=20, **options).status_code
-        )
-    )
-    sender.start()
-    try:
-        assert tower.entered.wait(10)
-        yield
-    finally:
-        tower.release.set()
-        sender.join(20)
-    assert responses == [200]
-    until(lambda: service.dataplane.engine.inflight == 0)

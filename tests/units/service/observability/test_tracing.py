@@ -120,18 +120,3 @@ def test_spans_continue_the_trace_and_tell_what_served_a_request_and_nothing_it_
     # The client is to blame.
     assert span.status.code == of_failure.status.code == Status.STATUS_CODE_UNSET
     assert b"secret" not in collector.requests[1].SerializeToString()
-
-
-def test_spans_that_wait_are_sent_when_the_service_ends(
-    write: Callable[..., SmallBundle],
-    serve: Callable[..., RunningService],
-    collector: Collector,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
-    write()
-    service = serve(tracing=True)
-    assert httpx.get(f"{service.http}/v1/models").status_code == 200
-    assert collector.spans == []
-    service.close()
-    assert [span.name for span in collector.spans] == ["models"]

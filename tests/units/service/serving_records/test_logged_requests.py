@@ -111,11 +111,7 @@ REJECTING = pb.PredictionLog(
 ).SerializeToString()
 DAMAGED: dict[str, tuple[bytes, int, str]] = {
     "truncated": (record(QUERY)[:-1], 1, "record 1 is cut short"),
-    "truncated length": (record(QUERY) + b"\1\2", 2, "record 2 is cut short in its length"),
     "other bytes": (bytes(FLIPPED), 1, "record 1 differs from its checksum"),
-    "no records": (b"{}" * 9, 1, "record 1 is no TFRecord"),
-    "no message": (record(b"\xff" * 9), 1, f"record 1 of {paths.WARM_UP_REQUESTS} is no Predict"),
-    "no log": (record(b""), 1, "holds no request"),
     "elwc": (record(ELWC.SerializeToString()), 1, "holds a classify_log without examples"),
     "other log": (record(OTHER_LOG), 1, "holds a session_run_log; predict_log, classify_log"),
     "signature": (
@@ -128,16 +124,8 @@ DAMAGED: dict[str, tuple[bytes, int, str]] = {
         1,
         "input 'user' is float32; int64 was expected",
     ),
-    "missing": (wrong(hour=tensor(pb.DT_FLOAT, 1)), 1, "input 'user' of signature 'query' is miss"),
-    "unread": (wrong(user=USERS, usr=USERS), 1, "input 'usr' is unknown"),
-    "rows": (
-        wrong(user=USERS, hour=tensor(pb.DT_FLOAT, 2)),
-        1,
-        "input 'hour' has 2 rows and 'user' has 3",
-    ),
     "rejected": (record(REJECTING), 1, "the regress request fails: feature 'movie'"),
     "fewer": (record(QUERY), 2, "has 1 records; the manifest has 2"),
-    "more": (record(QUERY) * 2, 1, "the manifest has 1 records"),
 }
 
 

@@ -74,9 +74,7 @@ def test_acquire_version_or_label_that_is_not_served_reports_why(
 @pytest.mark.parametrize(
     ("prepare", "model", "kind", "message"),
     [
-        (lambda to: to.settle(), "", NotReady, "no model is loaded yet"),
         (lambda to: to.mark("m", 1, "loading"), "m", NotReady, "being loaded"),
-        (lambda to: serve(to, loaded("a")), "", NotReady, "still being loaded"),
         (
             lambda to: (serve(to, loaded("a")), to.settle()),
             "x" * 999,

@@ -7,7 +7,6 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,20 +23,6 @@ def file(tmp_path: Path) -> StateFile:
 
 def pin(content: Desired) -> Desired:
     return content.with_model("m", DesiredModel(pinned=(3,)))
-
-
-def test_update_is_read_back_with_the_next_revision(file: StateFile) -> None:
-    assert file.read() == Desired()
-    first = file.update(pin)
-    assert first == file.read() == pin(Desired()).model_copy(update={"revision": 1})
-    written = file.path.read_bytes()
-    assert file.update(pin).revision == 1
-    assert file.path.read_bytes() == written, "nothing has changed"
-    assert file.update(lambda content: content.with_model("m", DesiredModel())).models == {}
-    assert sorted(path.name for path in file.path.parent.iterdir()) == [
-        "state.json",
-        "state.json.lock",
-    ]
 
 
 def test_update_by_many_writers_loses_none(file: StateFile) -> None:
@@ -77,15 +62,6 @@ def test_read_damaged_file_is_reported_and_never_overwritten(
     with pytest.raises(NotReady, match="state file"):
         file.update(pin)
     assert file.path.read_bytes() == content
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_read_what_is_no_file_is_reported_at_once(
-    file: StateFile, make: Callable[[Path], None]
-) -> None:
-    make(file.path)
-    with pytest.raises(StateUnreadable, match="not a regular file"):
-        file.read()
 
 
 def test_update_of_an_unwritable_file_is_reported_and_changes_nothing(
