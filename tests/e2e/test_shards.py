@@ -243,7 +243,9 @@ def test_routers_and_shards_authenticate_by_certificates_names_and_tokens(
     wait_for_problem(service, "no shard can be reached")
     # Secrets that are replaced while the router runs are those of its next connection and call.
     for file, by in ((foreign.cert, signed.cert), (foreign.key, signed.key)):
-        shutil.copy(by, file.with_suffix(".new")).replace(file)
+        aside = file.with_suffix(".new")
+        shutil.copy(by, aside)
+        aside.replace(file)
     wait_for_problem(service, "UNAUTHENTICATED")
     sent.write_text(f"{TOKEN}\n")
     service.event("ready")

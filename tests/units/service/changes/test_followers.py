@@ -5,8 +5,7 @@ what they serve meanwhile and afterwards.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from tests.units.service.changes.making import (
     status,
     until_applied,
 )
-from tests.units.service.changes.wire import Wire, wire_to
+from tests.units.service.changes.wire import wire_to
 from tests.units.service.conftest import COPIES_TOKEN
 from tests.units.service.running import RunningService, flip
 
@@ -112,87 +111,49 @@ def test_follower_with_the_highest_sequence_becomes_the_writer(start: Start) -> 
     assert not {5003, 6011} & ids
 
 
-@dataclass(frozen=True)
-class Break:
-    """Something that breaks while a follower copies a segment.
-
-    Attributes:
-      damage: Breaks it, before the segment is made: of a wire and the segments of a follower.
-      mend: Mends it.
-      waits: Whether changes wait until it is mended; else all candidates are searched exactly.
-    """
-
-    damage: Callable[[Wire, Path], object]
-    mend: Callable[[Wire, Path], object]
-    waits: bool = False
-
-
-def passing(part: str, damaged: Callable[[bytes], bytes | None]) -> Callable[[Wire, Path], None]:
-    """Returns what has the wire damage the files of a name."""
-
-    def damage(wire: Wire, _: Path) -> None:
-        wire.passing = lambda path, content: damaged(content) if part in path else content
-
-    return damage
-
-
-def pass_all(wire: Wire, _: Path) -> None:
-    wire.passing = lambda _, content: content
-
-
-def block(_: Wire, segments: Path) -> None:
-    """Leaves a file where the directory of segments belongs."""
-    segments.parent.mkdir(parents=True, exist_ok=True)
-    segments.touch()
-
-
-BREAKS = {
-    "the wire is cut within a file": Break(passing("vectors.bin", lambda _: None), pass_all, True),
-    "a file is damaged on the wire": Break(
-        passing("candidates.arrow", lambda content: bytes([content[0] ^ 1]) + content[1:]), pass_all
-    ),
-    "no segment can be written": Break(block, lambda _, segments: segments.unlink()),
-}
-
-
 @pytest.fixture
 def writer(start: Start) -> RunningService:
     return start("writer", absorb_changed_at=20)
 
 
-@pytest.fixture
-def wire(writer: RunningService) -> Iterator[Wire]:
-    with wire_to(writer.http) as wire:
-        yield wire
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*BREAKS])
-def test_segment_that_cannot_be_copied_loses_no_change_and_is_copied_later(
-    name: str, start: Start, writer: RunningService, wire: Wire
+def test_segments_that_cannot_be_copied_lose_no_change_and_are_copied_later(
+    start: Start, writer: RunningService
 ) -> None:
-    broken = BREAKS[name]
-    follower = start("follower", wire)
-    until_applied(writer, follower)
-    broken.damage(wire, segments_of(follower))
-    absorb_all(writer)
-    if broken.waits:
-        until(lambda: follower.value("rowcast_changes_followed", model="movies") == 0)
-        until(lambda: status(follower)["lag"] > 0)
-    else:
-        until_applied(writer, follower)
-        until(lambda: follower.value(UNUSABLE, model="movies") == 1)
-        assert indexed(follower) == 0
-        assert lists_of(follower, exact=True) == lists_of(writer, exact=True)
-    broken.mend(wire, segments_of(follower))
-    until_applied(writer, follower)
-    until(lambda: indexed(follower) == indexed(writer))
-    assert lists_of(follower) == lists_of(writer)
-    until(lambda: follower.value(UNUSABLE, model="movies") == 0)
-    until(lambda: follower.value("rowcast_changes_followed", model="movies") == 1)
-    paths = [segments_of(service) for service in (writer, follower)]
-    names = [sorted(path.name for path in directory.iterdir()) for directory in paths]
-    assert names[0] == [name for name in names[1] if not name.startswith(TEMPORARY)]
+    with wire_to(writer.http) as cut, wire_to(writer.http) as damaged:
+        cut.passing = lambda path, content: None if "vectors.bin" in path else content
+        damaged.passing = lambda path, content: (
+            bytes(len(content)) if "candidates.arrow" in path else content
+        )
+        waiting = start("waiting", cut)
+        searching = [start("damaged", damaged), start("blocked", writer)]
+        followers = [waiting, *searching]
+        until_applied(writer, *followers)
+        # A file is where the directory of segments belongs.
+        blocked = segments_of(searching[1])
+        blocked.parent.mkdir(parents=True, exist_ok=True)
+        blocked.touch()
+        absorb_all(writer)
+        until(lambda: waiting.value("rowcast_changes_followed", model="movies") == 0)
+        until(lambda: status(waiting)["lag"] > 0)
+        for follower in searching:
+            until_applied(writer, follower)
+            until(lambda: follower.value(UNUSABLE, model="movies") == 1)  # noqa: B023
+            assert indexed(follower) == 0
+            assert lists_of(follower, exact=True) == lists_of(writer, exact=True)
+
+        for wire in (cut, damaged):
+            wire.passing = lambda _, content: content
+        blocked.unlink()
+        for follower in followers:
+            until_applied(writer, follower)
+            until(lambda: indexed(follower) == indexed(writer))  # noqa: B023
+            assert lists_of(follower) == lists_of(writer)
+            until(lambda: follower.value(UNUSABLE, model="movies") == 0)  # noqa: B023
+            until(lambda: follower.value("rowcast_changes_followed", model="movies") == 1)  # noqa: B023
+            paths = [segments_of(service) for service in (writer, follower)]
+            names = [sorted(path.name for path in directory.iterdir()) for directory in paths]
+            assert names[0] == [name for name in names[1] if not name.startswith(TEMPORARY)]
 
 
 @pytest.mark.slow

@@ -21,18 +21,15 @@ class Wire:
     Attributes:
       http: The URL under which the service is reached over the wire.
       passing: What happens to each response with records or parts of segments.
-      paths: Of all requests so far.
     """
 
     def __init__(self, service: str, http: str) -> None:
         self.http = http
         self.passing: Passing = lambda _, content: content
-        self.paths: list[str] = []
         self._service = service
 
     def respond(self, handler: BaseHTTPRequestHandler) -> None:
         """Responds to one request as the service does."""
-        self.paths.append(handler.path)
         names = ("authorization",)
         headers = {name: handler.headers[name] for name in names if name in handler.headers}
         request = urllib.request.Request(self._service + handler.path, headers=headers)

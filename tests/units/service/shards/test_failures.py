@@ -53,7 +53,7 @@ def called(
     root: Path,
     *responders: Responder,
     times: int = 1,
-    call: ShardCall[Any] | None = None,
+    call: ShardCall | None = None,
     enough: Callable[[Shards], bool] = lambda _: False,
     timeout_s: float = 60.0,
     description: Mapping[str, Any] | None = None,

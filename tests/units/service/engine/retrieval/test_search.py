@@ -149,8 +149,8 @@ def test_any_request_gets_the_same_list_with_the_recall_whatever_is_cached_or_so
 def test_list_without_a_candidate_is_the_same_but_for_it(tree: LoadedIndex) -> None:
     def coarsely(query: NDArray[np.float32], **request: Any) -> list[int]:
         """Searches so few leaves that the list shows how deep the search went."""
-        positions: list[int] = find(tree, query[np.newaxis], K, recall=0.3, **request).positions
-        return [*map(int, positions)]
+        found = find(tree, query[np.newaxis], K, recall=0.3, **request)
+        return [int(position) for position in found.positions]
 
     for query in QUERIES:
         listed = coarsely(query)
