@@ -19,9 +19,12 @@ EXTRA_BYTES = 9 << 20
 
 
 def write_large_bundle(root: Path, version: int) -> Manifest:
-    """Writes a version of model `m`: a table in two segments, and a large file of an index."""
-    random = np.random.default_rng(version)
+    """Writes a version of model `m`: a table in two segments, of which one row differs from version
+    to version, and a large file of an index.
+    """
+    random = np.random.default_rng(1)
     rows = random.standard_normal((ROWS, DIM)).astype(np.float32)
+    rows[0] = version
     with BundleWriter(root, "m", version) as writer:
         writer.tables["t"] = write_table(writer.directory, "t", rows, "float32", [ROWS - 1000])
         vectors = writer.directory / "indexes/vectors.bin"

@@ -8,31 +8,28 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
 from bundle.format.checksums import BLOCK_BYTES
-from bundle.format.manifest import EmbeddedFeature
 from bundle.format.objects import pool_path
 from bundle.storage import catalog, integrity
 from bundle.storage.staging import Staging
 from object_store.remote_path import RemotePath
 from service.cli.pull import pull_command
 from tests.bundles.large_files import DIM, EXTRA_BYTES, ROWS, write_large_bundle
-from tests.bundles.tables import write_table
-from tests.bundles.writer import BundleWriter
 from tests.units.object_store.memory_stores import (
     CountedStore,
     published_as_objects,
     published_in_format_1,
     uploaded,
 )
+from tests.units.service.running import flip
 
 FIRST = "tables/t/rows-00000-of-00002.bin"
 SECOND = "tables/t/rows-00001-of-00002.bin"
@@ -274,77 +271,39 @@ def test_damaged_list_of_objects_or_manifest_is_refused(
     assert not (root / "m/2").exists()
 
 
-LAST_BLOCK_ROW = 19_990
-CUTS = [20_000, 30_000]
-"""The first segment has a block of 4 MiB and a shorter one, the others have one block."""
-
-
-class Nights:
-    """Versions of one model in a store, of which few rows differ."""
-
-    def __init__(self, directory: Path) -> None:
-        self.published = directory / "published"
-        self.root = directory / "root"
-        self.store = RemotePath(f"counted://{directory.name}/nights")
-        self._values = np.random.default_rng(3).random((40_000, 64), np.float32)
-
-    def publish(
-        self, version: int, changed_rows: Sequence[int] = (), *, format_version: int = 2
-    ) -> None:
-        """Publishes a version of a table with three segments."""
-        for row in changed_rows:
-            self._values[row] += version
-        with BundleWriter(self.published, "m", version) as writer:
-            table = write_table(writer.directory, "t", self._values, "float32", CUTS)
-            writer.tables["t"] = table
-            writer.commit({"t": EmbeddedFeature(kind="single", table="t", role="context")})
-        publish = published_as_objects if format_version == 2 else published_in_format_1
-        publish(self.published / "m" / str(version), self.store / "m" / str(version))
-
-    def pull(self, version: int) -> dict[str, Any]:
-        """Downloads a version, and compares it."""
-        result = pulled(self.store, self.root, "--version", version)
-        for file in (self.published / "m" / str(version)).rglob("*.*"):
-            relative = file.relative_to(self.published)
-            assert (self.root / relative).read_bytes() == file.read_bytes()
-        return result
-
-    def segments(self, version: int) -> list[Path]:
-        """Returns the files of the table on this machine."""
-        return sorted((self.root / "m" / str(version)).rglob("*.bin"))
-
-
-CHANGED_BYTES = CUTS[0] * 64 * 4 - BLOCK_BYTES
-
-
 @pytest.mark.parametrize(
-    ("format_version", "damage", "downloaded"),
+    ("publish", "damage", "downloaded"),
     [
-        (2, "nothing", CHANGED_BYTES),
-        (1, "nothing", CUTS[0] * 64 * 4),
-        (2, "a block", CHANGED_BYTES + BLOCK_BYTES),
-        (2, "a file", CHANGED_BYTES + 10_000 * 64 * 4),
-        (2, "the manifest", 40_000 * 64 * 4),
+        (published_as_objects, "nothing", BLOCK_BYTES),
+        (published_in_format_1, "nothing", (ROWS - 1000) * DIM * 4),
+        (published_as_objects, "a block", 2 * BLOCK_BYTES),
+        (published_as_objects, "a file", BLOCK_BYTES + EXTRA_BYTES),
+        (published_as_objects, "the manifest", WHOLE_BYTES),
     ],
 )
 def test_pull_takes_from_an_older_version_what_is_the_same_and_sound(
-    format_version: int, damage: str, downloaded: int, tmp_path: Path
+    publish: Callable[[Path, RemotePath], RemotePath],
+    damage: str,
+    downloaded: int,
+    published: Path,
+    root: Path,
+    tmp_path: Path,
 ) -> None:
-    nights = Nights(tmp_path)
-    nights.publish(1, format_version=format_version)
-    nights.publish(2, [LAST_BLOCK_ROW], format_version=format_version)
-    assert nights.pull(1)["reused_bytes"] == 0
-    first, _, third = nights.segments(1)
+    store = RemotePath(f"counted://{tmp_path.name}/nights")
+    for version in ("m/1", "m/2"):
+        publish(published / version, store / version)
+    assert pulled(store, root, "--version", 1)["reused_bytes"] == 0
+    older = root / "m/1"
     if damage == "a block":
-        content = bytearray(first.read_bytes())
-        content[5] ^= 1
-        first.write_bytes(content)
+        flip(older / FIRST, BLOCK_BYTES + 5)
     elif damage == "a file":
-        third.unlink()
+        (older / VECTORS).unlink()
     elif damage == "the manifest":
-        (nights.root / "m/1/manifest.json").write_bytes(b"{")
-    before = [path.read_bytes() for path in nights.segments(1)]
-    result = nights.pull(2)
+        (older / "manifest.json").write_bytes(b"{")
+    before = {path: path.read_bytes() for path in older.rglob("*.bin")}
+    result = pulled(store, root, "--version", 2)
     assert result["downloaded_bytes"] == downloaded
     assert result["reused_bytes"] == result["bytes"] - downloaded
-    assert [path.read_bytes() for path in nights.segments(1)] == before
+    for path in (FIRST, SECOND, VECTORS, "manifest.json"):
+        assert (root / "m/2" / path).read_bytes() == (published / "m/2" / path).read_bytes()
+    assert {path: path.read_bytes() for path in older.rglob("*.bin")} == before
