@@ -34,23 +34,8 @@ def service(clock: Clock) -> Coordinator:
     return Coordinator(clock)
 
 
-def report(
-    *loaded: int,
-    root_versions: tuple[int, ...] = (1, 2, 3),
-    failed: tuple[int, ...] = (),
-    starved: tuple[int, ...] = (),
-    listens: bool = True,
-    settled: bool = True,
-) -> Report:
-    return Report(
-        problem="",
-        listens=listens,
-        settled=settled,
-        root_versions={MODEL: root_versions},
-        loaded={MODEL: loaded},
-        failed={MODEL: failed},
-        starved={MODEL: starved},
-    )
+def report(settled: bool = True) -> Report:
+    return Report("", True, settled, {MODEL: (1,)}, {MODEL: (1,)}, {}, {})
 
 
 def test_version_that_ended_a_process_is_loaded_again_after_growing_pauses_a_few_times(
@@ -76,15 +61,15 @@ def test_version_that_ended_a_process_is_loaded_again_after_growing_pauses_a_few
 def test_starts_pause_longer_as_long_as_workers_end_before_they_serve(
     service: Coordinator,
 ) -> None:
-    service.report(99, report(1))
+    service.report(99, report())
     pauses = []
     for pid in range(1, 11):
         pauses.append(service.begin_start().pause_s)
         service.report(pid, report(settled=False))
         service.worker_ended(pid, "exit status 1")
-        service.report(99, report(1))  # of a worker that is well
+        service.report(99, report())  # of a worker that is well
     assert pauses == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60]
-    service.report(11, report(1))
+    service.report(11, report())
     service.worker_ended(11, "SIGKILL")
     assert service.begin_start().pause_s == 0
 

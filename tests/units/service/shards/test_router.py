@@ -5,10 +5,9 @@ addresses that hangs, and with a proxy in the environment.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -18,7 +17,9 @@ from bundle.format.checksums import crc32c
 from bundle.format.paths import MANIFEST
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.errors import NotReady
+from service.shards.router import Shards
 from tests.bundles.small import SmallBundle
+from tests.e2e.valve import Valve
 from tests.units.service.shards.cluster import Cluster
 from tests.units.service.shards.fixed_shards import (
     CALL,
@@ -44,69 +45,29 @@ async def until(what: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-class Cable:
-    """Relays connections to an address, until it is cut: then nothing passes, and no end of a
-    connection notices. Connections of that time stay dead.
-    """
-
-    def __init__(self, address: str) -> None:
-        self._host, _, self._port = address.rpartition(":")
-        self._is_cut = False
-        self._epoch = 0
-        self._writers: list[asyncio.StreamWriter] = []
-
-    def cut(self) -> None:
-        self._is_cut = True
-        self._epoch += 1
-
-    def repair(self) -> None:
-        self._is_cut = False
-        self._epoch += 1
-
-    @contextlib.asynccontextmanager
-    async def relaying(self) -> AsyncIterator[str]:
-        server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
-        try:
-            yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        finally:
-            server.close()
-            for writer in self._writers:
-                writer.close()
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        onward_reader, onward_writer = await asyncio.open_connection(self._host, self._port)
-        self._writers += writer, onward_writer
-        directions = (reader, onward_writer), (onward_reader, writer)
-        epoch = self._epoch
-        await asyncio.gather(*[self._pass(*direction, epoch) for direction in directions])
-
-    async def _pass(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, epoch: int
-    ) -> None:
-        with contextlib.suppress(OSError):
-            while chunk := await reader.read(1 << 16):
-                if not self._is_cut and epoch == self._epoch:
-                    writer.write(chunk)
-
-
 def test_shard_is_called_again_by_a_new_connection_after_a_cut(tmp_path: Path) -> None:
-    async def cut_and_repair() -> None:
-        async with (
-            listening(FixedShard(well, {})) as (address,),
-            (cable := Cable(address)).relaying() as relayed,
-            routing(tmp_path, relayed) as router,
-        ):
+    async def cut_and_repair(valve: Valve, router: Shards) -> None:
+        await router.call(KEY, CALL, 60.0)
+        (replica,) = router.replicas.values()
+        # Nothing passes, and no end of a connection notices.
+        valve.stop_at(sent=1)
+        before = valve.connections
+        await until(lambda: replica.problem)
+        with pytest.raises(NotReady):
             await router.call(KEY, CALL, 60.0)
-            (replica,) = router.replicas.values()
-            cable.cut()
-            await until(lambda: replica.problem)
-            with pytest.raises(NotReady):
-                await router.call(KEY, CALL, 60.0)
-            cable.repair()
-            await until(lambda: not replica.problem)
-            await router.call(KEY, CALL, 60.0)
+        await until(lambda: valve.connections > before)
+        valve.open()
+        await until(lambda: not replica.problem)
+        await router.call(KEY, CALL, 60.0)
 
-    asyncio.run(cut_and_repair())
+    async def run() -> None:
+        async with listening(FixedShard(well, {})) as (address,):
+            with Valve(int(address.rpartition(":")[2])) as valve:
+                valve.open()
+                async with routing(tmp_path, valve.url.removeprefix("http://")) as router:
+                    await cut_and_repair(valve, router)
+
+    asyncio.run(run())
 
 
 def test_busy_shard_that_responds_to_calls_is_called_though_polls_time_out(tmp_path: Path) -> None:
