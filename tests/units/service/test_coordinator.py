@@ -8,7 +8,7 @@ import multiprocessing
 import pytest
 
 from service import coordinator
-from service.coordinator import Coordinator, Report
+from service.coordinator import LATE_S, Coordinator, Report
 
 MODEL = "movies"
 FILES = "digest of the files"
@@ -34,8 +34,26 @@ def service(clock: Clock) -> Coordinator:
     return Coordinator(clock)
 
 
-def report(settled: bool = True) -> Report:
-    return Report("", True, settled, {MODEL: (1,)}, {MODEL: (1,)}, {}, {})
+def report(*loaded: int, listens: bool = True, settled: bool = True) -> Report:
+    return Report("", listens, settled, {MODEL: loaded}, {MODEL: loaded}, {}, {})
+
+
+def test_shared_versions_are_those_that_every_other_serving_worker_has_loaded(
+    service: Coordinator, clock: Clock
+) -> None:
+    def shared(pid: int) -> set[int]:
+        return {*service.peers(pid).shared.get(MODEL, ())}
+
+    service.report(1, report(1, 2))
+    service.report(2, report(2, 3))
+    service.report(3, report(1, 3, listens=False))
+    service.report(4, report(1, settled=False))
+    assert [shared(pid) for pid in (1, 2, 3, 9)] == [{2, 3}, {1, 2}, {2}, {2}]
+    clock.seconds += LATE_S
+    service.report(1, report(1, 2))
+    assert shared(3) == {1, 2}, "the others are late"
+    service.worker_ended(1, "SIGKILL")
+    assert shared(3) == set()
 
 
 def test_version_that_ended_a_process_is_loaded_again_after_growing_pauses_a_few_times(
@@ -61,15 +79,15 @@ def test_version_that_ended_a_process_is_loaded_again_after_growing_pauses_a_few
 def test_starts_pause_longer_as_long_as_workers_end_before_they_serve(
     service: Coordinator,
 ) -> None:
-    service.report(99, report())
+    service.report(99, report(1))
     pauses = []
     for pid in range(1, 11):
         pauses.append(service.begin_start().pause_s)
-        service.report(pid, report(settled=False))
+        service.report(pid, report(1, settled=False))
         service.worker_ended(pid, "exit status 1")
-        service.report(99, report())  # of a worker that is well
+        service.report(99, report(1))  # of a worker that is well
     assert pauses == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60]
-    service.report(11, report())
+    service.report(11, report(1))
     service.worker_ended(11, "SIGKILL")
     assert service.begin_start().pause_s == 0
 

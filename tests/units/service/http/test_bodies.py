@@ -8,12 +8,10 @@ import json
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import httpx
 
-from service.http.pages import PAGES_MAX
 from tests.e2e.process import until
 from tests.units.service.http.clients import BODY, RETRIEVE, connected, error_of, head, received
 from tests.units.service.running import RunningService, log_lines
@@ -102,29 +100,3 @@ def test_response_counts_as_bytes_in_flight_until_it_is_read_or_dropped(
         until(lambda: "CANCELLED" in lines.getvalue())
         length = int(begun.partition(b"content-length: ")[2].partition(b"\r\n")[0])
         assert len(begun + received(connection)) < length
-
-
-def test_pages_that_are_not_read_leave_calls_alone_and_end_in_time(
-    serve: Callable[..., RunningService], write: Callable[..., Any]
-) -> None:
-    write()
-    service = serve(body_timeout_s=4)
-    asset = "/docs/assets/swagger-ui-bundle.js"
-    requests = f"GET {asset} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode() * 20
-    with ExitStack() as opened, log_lines() as lines:
-        for _ in range(PAGES_MAX):
-            connection = opened.enter_context(connected(service))
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.sendall(requests)
-        responses: list[httpx.Response] = []
-
-        def is_rejected() -> bool:
-            responses.append(httpx.get(service.http + "/metrics"))
-            return responses[-1].status_code == 429
-
-        until(is_rejected)
-        assert responses[-1].headers["retry-after"] == "1"
-        assert httpx.get(service.http + "/readyz").status_code == 200
-        assert httpx.post(service.http + RETRIEVE, json=BODY).status_code == 200
-        until(lambda: httpx.get(service.http + "/metrics").status_code == 200)
-        assert "CANCELLED" in lines.getvalue()

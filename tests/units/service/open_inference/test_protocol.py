@@ -244,15 +244,3 @@ def test_repository_lists_versions_with_their_states(
         models=[pb.RepositoryIndexResponse.ModelIndex(**entry) for entry in (failed, loaded)]
     )
     assert pb.RepositoryIndexResponse.FromString(response) == index
-
-
-def test_service_without_the_protocol_knows_none_of_it(
-    write: Callable[..., Any], serve: Callable[..., RunningService]
-) -> None:
-    write()
-    service = serve()
-    with httpx.Client(base_url=service.http) as http:
-        assert http.get("/v2").json()["error"]["code"] == "NOT_FOUND"
-    with grpc.insecure_channel(service.grpc) as channel, pytest.raises(grpc.RpcError) as problem:
-        called(channel, "ModelInfer", forms.message(USER, "query", MODEL))
-    assert problem.value.code() is grpc.StatusCode.UNIMPLEMENTED
