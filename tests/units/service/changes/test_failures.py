@@ -7,7 +7,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from bundle.changes.segments import TEMPORARY
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.units.service.changes.making import (
@@ -221,27 +219,3 @@ def test_damaged_segments_are_not_used_and_made_anew(
     for running in (mending, restarted, serve(changes_dir=host)):
         until(lambda: running.value(UNUSABLE, model="movies") == 0)  # noqa: B023
         assert nearest(running, small.vectors[:3], k=60) == expected
-
-
-@pytest.mark.slow
-def test_segment_whose_program_is_killed_has_no_effect_and_is_made_again(
-    write: Write, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(subprocess.Popen[bytes]):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            self.kill()
-
-    write()
-    service = serve(absorb_changed_at=1)
-    with monkeypatch.context() as killing:
-        killing.setattr(subprocess, "Popen", Killed)
-        change(service, "candidates/upsert", candidate(5000))
-        failed = {"model": "movies", "outcome": "failed"}
-        until(lambda: service.value("rowcast_absorptions_total", **failed) > 0)
-        assert indexed(service) == 0
-        assert 5000 in ids_of(service)
-    absorb(service)
-    assert 5000 in ids_of(service)
-    (segment,) = log_of(service).with_name("changes.segments").iterdir()
-    assert not segment.name.startswith(TEMPORARY)
