@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ import numpy as np
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.bundles.small import USERS, write_small_bundle
+from tests.cases.random_requests import random_filter
 from tests.units.service.running import RunningService
 
 SIZE = 8000
@@ -30,7 +32,6 @@ LIMITS = {
 }
 IDS = [1000 + 7 * number for number in range(SIZE)]
 GENRES = ["comedy", "drama", "action", "horror", "other", "unheard of"]
-STUDIOS = ["studio 0", "studio 1", "studio 2", "studio 9"]
 CALLERS = 4
 MESSAGES: dict[str, Any] = {
     "retrieve": pb.RetrieveRequest,
@@ -228,7 +229,7 @@ class RandomRequests:
         if self._chance(0.2):
             body["negative_ids"] = self._ids(0, 6)
         if self._chance(0.4):
-            body["filter"] = self._filter()
+            body["filter"] = random_filter(Random(self._number(0, 1 << 31)))
         if self._chance(0.3):
             body["attributes"] = ["title", "year"]
         if self._chance(0.1):
@@ -244,25 +245,6 @@ class RandomRequests:
         if self._chance(0.4):
             return source | {"list": self._pick(["popular", "new"])}
         return source | {"ids": self._ids(0, 30), "max_count": self._number(3, 9)}
-
-    def _filter(self) -> dict[str, Any]:
-        years = 1990 + len(self._known_ids)
-        conditions: list[dict[str, Any]] = [
-            {"year": {self._pick(["ge", "gt", "le", "lt"]): self._number(1990, years)}},
-            {"genres": {"allow": [self._pick(GENRES)]}},
-            {"studio": {"deny": [self._pick(STUDIOS)]}},
-            {"classic": {"allow": [self._chance(0.5)]}},
-            {"latitude": {"is_null": self._chance(0.5)}},
-            {"near": [self._circle()]},
-        ]
-        chosen = [self._pick(conditions) for _ in range(2)]
-        return {self._pick(["all", "any", "none"]): chosen}
-
-    def _circle(self) -> dict[str, Any]:
-        circle: dict[str, Any] = {"latitude": 40.0, "longitude": 20.0, "radius_m": 6e6}
-        if self._chance(0.5):
-            circle |= {"latitude_attribute": "latitude", "longitude_attribute": "longitude"}
-        return circle
 
 
 def options_of(calls: Iterable[Call]) -> set[str]:
