@@ -26,6 +26,7 @@ from rowcast_client import (
     Unreachable,
     calls,
     changes,
+    rotation,
 )
 
 from tests.e2e.process import Process, kill_all, until
@@ -88,6 +89,18 @@ def test_call_goes_to_the_next_address_at_once_and_later_ones_avoid_the_first(wa
         assert way.send(urls, *[EMBED] * 9, retries=ONCE).version == 7
         assert len(away.requests) <= 1
         assert len(usable.requests) == 9
+
+
+def test_address_that_works_again_gets_calls_again(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rotation, "AVOIDED_S", 0.0)
+    with ExitStack() as running:
+        returning = running.enter_context(way.server([NOT_READY, OK]))
+        (steady,) = servers(running, way, OK)
+        way.send([returning.url, steady.url], *[EMBED] * 8, retries=ONCE)
+        assert len(returning.requests) == 4
+        assert len(steady.requests) == 5
 
 
 def test_address_that_does_not_respond_is_avoided(way: Way) -> None:

@@ -19,7 +19,7 @@ import pytest
 from service.config import ServiceSettings
 from service.errors import PermissionDenied, Unauthenticated
 from service.security import watched_files
-from service.security.exposure import warn_of_exposed_secrets
+from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
 from service.security.hosts import AllowedHosts
 from service.security.principal import Principal
 from service.security.tls import Certificates
@@ -126,6 +126,15 @@ def test_tokens_of_a_changed_file_are_read_and_the_last_usable_ones_stay(
     assert RANKER not in caplog.text
 
 
+def test_tokens_for_models_that_do_not_exist_are_logged(
+    file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "ads").mkdir()
+    TokenStore(file, tmp_path)
+    unknown = [record for record in caplog.records if record.message == "tokens_for_no_model"]
+    assert [record.__dict__["rowcast_fields"]["models"] for record in unknown] == [["ads_next"]]
+
+
 class Handshake:
     """Both ends of a connection in memory."""
 
@@ -159,6 +168,26 @@ def trusting(authority: Authority, signed: Signed | None = None) -> ssl.SSLConte
     if signed is not None:
         context.load_cert_chain(signed.cert, signed.key)
     return context
+
+
+@pytest.mark.parametrize("name", ["localhost", None])
+def test_changed_certificates_are_used_by_new_connections_once_both_files_are_there(
+    name: str | None, tmp_path: Path
+) -> None:
+    old = Authority(tmp_path, "old")
+    new = Authority(tmp_path, "new")
+    signed = old.sign("server")
+    listening = Certificates(signed.cert, signed.key).ssl_context()
+    first = Handshake(listening, trusting(old), name)
+    renewed = new.sign("renewed")
+    renewed.cert.replace(signed.cert)
+    Handshake(listening, trusting(old), name)
+    renewed.key.replace(signed.key)
+    Handshake(listening, trusting(new), name)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        Handshake(listening, trusting(old), name)
+    first.client.write(b"still")
+    assert first.server.read(5) == b"still"
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -267,6 +296,35 @@ def test_certificates_report_when_the_first_of_a_file_expires_at_start_and_when_
     assert levels["certificate_expired"] == logging.ERROR
     assert levels["certificate_expires_soon"] == logging.WARNING
     assert {"certificate_loaded", "secrets_reloaded"} <= set(levels)
+
+
+@pytest.mark.parametrize(
+    ("host", "closed", "problems"),
+    [
+        ("127.0.0.1", (), []),
+        ("0.0.0.0", (), ["no TLS", "no tokens"]),
+        ("0.0.0.0", ("tls",), ["no tokens"]),
+        ("0.0.0.0", ("tokens",), ["no TLS"]),
+        ("::", ("tls", "tls_client_ca"), []),
+        ("10.0.0.1", ("tls", "tokens"), []),
+    ],
+)
+def test_endpoints_that_others_reach_unprotected_are_warned_of(
+    host: str,
+    closed: tuple[str, ...],
+    problems: list[str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options: dict[str, Any] = {name: tmp_path / name for name in closed if name != "tls"}
+    if "tls" in closed:
+        options |= {"tls_cert": tmp_path / "cert", "tls_key": tmp_path / "key"}
+    warn_of_open_endpoints(ServiceSettings(root=tmp_path, host=host, **options))
+    logged = [record.__dict__["rowcast_fields"]["problems"] for record in caplog.records]
+    found = [problem for listed in logged for problem in listed]
+    assert [problem.startswith(words) for problem, words in zip(found, problems, strict=True)] == [
+        True
+    ] * len(problems)
 
 
 def test_secrets_that_everybody_can_read_are_warned_of(

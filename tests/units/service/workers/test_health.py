@@ -58,6 +58,17 @@ def test_health_worker_that_never_reports_is_hung_after_five_minutes(
     assert health.observe([PID], 1) == [PID]
 
 
+def test_health_after_a_pause_of_the_machine_no_worker_is_hung(
+    coordinator: Coordinator, metrics: SupervisorMetrics
+) -> None:
+    health = Health(coordinator, metrics, workers=1, timeout_s=20)
+    coordinator.report(PID, Report(""))
+    health.observe([PID], 0.25)
+    assert health.observe([PID], 0.25) == []
+    assert health.observe([PID], 0.25) == []
+    assert health.problem == ""
+
+
 def test_health_waits_for_every_worker_once_and_then_for_any(
     coordinator: Coordinator, metrics: SupervisorMetrics
 ) -> None:
@@ -77,6 +88,16 @@ def test_health_waits_for_every_worker_once_and_then_for_any(
     coordinator.report(PID, Report("drained by an operator"))
     health.observe([PID, OTHER], 1)
     assert health.problem
+
+
+def test_health_forgets_workers_that_have_ended(
+    coordinator: Coordinator, metrics: SupervisorMetrics
+) -> None:
+    health = Health(coordinator, metrics, workers=1, timeout_s=20)
+    coordinator.report(PID, Report(""))
+    health.observe([PID], 1)
+    health.observe([OTHER], 1)
+    assert health.problem == "no worker responds"
 
 
 def test_run_directory_that_was_removed_comes_back_until_the_service_ends(
