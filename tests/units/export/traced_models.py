@@ -155,7 +155,7 @@ def _float_variables(model: Any) -> list[Any]:
 
 
 def save_and_trace(job: ExportJob, directory: Path) -> TracedCheckpoint:
-    """Saves a checkpoint, and traces the model, which tells its tables."""
+    """Saves a checkpoint, and traces the model, which states its tables."""
     prefix = save_checkpoint(job, directory)
     model = trace_towers(job, MODELS)
     checkpoint = open_checkpoint(prefix)

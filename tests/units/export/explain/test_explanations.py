@@ -168,7 +168,7 @@ WORDS = (
     "runs as LiteRT f32, differs by 0 at most takes user",
     "corpus movies: 4 by int64 id, filtered by title (string, 702 B), year (int64, 678 B)",
 )
-"""What is said of the sample bundle; lines may end anywhere."""
+"""What is stated about the sample bundle; lines may end anywhere."""
 
 
 def test_bundle_is_explained_as_text_json_page_and_image(command: Command, tmp_path: Path) -> None:
