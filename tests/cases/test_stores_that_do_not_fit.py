@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bundle.errors import DigestMismatch, FeatureError, FormatError, RowOutOfRange, UnknownCandidate
+from bundle.errors import DigestMismatch, FormatError
 from bundle.features.columns import Column
 from bundle.format.manifest import Corpus
 from bundle.storage import arrow, catalog
 from bundle.stores.attribute_index import AttributeIndex, check_attribute_index
 from bundle.stores.reader import CandidateStore, check_store
 from bundle.stores.writer import write_store
-from tests.laws.test_stores import BASE, ENTRY, IDS, batch, changes_of, row
+from tests.laws.test_stores import ENTRY
 from tests.units.bundle.features.readers import objects
 
 THREE = np.arange(3)
@@ -90,94 +90,6 @@ def test_a_store_that_contradicts_its_entry_is_rejected(
     for opened in (CandidateStore, check_store):
         with pytest.raises(FormatError, match=words):
             opened(tmp_path / "s", corpus)
-
-
-STRINGS = pa.array(["5", "6"])
-NO_BATCHES: list[tuple[dict[str, Any], str]] = [
-    ({"feature:age": None}, "'feature:age'.*float"),
-    ({"id": None}, "'id'.*int64"),
-    ({"vector": pa.array([1, 2])}, "'vector'.*does not have"),
-    ({"id": STRINGS}, "'id'.*string"),
-    ({"id": pa.array([1, None])}, "'id' holds 1 nulls"),
-    ({"id": pa.array([4, 4])}, "'id' holds 4 2 times"),
-    ({"id": pa.array([1, 1 << 63], pa.uint64())}, "'id'.*9223372036854775808"),
-    ({"feature:movie": STRINGS}, "'feature:movie'.*int64"),
-    ({"feature:movie": pa.array([1.0, 2.5])}, "'feature:movie'.*double"),
-    ({"feature:age": pa.array([True, False])}, "'feature:age'.*bool"),
-    ({"feature:name": pa.array([["a"], ["b"]])}, "'feature:name'.*list<string>"),
-    ({"feature:grid": pa.array([[1.0, 2.0], [3.0]])}, "'feature:grid'"),
-    ({"feature:age": pa.array([1.0, None])}, "'feature:age' holds 1 nulls"),
-    ({"feature:genres": pa.array([["a"], [None]])}, "'feature:genres' holds 1 nulls"),
-    ({"weights:tags": None}, "'weights:tags'.*list<float>"),
-    (
-        {"feature:tags": pa.array([[1], [2]]), "weights:tags": pa.array([[0.5, 1.5], []])},
-        "'weights:tags'.*other lengths",
-    ),
-    ({"attribute:year": pa.array([1.5, 2.0])}, "'attribute:year'.*double"),
-    ({"attribute:words": STRINGS}, "'attribute:words'.*string"),
-    ({"attribute:score": pa.array([1.0, float("inf")])}, "'score' holds inf"),
-    ({"attribute:title": pa.array([b"a", b"\xff"]).view(pa.string())}, "'attribute:title'.*UTF8"),
-]
-
-
-@pytest.mark.parametrize(("columns", "words"), NO_BATCHES)
-def test_a_batch_that_does_not_fit_is_rejected_and_changes_nothing(
-    tmp_path: Path, columns: dict[str, Any], words: str
-) -> None:
-    changes = changes_of(tmp_path)
-    store = changes.store
-    good = batch(IDS["int64"][:2], [row(3), row(10)])
-    arrays = dict(zip(good.schema.names, good.columns, strict=True)) | columns
-    sent_columns = {name: values for name, values in arrays.items() if values is not None}
-    with pytest.raises(FormatError, match=words):
-        changes.upsert(pa.record_batch(sent_columns))
-    twice = pa.record_batch([*good.columns, good["id"]], names=[*good.schema.names, "id"])
-    with pytest.raises(FormatError, match="2 columns 'id'"):
-        changes.upsert(twice)
-    assert changes.store is store
-
-
-@pytest.mark.parametrize(
-    ("ids", "attributes", "words"),
-    [
-        ([30, 7], {"color": STRINGS}, "'color'.*year"),
-        ([30, 7], {"year": STRINGS}, "'attribute:year'.*string"),
-        ([30, 7], {"year": pa.array([1])}, "1 values for 2 candidates"),
-        ([30, 30], {"year": pa.array([1, 2])}, "30 comes twice"),
-    ],
-)
-def test_attributes_that_do_not_fit_are_rejected_and_change_nothing(
-    tmp_path: Path, ids: list[int], attributes: dict[str, pa.Array], words: str
-) -> None:
-    changes = changes_of(tmp_path)
-    store = changes.store
-    with pytest.raises(FormatError, match=words):
-        changes.set_attributes(np.array(ids), attributes)
-    assert changes.store is store
-
-
-def test_reads_of_what_a_store_does_not_hold_are_errors(tmp_path: Path) -> None:
-    changes = changes_of(tmp_path)
-    changes.upsert(batch(IDS["int64"][:1], [row(3)]))
-    texts = changes_of(tmp_path / "texts", "string")
-    for store in (changes.store, changes_of(tmp_path / "base").store):
-        for position in (-1, store.size, 1 << 40):
-            positions = np.array([0, position])
-            with pytest.raises(RowOutOfRange, match=str(position)):
-                store.ids(positions)
-            with pytest.raises(RowOutOfRange, match=str(position)):
-                store.features(positions, ["movie"])
-            with pytest.raises(RowOutOfRange, match=str(position)):
-                store.attributes(positions, ["title"])
-        for named in (store.features, store.attributes):
-            with pytest.raises(FeatureError, match="'color'"):
-                named(np.array([0]), ["color"])
-        for ids, words in ((np.array([1.0]), r"1\.0"), (objects("x"), "'x'")):
-            with pytest.raises(UnknownCandidate, match=f"^exclude_ids: {words}"):
-                store.positions(ids, "exclude_ids")
-    with pytest.raises(UnknownCandidate, match="1"):
-        texts.store.positions(np.array([1]))
-    assert changes.store.size == BASE + 1
 
 
 INTEGERS = pa.array([1, 2, 5])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from bundle.format.manifest import Table
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.tables.plan import WriteOptions, plan_tables
@@ -17,26 +15,16 @@ SEGMENTS = WriteOptions(16)
 """Of a few rows."""
 
 
-def copied_tables(
+def copied(
     checkpoint: Checkpoint,
     inventory: Inventory,
     directory: Path,
     names: Sequence[str] | None = None,
-    writing: WriteOptions = SEGMENTS,
-    **how: Any,
-) -> dict[str, Table]:
-    """Copies tables, or all; verifies some rows and all; returns them as a manifest
-    describes them.
-    """
+) -> dict[str, bytes]:
+    """Copies tables, or all; verifies some rows and all; returns the bytes of each."""
     wanted = list(names or (table.name for table in inventory.tables))
-    plan = plan_tables(
-        checkpoint,
-        inventory,
-        directory,
-        tables=wanted,
-        write_options=dict.fromkeys(wanted, writing),
-        **how,
-    )
+    options = dict.fromkeys(wanted, SEGMENTS)
+    plan = plan_tables(checkpoint, inventory, directory, tables=wanted, write_options=options)
     for task in reversed(plan.unpacked):
         carry_out(task)
     receipts = [carry_out(task) for task in reversed(plan.all_tasks)]
@@ -48,18 +36,6 @@ def copied_tables(
             name: table.rows for name, table in tables.items()
         }
     assert all(check.rows_compared == check.rows for check in checks.values())
-    return tables
-
-
-def copied(
-    checkpoint: Checkpoint,
-    inventory: Inventory,
-    directory: Path,
-    names: Sequence[str] | None = None,
-    **how: Any,
-) -> dict[str, bytes]:
-    """Copies and verifies tables, or all; returns the bytes of each."""
-    tables = copied_tables(checkpoint, inventory, directory, names, **how)
     return {
         name: b"".join((directory / segment.file).read_bytes() for segment in table.segments)
         for name, table in tables.items()

@@ -71,7 +71,7 @@ CASES = (
     ),
     *("stacks_2x4", "stacks_4x2_adam", "stacks_off", "stacks_of_two_objects"),
 )
-DAMAGES = 10
+DAMAGES = 4
 """Of each case; `python -m benchmarks.soak.damaged_checkpoints` tries as many as there is time."""
 NOT_COPIED = ("sharded_float64", "sharded_int32", "sharded_int64")
 

@@ -8,12 +8,9 @@ Each case holds its checkpoint, `values.npz` (what it must be read as) and, of s
 
 from __future__ import annotations
 
-import re
-import shutil
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import ml_dtypes
@@ -24,11 +21,9 @@ from export.checkpoint.inventory.layout_file import read_embedding_spec, read_la
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
-from export.errors import CheckpointError, NotConvertible
+from export.errors import NotConvertible
 from export.verify.stated_layouts import check_padding
 from tests.differential.copies import copied
-from tests.hostile.damage import case_files, trial
-from tests.hostile.ordeal import deadline, endure, memory_limit
 
 FLAT = ("packed_zarr2", "packed_zarr3", "loose_zarr2", "loose_zarr3")
 
@@ -60,17 +55,6 @@ def test_steps_of_a_manager_are_read_at_the_newest(written: Path, tmp_path: Path
     assert [slot.name for slot in table.slots] == ["mu", "nu"]
     assert [entry.key for entry in actual.candidates] == ["params.Dense_0.kernel"]
     assert copied(checkpoint, actual, tmp_path) == as_bytes(values_of(written / "flax_steps"))
-
-
-def test_step_or_item_of_a_manager_is_read_by_its_path(written: Path) -> None:
-    for path in ("flax_steps/9", "flax_steps/9/default"):
-        checkpoint = open_checkpoint(written / path)
-        assert (checkpoint.name, recognize(checkpoint).step) == ("flax_steps/9", 9)
-    fingerprints = {
-        open_checkpoint(written / "flax_steps" / step).fingerprint
-        for step in ("9", "10", "10/default")
-    }
-    assert len(fingerprints) == 2
 
 
 @pytest.mark.parametrize("name", FLAT)
@@ -169,49 +153,3 @@ def test_stack_contradicts_a_layout_that_is_not_its_trainers(
     check({})
     with pytest.raises(NotConvertible, match="correct cores, offset, rotation and rows"):
         check(wrong)
-
-
-@pytest.mark.parametrize("name", ["loose_zarr2", "loose_zarr3"])
-def test_missing_chunk_is_an_error_and_never_read_as_zeros(
-    name: str, written: Path, tmp_path: Path
-) -> None:
-    case = shutil.copytree(written / name, tmp_path / "case")
-    checkpoint = open_checkpoint(case)
-    chunks = (
-        file
-        for file in (case / "params.a").rglob("*")
-        if file.is_file() and "2" in (file.name[0], file.parent.name)
-    )
-    next(chunks).unlink()
-    with pytest.raises(CheckpointError, match="missing"):
-        checkpoint.read("params.a", 0, 40)
-    with pytest.raises(CheckpointError, match=r"'params\.a': 1 of 4 chunks are missing"):
-        open_checkpoint(case)
-    assert len(open_checkpoint(case, complete=False).problems) == 1
-
-
-@pytest.mark.parametrize("name", ["flax_steps", "jax_stacks", "keras_rs_stacks", *FLAT])
-def test_orbax_checkpoint_with_any_damage_gives_values_or_a_typed_error(
-    name: str, written: Path, tmp_path: Path
-) -> None:
-    files = case_files(written / name)
-    for seed in range(10):
-        with TemporaryDirectory(dir=tmp_path) as directory:
-            trial(seed, files, Path(directory))
-
-
-@pytest.mark.parametrize(
-    "shape", ["[1000000000000, 1000000000]", "[0, 0]", "[-1, 4]", "[]", "[1e400]", "null"]
-)
-@pytest.mark.parametrize("name", ["loose_zarr2", "loose_zarr3"])
-def test_orbax_array_with_another_shape_is_an_error(
-    name: str, shape: str, written: Path, tmp_path: Path
-) -> None:
-    case = shutil.copytree(written / name, tmp_path / "case")
-    for path in (*case.rglob(".zarray"), *case.rglob("zarr.json")):
-        stated = rf'"\1": {shape}'
-        path.write_text(
-            re.sub(r'"(shape|chunks|chunk_shape)":\s*\[[^]]*\]', stated, path.read_text())
-        )
-    with deadline(), memory_limit(64 << 20):
-        assert endure(case)

@@ -6,17 +6,13 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 
 from export.checkpoint.inventory.recognition import recognize
-from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import open_checkpoint
-from object_store.remote_path import RemotePath
 from tests.differential.copies import copied
-from tests.hostile.damage import case_files, trial
 
 BAGS = "model.sparse.ebc.embedding_bags"
 KEYS = {
@@ -64,35 +60,6 @@ def test_tables_of_torchrec_are_recognized_by_name_and_copied(
     assert copied(checkpoint, actual, tmp_path) == expected
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_matrix_of_any_module_is_copied_by_its_name(
-    case: str, written: Path, values: dict[str, bytes], tmp_path: Path
-) -> None:
-    checkpoint = open_checkpoint(written / case)
-    assert "model.words.weight" in [entry.key for entry in recognize(checkpoint).candidates]
-    actual = recognize(checkpoint, Statements({"words": "model.words.weight"}))
-    tables = copied(checkpoint, actual, tmp_path)
-    assert tables["words"] == values["model.words.weight"]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_checkpoint_in_a_store_is_read_where_it_lies(
-    case: str, written: Path, values: dict[str, bytes]
-) -> None:
-    store = RemotePath(f"memory://{case}/c")
-    for file in (written / case).iterdir():
-        (store / file.name).write(file.read_bytes())
-    checkpoint = open_checkpoint(store)
-    for key in KEYS.values():
-        assert checkpoint.read_all(key).tobytes() == values[key]
-
-
-def test_one_file_of_safetensors_is_a_checkpoint(written: Path, values: dict[str, bytes]) -> None:
-    file = written / "torch_safetensors/model-00002-of-00002.safetensors"
-    checkpoint = open_checkpoint(file)
-    assert checkpoint.read_all(KEYS["users"]).tobytes() == values[KEYS["users"]]
-
-
 def test_rows_that_torchrec_sharded_over_sparsecores_are_copied_in_the_order_of_ids(
     written: Path, tmp_path: Path
 ) -> None:
@@ -110,13 +77,3 @@ def test_rows_that_torchrec_sharded_over_sparsecores_are_copied_in_the_order_of_
         rows |= file
     expected = {name: np.ascontiguousarray(values).tobytes() for name, values in rows.items()}
     assert copied(checkpoint, actual, tmp_path) == expected
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_checkpoint_of_pytorch_with_any_damage_gives_values_or_a_typed_error(
-    case: str, written: Path, tmp_path: Path
-) -> None:
-    files = case_files(written / case)
-    for seed in range(30):
-        with TemporaryDirectory(dir=tmp_path) as directory:
-            trial(seed, files, Path(directory))

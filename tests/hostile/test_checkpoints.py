@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -272,39 +271,6 @@ CLAIMS: dict[str, Claim] = {
     ),
     "cores without rows": lambda prefix: write_stack(prefix, layout("t", 2**18, 1), 2**18),
 }
-
-
-PAIRS = [
-    (f"key/{number:05d}".encode(), bytes([number % 256]) * (number % 40)) for number in range(20)
-]
-OWN = (0, len(block(PAIRS)) - 5)
-TABLES = {
-    "compressed block": indexed(block(PAIRS, kind=1)),
-    "keys that do not rise": indexed(block([(b"b", b""), (b"a", b"")], interval=1)),
-    "restart points of an exabyte": indexed(
-        sealed(b"\x00\x01\x00a" + struct.pack("<I", 0xFFFFFFFF))
-    ),
-    **{
-        f"blocks at {handles}": indexed(block(PAIRS), *handles)
-        for handles in (
-            [(1 << 40, 10)],
-            [(0, 1 << 62)],
-            [((1 << 64) - 1, (1 << 64) - 1)],
-            [(0, 0)],
-            [OWN, OWN],
-        )
-    },
-    **{
-        f"entry {entry!r} that leaves its block": indexed(sealed(entry + struct.pack("<II", 0, 1)))
-        for entry in (
-            b"\x05\x01\x00a",
-            b"\x00\x7f\x00a",
-            b"\x00\x01\x7fa",
-            b"\x00\xff\xff\xff\xff\x0f\x00a",
-        )
-    },
-}
-CLAIMS |= {name: partial(write_raw, index=index) for name, index in TABLES.items()}
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=list(CLAIMS))

@@ -23,7 +23,7 @@ from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.cli.inspect import inventory_json, inventory_table
-from export.errors import CheckpointError, DestinationError, ExportError
+from export.errors import DestinationError, ExportError
 from export.jobs.space import check_plan_fits
 from export.tables.plan import plan_tables
 from export.verify.trained_ids import trained_rows_of_tables
@@ -78,12 +78,6 @@ def test_names_of_files_in_a_dump_are_only_names(tmp_path: Path, name: str) -> N
     assert table.name == name
     assert inventory_json(inventory)["tables"][name]["rows"] == 40
     assert inventory_table(inventory)
-
-
-def test_name_that_is_no_text_is_rejected(tmp_path: Path) -> None:
-    sok_dump(tmp_path, os.fsdecode(b"\xff\xfe"), IDS, ROWS)
-    with pytest.raises(CheckpointError, match="no UTF-8 text; rename it"):
-        open_checkpoint(tmp_path)
 
 
 STATED = TOML.partition("[tables.words]")[0]

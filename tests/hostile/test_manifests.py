@@ -41,23 +41,13 @@ EDITS: list[tuple[str, Any, str]] = [
     ("tables.users.dtype", "int8", "scales"),
     ("tables.brands.dtype", "float16", "scales belong to int8 rows, the table's are float16"),
     ("tables", {}, GONE.replace("gone", "users")),
-    ("tables.users.dtype", "float64", "Input should be 'float32'"),
     ("tables.users.source", {"key": "k", "layout": "mod"}, "layout 'mod' needs 'starts'"),
-    (
-        "tables.users.source",
-        {"key": "k", "layout": "plain", "starts": [0]},
-        "layout 'plain' has no 'starts'",
-    ),
     (
         "tables.users.source",
         {"key": "k", "layout": "sparse_core", "cores": 4, "core_rows": 8, "offset": 0},
         "needs 'rotation'",
     ),
-    ("tables.users.error", {"source_dtype": "float64"}, "tables.users.error"),
-    ("tables.users.segments.0.crc32c", 1 << 32, "less than 4294967296"),
-    ("tables", [], "valid dictionary"),
     ("corpora.movies.attributes", {"title": "string"}, GONE.replace("gone", "year")),
-    ("corpora.movies.filters.title.values", None, "corpora.movies.filters.title.values"),
     ("files", lambda files: [*files, files[0]], "files lists a path twice"),
     (
         "files",
@@ -68,7 +58,6 @@ EDITS: list[tuple[str, Any, str]] = [
     ("features.user.table", "gone", GONE),
     ("features.user.unknown", {"rule": "row", "row": 50}, "is 50, the table has 50 rows"),
     ("features.user.unknown", {"rule": "row"}, "'row' is given with rule 'row'"),
-    ("features.user.unknown", {"rule": "zeros", "row": 1}, "'row' is given with rule 'row'"),
     ("features.user.length", 3, "'length' belongs to a sequence"),
     ("features.recent.length", None, "a sequence needs one"),
     ("features.watched.combiner", None, "a bag needs one"),
@@ -77,26 +66,20 @@ EDITS: list[tuple[str, Any, str]] = [
     ("features.name.ids.nodes.1.values", [0, 1], "no list has one value"),
     ("features.name.ids.nodes.2.inputs", [0, 2], "an operation reads nodes before it"),
     ("features.name.ids.nodes.0.input", 1, "one node for each of its inputs"),
-    ("features.name.ids", {"kind": "surprise"}, "features.name"),
     ("features.shop.ids", {"kind": "keyed", "keys": "gone"}, GONE),
     ("features.genres.ids", {"kind": "crossed", "keys": [], "buckets": 3}, "an input for each"),
     ("features.genres.inputs", ["a", "b"], "only crossed and joined ids read"),
     ("features.age.inputs", ["a", "b"], "at most 1 item"),
     ("features.age.inputs", ["user"], "with different roles, defaults or numbers"),
     ("features.age.input_length", {"values": 1 << 40}, "less than or equal to 65536"),
-    ("features.age.input_length", {"values": 2, "pad": True}, "features.age"),
     ("features.age.input_length", {"values": 2, "keep": "newest"}, "'first' or 'last'"),
     ("features.age.input_length", {"values": 2, "pad_side": "start"}, "with 'pad' only"),
     ("features.user.ids", {"kind": "hash", "buckets": 9}, "'graph'"),
     ("towers.query.formula", "gone * 2", "takes 'gone', which is no output"),
-    ("towers.query.formula", "__import__('os')", "formula"),
     ("towers.query.result", "gone", "gone"),
     ("towers.query.inputs.0.feature", "gone", GONE),
     ("corpora.movies.features", ["gone"], GONE),
-    *(
-        ("model", wrong, "is no name")
-        for wrong in ("../movies", ".hidden", "", "a b", "ä", "a" * 129, "-x", "a\n")
-    ),
+    *(("model", wrong, "is no name") for wrong in ("../movies", ".hidden", "", "a b", "a" * 129)),
 ]
 SCORES = {"edges": [-0.5, 1.5], "shares": [0.25, 0.5, 0.25], "examples": 100}
 EDITS += [
@@ -106,11 +89,7 @@ EDITS += [
         ("towers.query.scores", SCORES | changed, words)
         for changed, words in (
             ({"edges": [1.5, -0.5]}, "ascend"),
-            ({"edges": [1.5, 1.5]}, "ascend"),
             ({"edges": []}, "0 edges"),
-            ({"edges": [*range(10)]}, "10 edges"),
-            ({"shares": [0.5, 0.5]}, "2 shares for 2 edges"),
-            ({"shares": [0.0, 0.5, 0.5]}, "above 0"),
             ({"shares": [0.5, 0.5, 0.5]}, "add up to 1.5"),
         )
     ),
@@ -162,32 +141,20 @@ SPLIT = "the words of a text are a bag or a sequence"
 EACH_KEY = "'ids' have an input for each of one or more 'keys'"
 CHANGES: list[tuple[str, Json, str]] = [
     ("indicator", {"table": "users"}, EITHER),
-    ("indicator", {"indicator": None}, EITHER),
     ("indicator", {"kind": "bag", "combiner": "mean"}, "an 'indicator' sums"),
     ("indicator", {"max_norm": 1.0}, "belong to a bag"),
-    ("indicator", {"empty_row": 1}, "belong to a bag"),
-    ("indicator", {"kind": "bag", "combiner": "sum", "max_norm": 0.0}, "greater than 0"),
     ("indicator", {"place": 2, "places": 2}, "'place' is one of 'places'"),
-    ("indicator", {"place": 0}, "'place' is one of 'places'"),
-    (
-        "indicator",
-        {"kind": "bag", "combiner": "sum", "place": 0, "places": 2},
-        "'place' belongs to a single",
-    ),
     ("indicator", {"ids": TEXT, "from_end": True, "kind": "bag", "combiner": "sum"}, "'from_end'"),
     ("dense", {"take": "lengths", "shape": [2]}, "one number for an example"),
     ("dense", {"take": "padded"}, "'padded' lie in a row"),
-    ("dense", {"take": "padded", "shape": [2, 2]}, "'padded' lie in a row"),
     ("dense", {"take": "weights", "shape": [2], "dtype": "int64"}, "'weights' are float32"),
     ("joined", {"kind": "bag", "combiner": "sum"}, "joined ones a single"),
     *(
         ("joined", {"ids": JOINED | changes}, message)
         for changes, message in (
             ({"ids": HASH}, EACH_KEY),
-            ({"keys": []}, EACH_KEY),
             ({"keys": KEYS[::-1]}, "'dtype' is int64, and 'ids' take string"),
             ({"keys": [KEYS[0] | {"padding": ""}, KEYS[1]]}, "neither 'ids' nor 'padding'"),
-            ({"keys": [KEYS[0] | {"ids": HASH}, KEYS[1]]}, "neither 'ids' nor 'padding'"),
         )
     ),
     *((each, {"inputs": ["city"]}, "an input for each") for each in ("joined", "crossed")),
@@ -216,13 +183,11 @@ CHANGES: list[tuple[str, Json, str]] = [
     ("text", {"kind": "single", "combiner": None}, SPLIT),
     ("text", {"ids": TEXT | {"split": None}}, "'whitespace', 'characters' or 'separator'"),
     ("text", {"ids": TEXT | {"separator": "|"}}, "'separator' belongs to the split 'separator'"),
-    ("text", {"ids": TEXT | {"split": "separator"}}, "'separator' belongs to the split"),
     ("text", {"ids": TEXT | {"padding": ""}}, "'padding' needs a 'length'"),
     ("text", {"weighted": True}, "without weights"),
     ("text", {"filler_row": 1}, "'filler_row' belongs to a sequence"),
     ("text", {"ordinal": True}, "'ordinal' belongs to an indicator"),
     ("text", {"table": "", "indicator": 1 << 17, "combiner": "sum"}, "at most 65536 rows"),
-    ("text", {"cast": {"of": "int64", "to": "int32"}}, "Extra inputs are not permitted"),
 ]
 PARTS: list[tuple[str, Any, str]] = [
     ("parts", lambda parts: parts[::-1], "which no earlier part returns"),

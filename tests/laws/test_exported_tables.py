@@ -1,10 +1,12 @@
 """Tables of any checkpoint: whatever holds their rows, and however these are cut, laid out,
-converted or linked, the bundle has the rows that were trained. A flipped bit publishes nothing.
+converted or linked, the bundle has the rows that were trained, and verification finds a value that
+is one step off. A flipped bit publishes nothing.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from itertools import accumulate
@@ -22,11 +24,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from bundle.arithmetic import ceil_div
+from bundle.format.checksums import crc32c
 from bundle.format.manifest import Table
 from bundle.storage.catalog import read_manifest
 from bundle.tables.reader import TableReader
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.layouts import Kind
+from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, VerificationFailed
 from export.jobs.destinations import open_destination
 from export.jobs.progress import Progress
@@ -34,6 +38,9 @@ from export.jobs.tables_job import TablesJob, export_tables, prepare_tables
 from export.recipe.settings import ExportSettings
 from export.tables.conversions import DTYPES, INTEGERS, UNCHANGED_DTYPES
 from export.tables.plan import WriteOptions
+from export.verify.published import verify_bundle
+from export.verify.table_rows import SAMPLE_ROWS
+from tests.hostile.manifest_edits import rewrite, setting
 from tests.units.export.checkpoint.dump_files import sok_dump
 from tests.units.export.checkpoint.tensor_bundles import Box, write_bundle
 
@@ -41,6 +48,7 @@ Values = NDArray[Any]
 NUMPY: dict[str, Any] = {name: name for name in ("float32", "float64", "float16", *INTEGERS)}
 NUMPY["bfloat16"] = ml_dtypes.bfloat16
 SOURCES = (*UNCHANGED_DTYPES, "float64", *INTEGERS)
+BITS = {"float32": "<u4", "float16": "<u2", "bfloat16": "<u2", "int8": "<i1"}
 SETTINGS = ExportSettings(workers=1, full=True)
 
 
@@ -177,6 +185,61 @@ def exported(directory: Path, layout: dict[str, Any] | None, **options: Any) -> 
     return read_manifest(directory / "out/tables/1").tables["t"]
 
 
+def compare(directory: Path, *, full: bool = False) -> int:
+    """Verifies the bundle; returns the number of rows that were compared."""
+    checkpoint = open_checkpoint(directory / "c")
+    findings = verify_bundle(directory / "out/tables/1", checkpoint, full=full).findings
+    return findings.tables["t"].rows_compared
+
+
+def seal(bundle: Path) -> None:
+    """Gives the segments and scales the digests that fit, so that only their values are wrong."""
+    table = read_manifest(bundle).tables["t"]
+    for part, segments in (("segments", table.segments), ("scales", table.scales)):
+        for number, segment in enumerate(segments):
+            digest = crc32c((bundle / segment.file).read_bytes())
+            rewrite(bundle, setting(f"tables.t.{part}.{number}.crc32c", digest))
+            rewrite(bundle, setting(f"tables.t.{part}.{number}.blocks", [digest]))
+
+
+def change(bundle: Path, row: int, column: int, by: Callable[[Values], Values]) -> None:
+    """Changes the bits of a value, or of a row's scale, which is at column -1."""
+    table = read_manifest(bundle).tables["t"]
+    parts = table.segments if column >= 0 else table.scales
+    bits = BITS[table.dtype if column >= 0 else "float32"]
+    (part,) = (part for part in parts if part.first_row <= row < part.first_row + part.rows)
+    stored = np.fromfile(bundle / part.file, bits).reshape(part.rows, -1)
+    stored[row - part.first_row, column] = by(stored[row - part.first_row, column])
+    stored.tofile(bundle / part.file)
+    seal(bundle)
+
+
+def check_that_a_step_is_found(directory: Path, table: Table, rows: Values, draw: Any) -> None:
+    """Verifies the bundle, states a smaller error, then moves a value by a step, or a scale by
+    many.
+
+    Args:
+      directory: Of the checkpoint and the bundle.
+      table: The table as it was published.
+      rows: The rows of which a value is changed.
+      draw: What draws.
+    """
+    bundle = directory / "out/tables/1"
+    assert compare(directory) == table.rows
+    if table.error is not None and table.error.max_abs:
+        rewrite(bundle, setting("tables.t.error.max_abs", table.error.max_abs * (1 - 2e-6)))
+        with pytest.raises(VerificationFailed, match="the manifest states"):
+            compare(directory, full=True)
+        rewrite(bundle, setting("tables.t.error.max_abs", table.error.max_abs))
+    if rows.size:
+        row = int(draw(st.sampled_from(rows.tolist())))
+        column = draw(st.integers(-(table.dtype == "int8"), table.dim - 1))
+        step = 1 if column >= 0 else 1 << 20
+        change(bundle, row, column, lambda bits: bits ^ step)
+        with pytest.raises(VerificationFailed, match=f"row {row} "):
+            compare(directory)
+
+
 CONVERSIONS = [
     (source, target)
     for source in SOURCES
@@ -193,10 +256,11 @@ def test_any_table_has_the_rows_that_were_trained() -> None:
     @given(st.data())
     def check(source: str, target: str | None, data: st.DataObject) -> None:
         storages = [storage for storage in STORAGES if source in DTYPES_OF[storage]]
-        storage = data.draw(st.sampled_from([*storages, "slices"]))
-        kind = "plain"
         # Rows that lie in order are linked, and the others copied.
-        link = target is None and data.draw(st.booleans())
+        links = ["linked"] * (target is None)
+        storage = data.draw(st.sampled_from([*links, *storages]))
+        kind = "plain"
+        link = storage == "linked"
         if link:
             storage = "slices"
         elif storage != "dump":
@@ -230,6 +294,10 @@ def test_any_table_has_the_rows_that_were_trained() -> None:
                 assert table.non_finite.rows == (~finite).sum()
                 assert table.non_finite.first_row == np.argmin(finite)
             assert_rows(directory / "out/tables/1", table, values)
+            if not is_linked and data.draw(st.booleans()):
+                # Of integers that are zeros, any scale is right.
+                changed = np.flatnonzero(finite & values.astype(bool).any(axis=1))
+                check_that_a_step_is_found(directory, table, changed, data.draw)
             if is_linked:
                 # The links outlive the checkpoint.
                 for file in (directory / "c").iterdir():
@@ -265,3 +333,64 @@ def test_flipped_bit_of_any_slice_publishes_nothing(data: st.DataObject) -> None
         with pytest.raises((CheckpointError, VerificationFailed)):
             exported(directory, stated.layout, segment_rows=segment_rows, link=link)
         assert not (directory / "out/tables/1").exists()
+
+
+def test_checkpoint_without_checksums_that_was_overwritten_later_is_found(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    path = tmp_path / "c/a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("t", data=np.ones((100, 6), "f4"), chunks=(10, 6))
+    exported(tmp_path, None, segment_rows=40)
+    before = path.stat()
+    with h5py.File(path, "r+") as file:
+        file["t"][99, 3] += 1
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for full in (False, True):
+        with pytest.raises(VerificationFailed, match="'t'"):
+            compare(tmp_path, full=full)
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_sample_of_a_large_table_has_the_ends_of_files_and_no_long_gap(
+    tmp_path: Path, is_chunked: bool
+) -> None:
+    rows = 2 * SAMPLE_ROWS
+    values = np.arange(rows, dtype=np.float32).reshape(rows, 1)
+    (tmp_path / "c").mkdir()
+    if is_chunked:
+        with h5py.File(tmp_path / "c/a.h5", "w") as file:
+            file.create_dataset("t", data=values, chunks=(500, 1))
+    else:
+        boxes: dict[str, Any] = {"t": [[(0, 5003), (0, -1)], [(5003, rows - 5003), (0, -1)]]}
+        write_bundle(tmp_path / "c/ckpt", {"t": values}, boxes=boxes)
+    exported(tmp_path, None, segment_rows=3001)
+    assert compare(tmp_path) == SAMPLE_ROWS
+    bundle = tmp_path / "out/tables/1"
+    original = shutil.copytree(bundle, tmp_path / "original")
+    slices = [] if is_chunked else [[5002], [5003]]
+    ends = [[row] for row in (0, 3000, 3001, rows - 1)]
+    for changed in (*ends, *slices, range(4000, 4020)):
+        for row in changed:
+            change(bundle, row, 0, lambda bits: bits ^ (1 << 22))
+        with pytest.raises(VerificationFailed, match=r"row \d+ differs"):
+            compare(tmp_path)
+        shutil.copytree(original, bundle, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("trained", "stored", "equal"),
+    [(np.nan, -np.nan, True), (np.nan, 1.0, False), (1.0, np.nan, False), (0.0, -0.0, False)],
+)
+def test_value_that_is_no_number_equals_any_other_such_value_alone(
+    tmp_path: Path, trained: float, stored: float, equal: bool
+) -> None:
+    (tmp_path / "c").mkdir()
+    write_bundle(tmp_path / "c/ckpt", {"t": np.array([[1, trained], [2, np.inf]], np.float32)})
+    exported(tmp_path, None, allow_non_finite=True)
+    bundle = tmp_path / "out/tables/1"
+    change(bundle, 0, 1, lambda _: np.float32(stored).view(np.uint32))
+    if equal:
+        assert compare(tmp_path) == 2
+        rewrite(bundle, setting("tables.t.non_finite", None))
+    with pytest.raises(VerificationFailed, match="row 0"):
+        compare(tmp_path)

@@ -13,10 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bundle.errors import DigestMismatch, FeatureError, FormatError
-from bundle.storage import arrow
-from bundle.tables import new_keys as new_keys_module
 from bundle.tables.key_index import KeyIndex, KeyIndexWriter, index_bytes
-from bundle.tables.new_keys import NewKeys
 from bundle.tables.vocabularies import (
     DICTIONARY_MAX,
     IntegerKeys,
@@ -80,23 +77,6 @@ def test_texts_are_found_in_vocabularies_even_if_their_fingerprints_are_equal(
             patch.setattr(farmhash, "fingerprint64", len)
 
 
-@given(batches=st.lists(st.lists(st.integers(0, 60), unique=True, max_size=9), max_size=12))
-def test_new_keys_have_the_rows_of_their_order(batches: list[list[int]]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(new_keys_module, "_RECENT_MAX", 7)
-        keys = NewKeys.none(100)
-        expected: dict[int, int] = {}
-        for batch in batches:
-            further = [key for key in batch if key not in expected]
-            keys = keys.with_keys(np.array(further, np.int64))
-            for key in further:
-                expected[key] = 100 + len(expected)
-        wanted = range(-1, 62)
-        rows = [expected.get(key, -1) for key in wanted]
-        assert keys.find(np.array(wanted)).tolist() == rows
-        assert (keys.count, keys.end_row) == (len(expected), 100 + len(expected))
-
-
 def test_a_large_vocabulary_of_texts_is_read_from_its_file(tmp_path: Path) -> None:
     keys = [f"user-{number}" for number in range(DICTIONARY_MAX + 1)]
     write_vocabulary(tmp_path / "v", objects(*keys))
@@ -120,23 +100,6 @@ def test_a_key_that_comes_twice_is_named_and_no_file_is_left(tmp_path: Path) -> 
         with pytest.raises(FormatError, match="'b' comes twice"):
             opened(["b", "a", "b"])
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({"key": pa.array([1, None])}, "nulls"),
-        ({"key": pa.array([1.5])}, "double"),
-        ({"other": pa.array([1])}, "'key'"),
-        ({"key": pa.array(["a", "a"])}, "twice"),
-    ],
-)
-def test_a_file_that_is_no_vocabulary_is_rejected(
-    tmp_path: Path, columns: dict[str, Any], words: str
-) -> None:
-    arrow.write(tmp_path / "v", pa.table(columns))
-    with pytest.raises(FormatError, match=words):
-        Vocabulary.open(tmp_path / "v")
 
 
 @given(seed=st.integers(0, 1 << 32))

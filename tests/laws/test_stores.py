@@ -5,7 +5,6 @@ by any filter of an attribute.
 from __future__ import annotations
 
 import operator
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -303,44 +302,6 @@ def test_a_store_after_any_changes_holds_the_last_state_of_each_candidate(
     tmp_path_factory: pytest.TempPathFactory, kind: str, applied: list[Change], earlier: int
 ) -> None:
     check_history(tmp_path_factory.mktemp("changed"), kind, applied, earlier)
-
-
-def test_a_snapshot_is_read_by_a_thread_while_many_changes_follow(tmp_path: Path) -> None:
-    changes = changes_of(tmp_path)
-    ids = IDS["int64"]
-    changes.upsert(batch(ids[:3], [row(9)] * 3))
-    store = changes.store
-    expected = store.positions(ids).tolist()
-    stopped = threading.Event()
-    differences = []
-
-    def read() -> None:
-        while not stopped.is_set():
-            positions = store.positions(ids).tolist()
-            if positions != expected:
-                differences.append(positions)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        for number in range(100):
-            changes.upsert(batch(ids[:6], [row(number)] * 6))
-            changes.delete(ids[number % 9 : number % 9 + 1])
-    finally:
-        stopped.set()
-        reader.join()
-    assert not differences
-
-
-def test_changes_of_unknown_ids_alone_keep_the_snapshot(tmp_path: Path) -> None:
-    changes = changes_of(tmp_path)
-    store = changes.store
-    unknown = UNKNOWN["int64"]
-    assert changes.delete(unknown).tolist() == [-1, -1]
-    old, new = changes.set_attributes(unknown, {"year": pa.array([1, 2])})
-    assert (old.tolist(), new.tolist()) == ([-1, -1], [-1, -1])
-    assert changes.upsert(batch(unknown[:0], [])).size == 0
-    assert changes.store is store
 
 
 def test_columns_of_similar_types_are_cast_to_those_of_the_store(tmp_path: Path) -> None:

@@ -122,11 +122,6 @@ def test_made_values_lead_to_all_rows_and_to_no_others(name: str) -> None:
     assert len(rows) >= min(len(known.values), 6)
 
 
-def test_made_ids_stay_where_a_rule_finds_no_row_for_any() -> None:
-    values = made(feature(computed_ids(("Maximum", ROWS))))["f"].values
-    assert 0 <= values.min() < ROWS < values.max()
-
-
 BAG: dict[str, Any] = {"kind": "bag", "combiner": "sum"}
 UP_TO_5 = [0, 1, 2, 3, 4, 5]
 
@@ -147,49 +142,6 @@ UP_TO_5 = [0, 1, 2, 3, 4, 5]
 def test_made_lists_have_every_length_that_is_read(spec: Spec, pattern: list[int]) -> None:
     entry: dict[str, Any] = {"padding": -1} if len(pattern) == 3 else {}
     assert sizes(made(spec, **entry)["f"]) == pattern * (COUNT // len(pattern))
-
-
-def test_made_bags_hold_some_ids_twice_and_weights_of_which_some_are_zero() -> None:
-    column = made(feature(encoding="ragged", weights="w", **BAG), weighted=True)["f"]
-    assert column.offsets is not None
-    assert column.weights is not None
-    starts = column.offsets[:-1][np.diff(column.offsets) > 1]
-    twice = column.values[starts] == column.values[starts + 1]
-    assert 0 < twice.sum() < twice.size
-    assert (column.weights >= 0).all()
-    assert 0 < (column.weights == 0).sum() < column.weights.size
-    # In a dense input a weight of 0 is one of padding, too.
-    weights = made(feature(weights="w", ids_max=4, **BAG), weighted=True)["f"].weights
-    assert weights is not None
-    assert (weights > 0).all()
-
-
-@pytest.mark.parametrize(("shape", "size"), [((), 1), ((3,), 3), ((2, 2), 4)])
-@pytest.mark.parametrize("ids", [None, hash_ids(ROWS)])
-def test_made_ids_that_a_tower_reads_as_numbers_are_as_many_as_these_and_below_their_limit(
-    shape: tuple[int, ...], size: int, ids: Any
-) -> None:
-    bag = feature(ids, ids_max=7, inputs=("x",), **BAG)
-    read = dense("numbers", "int64", shape, below=6, inputs=("x",))
-    column = made(bag, read)["x"]
-    assert sizes(column) == [size] * COUNT
-    assert set(column.values.tolist()) == {*range(6)}
-
-
-def test_made_values_of_several_inputs_lead_to_rows() -> None:
-    """A vocabulary of the first input fails on other keys; another feature reads the second."""
-    builder = GraphBuilder("int64")
-    table = manifest.LookupTable(vocabulary="numbers", is_complete=True)
-    position = builder.positions(0, table)
-    twice = builder.compute("Mul", builder.input("int64", 1), builder.constant(2))
-    builder.compute("AddV2", twice, position)
-    keys = (manifest.CrossKey(dtype="int64"), manifest.CrossKey(dtype="int64"))
-    rule = manifest.JoinedIds(keys=keys, ids=builder.graph())
-    columns = made(feature(rule, inputs=("x", "y")), embedded("y", "t"))
-    assert set(columns["x"].values.tolist()) == NUMBERS
-    positions = np.searchsorted([-7, 5, 9], columns["x"].values)
-    assert (positions + 2 * columns["y"].values).max() < ROWS
-    assert columns["y"].values.max() > 1
 
 
 NEAREST = OutsideIds(from_end=True, outcome="nearest")

@@ -170,29 +170,6 @@ def test_rows_read_are_the_rows_written(
         assert reader.read(first, count).tobytes() == table.values[first : first + count].tobytes()
 
 
-@READERS
-@given(table=tables(finite=True), combiner=COMBINERS, data=st.data())
-def test_bags_agree_with_a_loop_in_float64(
-    use_native: bool, table: Stored, combiner: Any, data: st.DataObject
-) -> None:
-    rows, offsets, weights = data.draw(bags(len(table.values)))
-    wide = table.wide().astype(np.float64)
-    with opened(table, use_native) as reader:
-        actual = reader.bags(rows, offsets, combiner, weights)
-    for bag, (first, end) in enumerate(pairwise(offsets)):
-        has_row = rows[first:end] >= 0
-        factors = (
-            np.ones(end - first) if weights is None else weights[first:end].astype(np.float64)
-        )[has_row]
-        terms = factors[:, np.newaxis] * wide[rows[first:end][has_row]]
-        divisor = {"sum": 1.0, "mean": factors.sum(), "sqrtn": np.sqrt((factors**2).sum())}[
-            combiner
-        ]
-        expected = terms.sum(0) / divisor if divisor else np.zeros(wide.shape[1])
-        allowed = (len(factors) + 4) * 2.0**-23 * np.abs(terms).sum(0) / (abs(divisor) or 1.0)
-        assert (np.abs(actual[bag] - expected) <= allowed).all()
-
-
 @compiled
 @settings(max_examples=250)
 @given(tables(), COMBINERS, st.data())

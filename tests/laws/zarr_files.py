@@ -96,32 +96,45 @@ def zarr_3_codecs(array: StoredArray) -> list[Metadata]:
 
 
 def write_zarr(
-    directory: Path, arrays: Mapping[str, StoredArray], *, driver: str, packed: bool
+    directory: Path,
+    arrays: Mapping[str, StoredArray | None],
+    *,
+    driver: str,
+    packed: bool,
+    zeros: bool | None = True,
 ) -> dict[str, Values]:
     """Writes a tree of arrays.
 
     Args:
-      directory: Of the tree.
-      arrays: What it holds.
+      directory: The directory of the tree.
+      arrays: What it holds, by dotted path; None is a leaf without an array.
       driver: `zarr` or `zarr3`.
       packed: Whether all lie in one OCDBT store; else each has a directory.
+      zeros: Whether chunks of zeros are stored, as Orbax does since 0.10; None: they are not, and
+        the tree does not say it.
     """
     tree = {}
-    for key, array in arrays.items():
+    for path, array in arrays.items():
+        steps = [{"key": step, "key_type": 2} for step in path.split(".")]
+        leaf = {"value_type": "jax.Array", "skip_deserialize": False}
+        if array is None:
+            leaf = {"value_type": "None", "skip_deserialize": True}
+        tree[str(tuple(path.split(".")))] = {"key_metadata": steps, "value_metadata": leaf}
+        if array is None:
+            continue
         metadata = zarr_2_metadata(array) if driver == "zarr" else zarr_3_metadata(array)
-        place: Metadata = {"driver": "file", "path": f"{directory}/{key}/"}
+        place: Metadata = {"driver": "file", "path": f"{directory}/{path}/"}
         if packed:
             root = {"driver": "file", "path": f"{directory}/"}
-            place = {"driver": "ocdbt", "base": root, "path": f"{key}/"}
+            place = {"driver": "ocdbt", "base": root, "path": f"{path}/"}
         spec: Metadata = {"driver": driver, "kvstore": place, "metadata": metadata, "create": True}
-        spec["store_data_equal_to_fill_value"] = True
+        spec["store_data_equal_to_fill_value"] = bool(zeros)
         tensorstore.open(spec).result().write(array.values).result()
-        leaf = {"value_type": "jax.Array", "skip_deserialize": False}
-        tree[key] = {"key_metadata": [{"key": key, "key_type": 2}], "value_metadata": leaf}
     page = {"tree_metadata": tree, "use_ocdbt": packed, "use_zarr3": driver == "zarr3"}
-    page["store_array_data_equal_to_fill_value"] = True
+    if zeros is not None:
+        page["store_array_data_equal_to_fill_value"] = True
     (directory / "_METADATA").write_text(json.dumps(page))
-    return {key: array.values for key, array in arrays.items()}
+    return {path: array.values for path, array in arrays.items() if array is not None}
 
 
 def descriptions_of_arrays(file: Path) -> NDArray[np.bool_]:

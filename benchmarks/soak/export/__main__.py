@@ -29,17 +29,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.soak.export.jobs import Expected, Job, resume, tables_job, undisturbed
 from tests.differential.test_checkpoints import ENVIRONMENT
 from tests.units.export.forked_runs import ForkedRuns
-from tests.units.export.killed_jobs import (
-    KILLED,
-    Expected,
-    Job,
-    journaled,
-    resume,
-    tables_job,
-    undisturbed,
-)
+from tests.units.export.killed_jobs import KILLED, journaled
 from tests.units.export.movies_job import recipe_of, write_project
 
 ALL_S_MAX = 600

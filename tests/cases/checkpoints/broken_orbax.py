@@ -152,31 +152,18 @@ def with_data_file(directory: Path, extra_bytes: int | None) -> Path:
 ROWS = np.ones((20, 3), np.float32)
 NOT_COMPLETE = "is not complete"
 NOT_STORED = ("_METADATA", "is not stored")
-DAMAGED = "not what was expected"
 UNKNOWN = "fields are unknown"
 NOT_UNDERSTOOD = "not understood"
 LOST = "copy all files"
 
 BROKEN_ORBAX: dict[str, Case] = {
     "step that is not committed": (step("3", "run"), "run/3", NOT_COMPLETE),
-    "path of a step that is not committed": (step("3", "run/3"), "run/3", NOT_COMPLETE),
     "step by its first name": (step(TEMPORARY, "run"), TEMPORARY, NOT_COMPLETE),
     "committed step by its first name": (
         step(TEMPORARY, f"run/{TEMPORARY}", committed=True),
         NOT_COMPLETE,
     ),
     "item that is not committed": (uncommitted_item, "{path}", NOT_COMPLETE),
-    "metadata of a step in a list": (
-        step("3", "run", content=[1]),
-        "_CHECKPOINT_METADATA",
-        DAMAGED,
-    ),
-    "tree cut short": (with_file("_METADATA", "{"), "_METADATA", DAMAGED),
-    "tree in a list": (with_file("_METADATA", "[1]"), "_METADATA", "object"),
-    "tree of a number": (
-        with_file("_METADATA", '{"tree_metadata": {"a": 1}}'),
-        "'tree_metadata.a' is 1",
-    ),
     "manifest of the store": (with_file("manifest.ocdbt", bytes(50)), "{path} cannot be read"),
     "data file cut short": (partial(with_data_file, extra_bytes=-1), "cut short", "/d/"),
     "data file that is gone": (partial(with_data_file, extra_bytes=None), "is missing", LOST),
@@ -216,25 +203,10 @@ BROKEN_ORBAX: dict[str, Case] = {
     "chunks of one row": (without_chunks(ROWS, 1, 3, 19), "'a': 2 of 20 chunks", LOST),
     "chunks of one value": (without_chunks(ROWS[:, :1], 1, 3, 19), "'a': 2 of 20 chunks", LOST),
     # What may say how rows lie.
-    "more of the tree": (
-        with_tree(lambda tree: tree.update(row_order="mod")),
-        "_METADATA",
-        "unknown: 'row_order'",
-    ),
     "more of a user, in the tree": (
         with_tree(lambda tree: tree.update(custom_metadata={"cores": 4})),
         "'custom_metadata.cores'",
         NOT_UNDERSTOOD,
-    ),
-    "more of a user, no object": (
-        with_tree(lambda tree: tree.update(custom_metadata=4)),
-        "'custom_metadata'",
-        NOT_UNDERSTOOD,
-    ),
-    "more of a value": (
-        with_tree(lambda tree: value_of(tree, "a").update(rotation=1)),
-        UNKNOWN,
-        "value_metadata.rotation",
     ),
     "more of an array in zarr 3": (
         with_array("a/zarr.json", attributes={"order": "mod"}),
@@ -257,47 +229,9 @@ BROKEN_ORBAX: dict[str, Case] = {
         "'ModSharding'",
         NOT_UNDERSTOOD,
     ),
-    "sharding without its kind": (
-        with_file("_sharding", {"YQ==": "{}"}),
-        "_sharding['YQ==']",
-        "'sharding_type' is missing",
-    ),
-    "sharding cut short": (with_file("_sharding", {"YQ==": "{"}), "_sharding['YQ==']", DAMAGED),
-    "more of an array of a process": (
-        with_process(rotation=1),
-        "process_0",
-        "array_metadata.rotation",
-    ),
     "extension of an array of a process": (
         with_process(ext_metadata={"layout": "mod"}),
         UNKNOWN,
         "ext_metadata.layout",
     ),
-    "process without objects": (
-        with_file("array_metadatas/process_0", {"array_metadatas": [1]}),
-        "process_0",
-        "'array_metadatas.0' is 1",
-    ),
 }
-
-
-def with_what_says_nothing_of_rows(directory: Path) -> Path:
-    """Writes an item with all metadata that are passed over."""
-
-    def change(tree: dict[str, Any]) -> None:
-        tree["custom_metadata"] = None
-        value_of(tree, "a")["write_shape"] = [10, 3]
-
-    item = with_tree(change)(directory)
-    sharding = {"YQ==": json.dumps({"sharding_type": "NamedSharding", "shape": [8]})}
-    step = {"metrics": {"loss": 0.1}, "custom_metadata": {}, "commit_timestamp_nsecs": 1, "host": 2}
-    described = {"param_name": "a", "ext_metadata": {"random_key_impl": "fry"}}
-    process = {"array_metadatas": [{"array_metadata": described}]}
-    (item / "array_metadatas").mkdir()
-    for name, content in (
-        ("_sharding", sharding),
-        ("_CHECKPOINT_METADATA", step),
-        ("array_metadatas/process_0", process),
-    ):
-        (item / name).write_text(json.dumps(content))
-    return item

@@ -16,14 +16,12 @@ from export.checkpoint import datafiles
 from export.checkpoint.datafiles import DataFiles
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
-from object_store.remote_path import RemotePath
 from tests.cases.checkpoints.inspections import in_a_store, rejected, run
 from tests.laws.flipped_bits import opened_rows
 from tests.laws.stored_arrays import StoredArray
 from tests.laws.zarr_files import write_zarr
 from tests.units.export.checkpoint.orbax_trees import write_item
 from tests.units.export.checkpoint.tensor_bundles import Box, write_bundle
-from tests.units.object_store.memory_stores import CountedStore, uploaded
 
 VALUES = np.random.default_rng(0).standard_normal((37, 6)).astype(np.float32)
 DATA = "c.data-00000-of-00001"
@@ -105,18 +103,6 @@ def test_file_in_a_store_that_was_written_again_is_not_read(tmp_path: Path) -> N
         checkpoint.check_unchanged()
     (store / DATA).remove()
     assert f"{DATA} cannot be read" in rejected(store)
-
-
-def test_rows_in_a_store_are_requested_once(tmp_path: Path) -> None:
-    tensorflow(tmp_path)
-    store = uploaded(tmp_path, RemotePath(f"counted://{tmp_path.name}"))
-    checkpoint = open_checkpoint(store)
-    before = CountedStore.bytes_read[tmp_path.name]
-    ranges = [(30, 7), (9, 1), (5, 0), (0, 9)]
-    rows = list(checkpoint.read_each("v", ranges))
-    for actual, (first, count) in zip(rows, ranges, strict=True):
-        assert actual.tobytes() == VALUES[first : first + count].tobytes()
-    assert CountedStore.bytes_read[tmp_path.name] - before == 17 * VALUES[0].nbytes
 
 
 def test_file_is_read_on_where_the_system_reads_less(

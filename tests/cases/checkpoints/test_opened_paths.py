@@ -17,7 +17,7 @@ from tests.cases.checkpoints.broken_dumps import DUMPS
 from tests.cases.checkpoints.broken_keras import archive
 from tests.cases.checkpoints.inspections import in_a_store, inspected, rejected, run
 from tests.cases.checkpoints.written import TABLE, tensors, weights
-from tests.units.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
+from tests.units.export.checkpoint.dump_files import hugectr_dump
 from tests.units.export.checkpoint.orbax_trees import write_item, write_step
 from tests.units.export.checkpoint.tensor_bundles import write_bundle
 
@@ -229,23 +229,6 @@ def test_dump_is_a_table_with_its_keys(tmp_path: Path, writer: str, within: bool
     assert (table["rows"], table["dim"], table["origin"]) == (4, 5, "dump")
     assert table["keys"]
     assert table["slots"] == (["Adam-m"] if writer == "SOK" else [])
-
-
-def test_dumps_of_several_writers_are_those_of_the_first(tmp_path: Path) -> None:
-    ids = np.arange(8)
-    collection_dump(tmp_path, [(ids, TABLE), (ids, TABLE[:, :2])], collection=1)
-    collection_dump(tmp_path, [(ids, TABLE)])
-    names = ["collection_0_table_0", "collection_1_table_0", "collection_1_table_1"]
-    assert sorted(inspected(tmp_path)["tables"]) == names
-    hugectr_dump(tmp_path / "h", ids, TABLE)
-    assert list(inspected(tmp_path)["tables"]) == ["h"]
-    sok_dump(tmp_path, "t", ids, TABLE, m=TABLE)
-    sok_dump(tmp_path, "t-2", ids, TABLE, v=TABLE)
-    tables = inspected(tmp_path)["tables"]
-    assert {name: table["slots"] for name, table in tables.items()} == {
-        "t": ["Adam-m"],
-        "t-2": ["Adam-v"],
-    }
 
 
 @pytest.mark.parametrize(

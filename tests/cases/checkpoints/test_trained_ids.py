@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from export.checkpoint import slot_marks
 from tests.cases.checkpoints.inspections import run
 from tests.laws.trained_stacks import DIM, Stack, TrainedTable, packed, train
 from tests.units.export.checkpoint.tensor_bundles import Box, write_bundle
@@ -105,17 +104,6 @@ def test_table_that_no_ids_tell_is_left_out_of_a_derived_stack(tmp_path: Path) -
     assert list(done.json["tables"]) == ["b"]
     done = run("inspect", tmp_path, "--layout", tmp_path / "l.json", "--json")
     assert "without ids that occur" in done.json["rejected"][0]["reason"]
-
-
-def test_large_slot_variables_are_read_in_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slot_marks, "BYTES_MAX", 500_000)
-    table = trained(np.random.default_rng(2).random(39_990) < 0.3)
-    write_stack(tmp_path, table)
-    page = planned(tmp_path, derived(t=39_990), t=table.trained).json["tables"]["t"]
-    assert "(8 cores) is derived" in page["note"]
-    assert page["trained_ids"]["ids"] == page["trained_ids"]["agree"] == 64
 
 
 @pytest.mark.parametrize("mod", [True, False])

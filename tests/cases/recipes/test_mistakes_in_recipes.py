@@ -49,6 +49,9 @@ ALONE = {
     **{f"features.{name}.role": None for name in ("movie_id", "genres", "year")},
 }
 LONG = {"dtype": "int64", "shape": [3]}
+LIST = {"corpus": "movies", "file": "movies.csv", "id": "movieId"}
+SEGMENTS = {"segment": "genres"}
+INLINE = {"root": "bundles", "tables": "inline"}
 
 WITHOUT_MODEL = [
     mistake("towers.query.rolle", 1, "towers.query.rolle", "'role'"),
@@ -107,9 +110,15 @@ WITHOUT_MODEL = [
         {"users": {"file": "movies.csv", "id": "movieId", "filters": ["year"]}},
         "contexts.users.filters",
     ),
-    mistake("lists", {"top": {"corpus": "movies", "file": "f", "id": "i", "by": "x"}}, "lists.top"),
+    mistake("lists", {"top": {**LIST, "by": "x"}}, "lists.top"),
+    mistake("lists", {"top": {**LIST, "corpus": "films"}}, "lists.top.corpus", "'films'", "movies"),
+    mistake("lists", {"top": {**LIST, "file": "no.csv"}}, "lists.top.file"),
     mistake("indexes.movies.corpus", "moviez", "indexes.movies.corpus", "'movies'"),
     mistake("indexes.movies.query_tower", "ranking", "indexes.movies.query_tower", "query"),
+    mistake("indexes.movies.query_tower", "gone", "indexes.movies.query_tower", "'gone'", "query"),
+    mistake("indexes.movies.candidate_tower", "ranking", "candidate_tower", "candidate"),
+    mistake("indexes.movies.recall", {"of_tables": 0.8}, "recall.of_tables", "verify.examples"),
+    mistake("indexes.movies.recall", {"of_cold_users": 0.8}, "of_cold_users", "verify.examples"),
     mistake("indexes.movies.partitions", 0, "indexes.movies.partitions"),
     mistake("indexes.movies.parameters", {"leafs": 3}, "indexes.movies.parameters", "'leafs'"),
     mistake("indexes.movies.recall", {"value": 0.9}, "indexes.movies.recall.value"),
@@ -125,13 +134,13 @@ OF_THE_MODEL = [
     mistake("tables.userz", {"segment_rows": 5}, "tables.userz", "genres_all"),
     mistake("features.movie_id.ids.first_row", 1, "features.movie_id.ids", "row 40"),
     mistake("corpora.movies.features", {"year": "year"}, "corpora.movies.features", "movie_id"),
-    mistake(
-        "lists",
-        {"top": {"corpus": "movies", "file": "no.csv", "id": "movieId"}},
-        "lists.top.file",
-    ),
+    mistake("lists", {"top": {**LIST, **SEGMENTS, "by": "movie_id"}}, "'movie_id'", "candidates"),
+    mistake("lists", {"top": {**LIST, **SEGMENTS, "by": "country"}}, "lists.top.by", "'country'"),
     Mistake(ALONE, 2, ("towers.ranking", 'role = "candidate"')),
     mistake("corpora.movies.features.user_id", "movieId", "'query'", "features.user_id.role"),
+    mistake("output", INLINE | {"serving_default": "qurey"}, "serving_default", "query"),
+    mistake("output", INLINE | {"root": "s3://bucket/models"}, "a path of this machine"),
+    Mistake({"output": INLINE, "tables": {"users": {"dtype": "int8"}}}, 2, ("is for bundles",)),
     mistake("code.factory", "two_towers.py:build_movies_without_head", "head.kernel", code=3),
     mistake("checkpoint.object_path", "", 'checkpoint.object_path = "model"', code=3),
     mistake("checkpoint.object_path", "modle", "'modle'", code=3),

@@ -3,7 +3,6 @@ start, real to kill.
 
 Options of when a run dies:
   noted: N       right after its N-th step was noted in the journal
-  unnoted: N     right before it: the step's files are there, the journal does not know
   seconds: S     whatever it is doing then
   operation: N   right before the N-th file or directory that it makes, renames or removes
   stops: N       it stops right after its N-th step, which its status reports, until SIGCONT
@@ -74,8 +73,6 @@ def _die_when(dies: Mapping[str, Any]) -> None:
 
     def finish_and_die(self: Staging, *arguments: Any) -> None:
         number = next(calls)
-        if number == dies.get("unnoted"):
-            _die()
         finish(self, *arguments)
         damages = dies.get("damages", {})
         if arguments[0] == damages.get("after"):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
-import sys
 import threading
 from pathlib import Path
 
 from export.errors import CheckpointError, DestinationError
 from export.jobs.executors import LocalExecutor
-from export.tables.segments import carry_out
-from export.tables.tasks import SumTask, TableTask
 
 
 def square(number: int) -> int:
@@ -24,26 +20,10 @@ def process_id(number: int) -> tuple[int, int]:
     return number, os.getpid()
 
 
-def copy_and_look(task: TableTask | SumTask) -> tuple[int, bool, int]:
-    """Does a table task; returns its process, whether that has TensorFlow, and the most memory it
-    held, in bytes.
-    """
-    carry_out(task)
-    loaded = "tensorflow" in sys.modules or "libtensorflow" in Path("/proc/self/maps").read_text()
-    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert peak
-    return os.getpid(), loaded, int(peak[1]) << 10
-
-
 def reject_three(number: int) -> int:
     if number == 3:
         raise CheckpointError("three is not read")
     return number
-
-
-def touch(mark: str) -> str:
-    Path(mark).touch()
-    return mark
 
 
 def die(number: int) -> int:

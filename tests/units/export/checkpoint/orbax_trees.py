@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorstore
+
+from tests.laws.stored_arrays import StoredArray
+from tests.laws.zarr_files import write_zarr
 
 Leaves = Mapping[str, np.ndarray[Any, Any] | None]
 """By dotted path; None is a leaf without an array."""
@@ -24,45 +26,17 @@ def write_item(
     zarr3: bool = False,
     zeros: bool | None = True,
 ) -> None:
-    """Writes one item: a tree of arrays in an OCDBT store.
-
-    Args:
-      directory: The directory of the tree.
-      leaves: The leaves of the tree.
-      chunk_rows: The number of rows of a chunk.
-      zarr3: Whether the arrays are in zarr 3; otherwise they are in zarr 2.
-      zeros: Whether chunks of zeros are stored, as Orbax does since 0.10; None: they are not, and
-        the tree does not say it.
-    """
+    """Writes one item: a tree of arrays in an OCDBT store, in chunks of some rows."""
     directory.mkdir(parents=True)
-    tree = {}
+    arrays: dict[str, StoredArray | None] = {}
     for path, values in leaves.items():
-        metadata_json = {
-            "value_type": "None" if values is None else "jax.Array",
-            "skip_deserialize": values is None,
-        }
-        steps = [{"key": step, "key_type": 2} for step in path.split(".")]
-        tree[str(tuple(path.split(".")))] = {"key_metadata": steps, "value_metadata": metadata_json}
+        arrays[path] = None
         if values is not None:
-            chunks = [min(chunk_rows, values.shape[0]), *values.shape[1:]] if values.shape else []
-            metadata: dict[str, Any] = {"shape": values.shape}
-            if zarr3:
-                grid = {"name": "regular", "configuration": {"chunk_shape": chunks}}
-                metadata |= {"data_type": values.dtype.name, "chunk_grid": grid}
-            else:
-                custom = values.dtype.kind == "V"  # bfloat16
-                dtype = values.dtype.name if custom else values.dtype.str
-                metadata |= {"chunks": chunks, "dtype": dtype}
-            base = {"driver": "file", "path": f"{directory}/"}
-            driver = "zarr3" if zarr3 else "zarr"
-            spec = {"driver": driver, "metadata": metadata, "create": True}
-            spec["store_data_equal_to_fill_value"] = bool(zeros)
-            where = {"driver": "ocdbt", "base": base, "path": f"{path}/"}
-            tensorstore.open(spec | {"kvstore": where}).result().write(values).result()
-    page = {"tree_metadata": tree, "use_ocdbt": True, "use_zarr3": zarr3}
-    if zeros is not None:
-        page["store_array_data_equal_to_fill_value"] = True
-    (directory / "_METADATA").write_text(json.dumps(page))
+            shape = np.shape(values)
+            chunk = (min(chunk_rows, shape[0]), *shape[1:]) if shape else ()
+            arrays[path] = StoredArray(values, (), chunk, "raw")
+    driver = "zarr3" if zarr3 else "zarr"
+    write_zarr(directory, arrays, driver=driver, packed=True, zeros=zeros)
 
 
 def write_step(root: Path, step: str, leaves: Leaves, *, committed: bool = True) -> Path:

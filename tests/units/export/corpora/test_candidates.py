@@ -18,8 +18,8 @@ from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, Unknown
 from bundle.tables.reader import TableReader
-from export.corpora.candidates import write_filter, write_vectors
-from export.errors import DestinationError, NotConvertible
+from export.corpora.candidates import write_vectors
+from export.errors import NotConvertible
 from export.recipe.schema import CorpusSection
 from tests.bundles.tables import write_table
 from tests.units.export.corpora.written import write
@@ -98,10 +98,6 @@ def test_vectors_of_any_batch_size_are_those_of_the_tower_in_the_order_of_the_fi
     for batch in (1, 64, 500):
         monkeypatch.setattr("export.corpora.candidates.BATCH_CANDIDATES", batch)
         np.testing.assert_allclose(stage.vectors(), expected, rtol=1e-5, atol=1e-5)
-    segment = (base / paths.table_segment("movies", 0, 1)).resolve()
-    maps = Path("/proc/self/smaps").read_text().split(f" {segment}\n")[1:]
-    # Pages of tables are let go of.
-    assert sum(int(mapping.split("Rss:")[1].split()[0]) for mapping in maps) == 0
 
 
 def test_feature_that_the_corpus_lacks_takes_its_default(base: Path, towers: Path) -> None:
@@ -128,23 +124,6 @@ def test_candidate_without_a_vector_is_named(
     stage = Stage(base, [*(f"{movie},1999" for movie in range(100)), line, "800,1999"])
     with pytest.raises(NotConvertible, match=words):
         stage.vectors()
-
-
-def test_files_that_cannot_be_written_are_destination_errors(base: Path) -> None:
-    stage = Stage(base, ["3,1", "4,1"])
-    aside = base / "aside"
-    aside.mkdir()
-    with pytest.raises(DestinationError, match="vectors 'indexes/nearest"):
-        stage.vectors(aside=aside)
-    blocked = base / "blocked"
-    blocked.write_text("a file")
-    with pytest.raises(DestinationError, match="store 'corpora/movies"):
-        write(blocked, PART, stage.features, base)
-    folder = (base / paths.attribute_values("movies", 1)).parent
-    folder.parent.mkdir()
-    folder.write_text("a file")
-    with pytest.raises(DestinationError, match="filter 'year' of corpus 'movies'"):
-        write_filter(base, "movies", 1, stage.corpus, "year")
 
 
 TITLE = "a title of a film " * 20

@@ -62,23 +62,6 @@ def folded(directory: Path, *changes: Change) -> tuple[list[tuple[int, int]], li
     return list(zip(opened.ids(everyone).tolist(), stored, strict=True)), notes
 
 
-def test_changed_entries_stand_behind_the_others_in_the_order_of_their_last_change(
-    tmp_path: Path,
-) -> None:
-    entries, notes = folded(
-        tmp_path,
-        upsert([1, 100], [2001, 2100]),
-        change("delete", [2]),
-        change("attributes", [4], **year(2004)),
-        upsert([2], [2002]),
-        change("attributes", [1], **year(2011)),
-    )
-    unchanged = [(0, 1990), (3, 1993), (5, 1995)]
-    assert entries == [*unchanged, (100, 2100), (4, 2004), (2, 2002), (1, 2011)]
-    (note,) = notes
-    assert "5 changes of 4 entries" in note
-
-
 def test_what_a_bundle_cannot_hold_is_left_to_the_service_and_reported(tmp_path: Path) -> None:
     entries, notes = folded(
         tmp_path,

@@ -20,8 +20,8 @@ from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, Ident
 from export.corpora.candidates import notes_of_lengths
 from export.corpora.files import locate_corpus, read_rows
 from export.errors import UsageError
-from export.graphs.loading import load_tensorflow
 from export.recipe.schema import CorpusSection
+from tests.bundles.tfrecords import example, write_as_tensorflow
 from tests.id_graphs import bucket_ids, cast_ids, hash_ids
 from tests.units.export.corpora.written import contents, write
 
@@ -126,23 +126,8 @@ def _csv(rows: Rows, path: Path) -> None:
 
 
 def _tfrecord(rows: Rows, path: Path) -> None:
-    """Writes one Example for each row, as TensorFlow does."""
-    tf = load_tensorflow()
-    compression = "GZIP" if path.suffix == ".gz" else ""
-    with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression)) as writer:
-        for row in rows:
-            lists = {}
-            for name, values in row.items():
-                first = values[0] if values else b""
-                if isinstance(first, int):
-                    lists[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-                elif isinstance(first, float):
-                    lists[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
-                else:
-                    data = [text if isinstance(text, bytes) else text.encode() for text in values]
-                    lists[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=data))
-            example = tf.train.Example(features=tf.train.Features(feature=lists))
-            writer.write(example.SerializeToString())
+    """Writes one Example for each row."""
+    write_as_tensorflow(path, [example(row).SerializeToString() for row in rows])
 
 
 WRITERS: dict[str, Callable[[Rows, Path], None]] = {

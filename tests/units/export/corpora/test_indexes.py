@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from bundle.format import paths
-from bundle.format.indexes import Codes, Index
-from export.corpora.codes import write_codes
+from bundle.format.indexes import Index
 from export.corpora.files import CorpusFile
 from export.corpora.indexes import build_index
 from export.corpora.recall import (
@@ -25,11 +24,9 @@ from export.corpora.recall import (
     recall_of_tables,
 )
 from export.corpora.size_estimates import forecast_index
-from export.errors import DestinationError, ExportError, NotConvertible, VerificationFailed
+from export.errors import ExportError, VerificationFailed
 from export.recipe.schema import IndexSection
-from runtime.codes import VectorCodes
 from runtime.partitions import load_index
-from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
 DISTANCES = ("dot_product", "squared_l2", "cosine")
@@ -131,12 +128,6 @@ def test_tree_records_its_true_recall_and_how_deep_to_search_for_more_neighbors(
     assert measured.value == pytest.approx(index.recall.value, abs=2 / 300)
 
 
-def test_few_candidates_are_searched_by_brute_force(tmp_path: Path) -> None:
-    vectors = clustered(19_999, 1)
-    index = build_index(staged(tmp_path, vectors), "movies", section(), vectors[:5])
-    assert index.kind == "brute_force"
-
-
 @pytest.mark.parametrize(
     ("stated", "tried"),
     [
@@ -161,11 +152,6 @@ BASE = {"kind": "tree_ah"}
 @pytest.mark.parametrize(
     ("size", "queries", "changes", "words"),
     [
-        (300, np.zeros((3, 7)), {}, "dim 7"),
-        (300, np.zeros((0, DIM)), {}, "q >= 1"),
-        (300, np.zeros(3), {}, "q >= 1"),
-        (300, np.full((3, DIM), np.nan), {}, "query vector 0 holds NaN"),
-        (0, np.zeros((3, DIM)), {}, "vectors cannot be read"),
         (300, np.zeros((3, DIM)), BASE | {"parameters": {"num_leaves": 301}}, "only 300 vectors"),
         (300, np.zeros((3, DIM)), BASE | {"parameters": {"leaves": 3}}, "unknown key 'leaves'"),
         (300, np.zeros((3, DIM)), {"parameters": {"reorder": 3}}, "set kind = 'tree_ah'"),
@@ -261,31 +247,6 @@ def test_recall_of_cold_users_counts_each_of_their_queries_once_and_may_be_limit
             recall_of_cold_users(base, "movies", part(of_cold_users=0.95), index, rejected, rows)
 
 
-def test_directory_that_cannot_be_written_is_a_destination_error(tmp_path: Path) -> None:
-    vectors = clustered(300, 1)
-    (staged(tmp_path, vectors) / paths.index_directory("movies")).write_bytes(b"a file")
-    with pytest.raises(DestinationError, match="index 'movies' cannot be written"):
-        build_index(tmp_path, "movies", section(), vectors[:5])
-
-
-@pytest.mark.parametrize("distance", DISTANCES)
-def test_codes_of_any_number_of_blocks_are_those_of_all_vectors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, distance: Any
-) -> None:
-    vectors = clustered(700, 5)
-    base = staged(tmp_path, vectors)
-    entry = Codes.of("movies")
-    written = set()
-    for block_rows in (700, 300, 64):
-        monkeypatch.setattr("runtime.vectors.BLOCK_BYTES", 4 * DIM * block_rows)
-        file = VectorFile(base / paths.index_vectors("movies"), DIM)
-        write_codes(tmp_path, "movies", file, distance)
-        written.add((tmp_path / entry.file).read_bytes())
-    assert len(written) == 1
-    loaded = VectorCodes.load(tmp_path / entry.file, tmp_path / entry.codebook, 700, DIM, distance)
-    np.testing.assert_array_equal(loaded.codes, loaded.book.encode(vectors))
-
-
 def counted(directory: Path, *sizes: int) -> list[CorpusFile]:
     files = []
     for number, size in enumerate(sizes):
@@ -309,26 +270,3 @@ def test_index_takes_no_more_disk_than_forecast(tmp_path: Path, size: int, parti
     assert (forecast.candidates, forecast.partitions) == (size, partitions)
     # Settings, centroids and the code book are not of each vector.
     assert 0.5 * forecast.disk_bytes < written <= forecast.disk_bytes + (1 << 20)
-
-
-def test_forecast_of_unknown_numbers_assumes_a_million_and_partitions_take_less_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = CorpusFile(tmp_path / "movies.csv", "csv", False)
-    unknown = forecast_index("movies", section(), [text, *counted(tmp_path, 3)], 256, 1)
-    million = counted(tmp_path, 1_000_000)
-    counted_forecast = forecast_index("movies", section(), million, 256, 1)
-    assert (unknown.candidates, counted_forecast.candidates) == (None, 1_000_000)
-    assert (unknown.disk_bytes, unknown.build_bytes) == (
-        counted_forecast.disk_bytes,
-        counted_forecast.build_bytes,
-    )
-    part = forecast_index("movies", section(partitions=50), million, 256, 1)
-    assert part.build_bytes < 0.6 * counted_forecast.build_bytes
-    assert (part.disk_bytes, part.load_bytes) == (
-        counted_forecast.disk_bytes,
-        counted_forecast.load_bytes,
-    )
-    monkeypatch.setattr("export.corpora.candidates.CANDIDATES_MAX", 10)
-    with pytest.raises(NotConvertible, match="1000000 candidates"):
-        forecast_index("movies", section(), million, DIM, 2)

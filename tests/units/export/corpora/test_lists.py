@@ -11,10 +11,10 @@ import pytest
 
 from bundle.errors import BundleError
 from bundle.format import paths
-from bundle.format.manifest import CandidateList, DenseFeature, EmbeddedFeature, Feature
+from bundle.format.manifest import CandidateList
 from bundle.stores.lists import read_list, write_list
 from export.corpora.files import locate_corpus
-from export.corpora.lists import check_segment_input, columns_of, write_candidate_list
+from export.corpora.lists import columns_of, write_candidate_list
 from export.corpora.reading import CorpusReader
 from export.errors import ExportError
 from export.recipe.schema import ListSection
@@ -83,21 +83,6 @@ def test_list_that_does_not_fit_is_rejected(
 ) -> None:
     with pytest.raises(ExportError, match=words):
         listed(tmp_path, rows, **part)
-
-
-@pytest.mark.parametrize(
-    ("by", "words"), [("nowhere", "no tower reads"), ("movie", "candidates"), ("hour", "numbers")]
-)
-def test_segment_is_an_id_of_contexts(by: str, words: str) -> None:
-    features: dict[str, Feature] = {
-        "country": EmbeddedFeature(kind="single", table="countries", role="context"),
-        "movie": EmbeddedFeature(kind="single", table="movies", role="candidate"),
-        "hour": DenseFeature(kind="dense", role="context"),
-    }
-    part = ListSection.model_validate(PART | SEGMENTS)
-    check_segment_input("popular", part, features)
-    with pytest.raises(ExportError, match=words):
-        check_segment_input("popular", part.model_copy(update={"by": by}), features)
 
 
 @pytest.mark.parametrize(

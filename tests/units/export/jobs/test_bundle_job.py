@@ -11,29 +11,19 @@ import numpy as np
 import pytest
 
 from bundle.features.reader import Column, open_features
-from bundle.format.manifest import Manifest, TableCheck
+from bundle.format.manifest import Manifest
 from bundle.storage import catalog
-from bundle.stores.attribute_index import AttributeIndex
-from bundle.stores.lists import read_list
-from bundle.tables.reader import TableReader
-from export.verify.unverified import unverified
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
-from tests.units.bundle.features.readers import objects
 from tests.units.export.commands import Command, rejected
 from tests.units.export.movies_job import (
     MOVIE_IDS,
-    MOVIES,
     Recipe,
     changed,
     example_requests,
-    genres_of,
-    hidden,
     write_examples,
     write_project,
-    year_of,
 )
-from tests.units.export.small_job import with_tree
 from tests.units.export.traced_models import TracedCheckpoint
 
 
@@ -48,27 +38,6 @@ def published(command: Command, directory: Path, recipe: Recipe) -> Manifest:
     """Runs the job to its end."""
     page = command("run", write_project(directory, recipe), "--json").json
     return catalog.read_manifest(Path(page["bundle"]))
-
-
-def test_bundle_holds_every_table_bit_by_bit_outside_of_its_towers(
-    undisturbed: Path, movies: TracedCheckpoint
-) -> None:
-    page = catalog.read_manifest(undisturbed)
-    assert hidden(undisturbed.parents[1]) == []
-    assert set(page.tables) == set(movies.tables)
-    forms = [form.path for tower in page.towers.values() for form in tower.forms]
-    files = [path for path in undisturbed.rglob("*") if path.is_file()]
-    towers = [
-        path for path in files if any(undisturbed / form in [path, *path.parents] for form in forms)
-    ]
-    shortest = min(values.nbytes for values in movies.tables.values())
-    for name, values in movies.tables.items():
-        rows = TableReader(undisturbed, page.tables[name]).gather(np.arange(len(values)))
-        assert rows.tobytes() == values.tobytes()
-        assert not any(values.tobytes()[:shortest] in path.read_bytes() for path in towers)
-    listed = {str(file.path) for file in page.files} | {"manifest.json"}
-    listed |= {str(part.file) for table in page.tables.values() for part in table.segments}
-    assert {path.relative_to(undisturbed).as_posix() for path in files} == listed
 
 
 def test_manifest_records_what_was_verified_and_what_was_not(undisturbed: Path) -> None:
@@ -93,48 +62,6 @@ def test_manifest_records_what_was_verified_and_what_was_not(undisturbed: Path) 
     assert len(errors) == 7
     assert 1e-5 < errors.pop(("ranking", "litert", "int8")) < 1.0
     assert max(errors.values()) < 1e-5
-
-
-def compared(rows: int, **more: Any) -> TableCheck:
-    return TableCheck(rows_compared=rows, rows=9, **more)
-
-
-@pytest.mark.parametrize(
-    ("checks", "words"),
-    [
-        ({"users": compared(9, stated_layout="expected")}, ()),
-        ({"users": compared(9, stated_layout="accepted")}, ("rows of users", "accepted")),
-        ({"users": compared(4), "movies": compared(0)}, ("users", "movies", "--full")),
-        ({"users": compared(9, decoder="h5py 3")}, ("h5py 3",)),
-        ({f"t{number}": compared(1) for number in range(11)}, ("t7 and 3 more",)),
-    ],
-)
-def test_report_names_what_was_not_compared_of_tables(
-    undisturbed: Path, checks: dict[str, TableCheck], words: tuple[str, ...]
-) -> None:
-    page = catalog.read_manifest(undisturbed)
-    known = unverified(page, tuple(page.features))
-    verification = page.verification.model_copy(
-        update={"tables": page.verification.tables | checks}
-    )
-    lines = unverified(page.model_copy(update={"verification": verification}), tuple(page.features))
-    more = [line for line in lines if line not in known]
-    assert len(more) == (1 if words else 0)
-    assert all(expected in more[0] for expected in words)
-
-
-def test_filters_find_the_candidates_of_each_value(undisturbed: Path) -> None:
-    corpus = catalog.read_manifest(undisturbed).corpora["movies"]
-    indexes = {
-        name: AttributeIndex(undisturbed, entry, corpus.attributes[name], corpus.size)
-        for name, entry in corpus.filters.items()
-    }
-    for genre in range(9):
-        actual = indexes["genres"].rows_of(objects(str(genre))).tolist()
-        assert actual == [row for row in range(MOVIES) if genre in genres_of(row)]
-    assert sorted(indexes["year"].rows_between(ge=1990, lt=1992)) == [
-        row for row in range(MOVIES) if year_of(row) in (1990, 1991)
-    ]
 
 
 def packed(values: list[Any]) -> Column:
@@ -256,30 +183,3 @@ def test_limits_that_converted_tables_break_publish_nothing(
     words: tuple[str, ...],
 ) -> None:
     rejected(command, write_project(tmp_path, with_keys(converting, **changes)), code, *words)
-
-
-def test_indexes_over_one_tower_share_its_vectors_and_lists_hold_candidates_of_the_corpus(
-    command: Command, small_recipe: Recipe, tmp_path: Path
-) -> None:
-    popular = {"corpus": "movies", "file": "popular.csv", "id": "movie"}
-    recipe = with_keys(
-        with_tree(small_recipe),
-        indexes__exact=small_recipe["indexes"]["movies"],
-        lists__popular=popular | {"segment": "user", "by": "user_id"},
-    )
-    rows = f",{MOVIE_IDS[3]}\n,{MOVIE_IDS[1]}\n7,{MOVIE_IDS[2]}\n"
-    (tmp_path / "popular.csv").write_text(f"user,movie\n{rows}")
-    page = published(command, tmp_path, recipe)
-    shared = page.indexes["movies"].vectors
-    assert page.indexes["exact"].vectors == shared
-    assert [file.path for file in page.files if file.path.endswith("vectors.bin")] == [shared]
-    assert page.indexes["exact"].codes is None
-    codes = page.indexes["movies"].codes
-    assert codes is not None
-    assert {codes.file, codes.codebook} < {file.path for file in page.files}
-    entry = page.lists["popular"]
-    lists = read_list(tmp_path / "bundles/small/1" / entry.file, entry, "int64")
-    assert {segment: ids.tolist() for segment, ids in lists.items()} == {
-        "": [MOVIE_IDS[3], MOVIE_IDS[1]],
-        "7": [MOVIE_IDS[2]],
-    }

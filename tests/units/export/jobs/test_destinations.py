@@ -4,13 +4,9 @@ objects that are named by their content and the file that makes them a version.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +18,6 @@ import pytest
 
 from bundle.format.objects import OBJECT_BYTES, ObjectMap, StoredFile, WholeFile, pool_path
 from bundle.storage import catalog, integrity
-from export.errors import DestinationError
-from export.jobs.destinations import Destination
-from export.jobs.staged import open_staged
 from export.tables.plan import UPLOADS
 from object_store.locations import location_of
 from object_store.remote_path import RemotePath
@@ -34,12 +27,11 @@ from tests.units.export.checkpoint.tensor_bundles import write_bundle
 from tests.units.export.commands import Command, CommandResult
 from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.movies_job import hidden
-from tests.units.object_store.memory_stores import SleepingClock, TroubledStore
+from tests.units.object_store.memory_stores import TroubledStore
 
 Values = dict[str, np.ndarray[Any, Any]]
 VALUES: Values = {f"t{number}": np.full((1000, 8), number, np.float32) for number in range(3)}
 CHANGED = VALUES | {"t1": VALUES["t1"] + 10}
-OTHERS = {name: values + 20 for name, values in VALUES.items()}
 DAY_S = 86_400
 
 
@@ -168,17 +160,6 @@ def test_publishing_that_stopped_sends_again_only_what_is_not_there(exports: Exp
         shutil.rmtree(exports.directory / "pulled")
 
 
-def test_publishing_that_was_killed_sends_lost_objects_again(
-    exports: Exports, forked: ForkedRuns
-) -> None:
-    # The journal notes each segment twice: when it is written, and when it is sent.
-    assert die(exports, forked, noted=6) == -signal.SIGKILL
-    lost, *_ = (file for file in (exports.on_disk / "m/.objects").rglob("*") if file.is_file())
-    lost.unlink()
-    assert exports.run().code == 0
-    exports.assert_whole()
-
-
 def test_segment_that_does_not_fit_on_the_scratch_disk_or_is_damaged_is_not_sent(
     exports: Exports, forked: ForkedRuns
 ) -> None:
@@ -207,26 +188,6 @@ def test_object_that_is_not_what_was_sent_is_an_error(
 
 
 troubled = pytest.mark.parametrize("exports", ["troubled"], indirect=True)
-SLOW_DOWN = OSError(16, "Please reduce your request rate.")
-
-
-@troubled
-def test_store_that_throttles_is_waited_for_within_a_limit(
-    exports: Exports, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = SleepingClock(monkeypatch)
-    lost = [ConnectionResetError(104, "reset by peer"), TimeoutError("timed out")]
-    TroubledStore.failures.extend([*[SLOW_DOWN] * 5, *lost])
-    assert exports.run("--workers", 1).code == 0
-    assert clock.passed_s > 1
-    exports.assert_whole()
-    TroubledStore.failures.extend([SLOW_DOWN] * 100)
-    done = exports.run("--workers", 1)
-    assert done.code == 6
-    assert exports.root in done.err.splitlines()[-1]
-    assert "reduce your request rate" in done.err.splitlines()[-1]
-    TroubledStore.failures.clear()
-    assert exports.run().code == 0
 
 
 @troubled
@@ -328,49 +289,6 @@ def test_objects_are_sent_again_if_they_are_lost_or_may_be_removed_or_nothing_is
         assert (before[shared.name] != exports.pool()[shared.name]) is is_sent
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-@pytest.mark.parametrize("winner", [VALUES, OTHERS, None], ids=["same", "other", "copied"])
-def test_exporter_that_was_frozen_while_another_published_changes_nothing(
-    forked: ForkedRuns, command: Command, exports: Exports, winner: Values | None
-) -> None:
-    """The other run has the same values, others, or a copy of the scratch directory."""
-    first = exports.arguments("--version", 1)
-    output = exports.directory / "output"
-    if winner is None:
-        assert forked.run(first, output, noted=3) == -signal.SIGKILL
-        shutil.copytree(exports.directory / "scratch", exports.directory / "second")
-    frozen = forked.start(first, output, stops=2 if winner is None else 3)
-    assert forked.status() == -signal.SIGSTOP
-    # Manifests name the second in which their run began: these must differ.
-    time.sleep(1)
-    (exports.directory / "winner").mkdir()
-    other = Exports(command, exports.root, exports.directory / "winner")
-    other.save(winner or VALUES)
-    second = other.arguments("--version", 1)
-    if winner is None:
-        second = exports.arguments("--version", 1, scratch="second")
-    run = [sys.executable, "-m", "export.cli.main", *second]
-    subprocess.run(run, check=True, cwd=Path(__file__).parents[4], timeout=300)
-    published = contents(exports.on_disk)
-
-    os.kill(frozen, signal.SIGCONT)
-    # The copied journal has the same start time, so that the bundle is the same.
-    assert forked.status() == (0 if winner is None else 6)
-    assert published.items() <= contents(exports.on_disk).items()
-    exports.assert_whole(winner or VALUES)
-
-
-def contents(directory: Path) -> dict[Path, str]:
-    """Returns the digest of each file that is whole.
-
-    Not its inode: stores other than S3 and Google Cloud Storage do not create atomically, so an
-    upload that was under way may replace an object by the same bytes.
-    """
-    files = [path for path in directory.rglob("*") if path.is_file() and ".part-" not in path.name]
-    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
 NAMED = "0" * 64
 LOST = "1" * 64
 
@@ -390,8 +308,6 @@ Stored = tuple[str, float, bytes]
 CLEANED: dict[str, tuple[list[Stored], list[str], list[str]]] = {
     # files with their ages in days; what is removed, and the versions that are being written
     "a lost object": ([VERSION, (f"m/{pool_path(NAMED)}", 30, b"x"), OLD], [OLD[0]], []),
-    "a young object": ([VERSION, (OLD[0], 6, b"x")], [], []),
-    "a model without versions": ([OLD], [OLD[0]], []),
     "a version that is being written": ([VERSION, OLD, ("m/10/started", 6, b"")], [], ["m/10"]),
     "a version that was given up": ([VERSION, OLD, ("m/10/started", 8, b"")], [OLD[0]], []),
     "another model that is being written": (
@@ -498,12 +414,9 @@ def test_clean_stops_where_a_run_begins_meanwhile(
         ("file", (), 2, ("is not a directory",)),
         ("scratch", (), 2, ("scratch", "is not a directory")),
         ("store", ("--tables", "link"), 2, ("cannot be linked", "local://")),
-        ("unlisted", (), 6, ("cannot be listed", "Input/output error")),
         ("unknown", ("--clean",), 6, ("objects.json", "nothing of this model was removed")),
         ("timeless", ("--clean",), 6, ("does not report when",)),
-        ("blocked", ("--clean",), 6, ("exists",)),
         ("full", (), 6, ("1 B more",)),
-        ("many", (), 4, ("objects", "at most 2")),
     ],
 )
 def test_destination_that_cannot_take_the_job_is_rejected(
@@ -517,12 +430,10 @@ def test_destination_that_cannot_take_the_job_is_rejected(
 ) -> None:
     root = ROOTS["directory" if kind in ("file", "full") else "store"].format(tmp_path)
     exports = Exports(command, root, tmp_path)
-    if kind in ("file", "blocked"):
+    if kind == "file":
         exports.on_disk.write_text("a file")
     elif kind == "scratch":
         (tmp_path / "scratch").write_text("a file")
-    elif kind == "unlisted":
-        monkeypatch.setattr(RemotePath, "listing", fail)
     elif kind == "unknown":
         fill(exports, [("m/1/objects.json", 30, b"{}"), OLD])
     elif kind == "timeless":
@@ -531,51 +442,9 @@ def test_destination_that_cannot_take_the_job_is_rejected(
     elif kind == "full":
         needed = sum(values.nbytes for values in VALUES.values())
         monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=needed - 1))
-    elif kind == "many":
-        monkeypatch.setattr("export.jobs.destinations.OBJECTS_MAX", 2)
     if options == ("--clean",):
         done = command("clean", exports.root)
     else:
         done = exports.run(*options)
     assert done.code == code, done.err
     assert all(part in done.message for part in words), done.message
-
-
-def fail(_: RemotePath) -> dict[str, object]:
-    raise OSError(5, "Input/output error")
-
-
-@pytest.mark.parametrize(
-    ("number", "remedy"),
-    [
-        (errno.ENOSPC, "free some space, then run again"),
-        (errno.EROFS, "choose a root that can be written"),
-        (errno.ENOTDIR, "choose a root that is a directory"),
-        (errno.EIO, ""),
-    ],
-)
-def test_disk_that_fails_is_named_with_the_remedy_and_keeps_what_is_finished(
-    tmp_path: Path, number: int, remedy: str
-) -> None:
-    def fail() -> None:
-        with open_staged(Destination(tmp_path, None), "m", 1) as version:
-            (version.stage.directory / "kept").touch()
-            raise OSError(number, os.strerror(number), "/the/file")
-
-    with pytest.raises(DestinationError, match=f"/the/file: {os.strerror(number)}.*{remedy}"):
-        fail()
-    assert hidden(tmp_path) == [".staging-1"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("verify", "s3://models/bundles/m/1"), "rowcast-serve pull s3://models/bundles/m/1"),
-        (("tables", "c", "s3://key:secret@bucket/x"), "credentials"),
-    ],
-)
-def test_url_that_cannot_be_used_so_exits_2(
-    command: Command, arguments: tuple[str, ...], words: str
-) -> None:
-    done = command(*arguments)
-    assert (done.code, words in done.message) == (2, True)

@@ -44,7 +44,6 @@ SEGMENT_ROWS = 250
 SEGMENTS = ROWS // SEGMENT_ROWS
 Values = NDArray[Any]
 ITEMS = np.random.default_rng(1).standard_normal((ROWS, DIM)).astype(np.float32)
-ZEROS = np.zeros((500, DIM), np.float32)
 FEW = TablesJob(writing=WriteOptions(segment_rows=SEGMENT_ROWS))
 
 
@@ -158,28 +157,6 @@ def test_rows_that_are_read_in_another_order_than_they_are_written_are_shared(
     np.testing.assert_array_equal(nights.rows(2), trained(0, 1))
 
 
-@pytest.mark.parametrize(
-    ("tables", "job"),
-    [
-        ({"items": ZEROS}, replace(FEW, dtypes=(("items", "bfloat16"),))),
-        ({"items": ZEROS}, replace(FEW, writing=WriteOptions(segment_rows=200))),
-        ({"items": np.zeros((250, 64), np.float32)}, replace(FEW, writing=WriteOptions(125))),
-        ({"users": ZEROS}, FEW),
-        ({"items": ZEROS}, replace(FEW, model="others")),
-    ],
-    ids=["dtype", "size of segments", "width", "name", "model"],
-)
-def test_segments_of_another_form_are_written_whatever_their_bytes(
-    nights: Nights, tables: dict[str, Any], job: TablesJob
-) -> None:
-    nights.save({"items": ZEROS})
-    nights.export(replace(FEW, dtypes=(("items", "float16"),)) if job.dtypes else FEW)
-    nights.save(tables)
-    assert nights.export(job).reused.segments == 0
-    written = (nights.root / job.model).rglob("*.bin")
-    assert [path for path in written if path.stat().st_nlink > 1] == []
-
-
 def damage(segment: Path, _nights: Nights) -> None:
     content = bytearray(segment.read_bytes())
     content[1_000] ^= 1
@@ -271,17 +248,25 @@ def test_space_is_not_asked_for_segments_that_may_be_shared(
 
 @pytest.mark.nightly
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "apart"), [((), 7), (("--workers", "2", "--dtype", "items=int8"), 11)]
+)
 def test_run_that_is_killed_anywhere_resumes_and_changes_no_other_version(
-    request: pytest.FixtureRequest, nights: Nights, forked: ForkedRuns, tmp_path: Path
+    request: pytest.FixtureRequest,
+    nights: Nights,
+    forked: ForkedRuns,
+    tmp_path: Path,
+    options: tuple[str, ...],
+    apart: int,
 ) -> None:
     nights.save({"same": ITEMS, "items": ITEMS})
     nights.export(TablesJob())
     older = contents(nights.version(1))
     nights.save({"same": ITEMS, "items": trained(5, 3)})
-    run = ["tables", str(tmp_path), str(nights.root), "--version", "2"]
+    run = ["tables", str(tmp_path), str(nights.root), "--version", "2", *options]
     assert forked.run(run, tmp_path / "output") == 0
     expected = facts(nights.version(2))
-    for number in moments(request, 7):
+    for number in moments(request, apart):
         shutil.rmtree(nights.version(2))
         status = forked.run(run, tmp_path / "output", operation=number)
         if status == 0:
@@ -429,13 +414,16 @@ def test_stopped_run_copies_again_the_segments_whose_rows_changed(
     assert len(changed) == (4 if name in ("TensorFlow", "a stack in OCDBT") else 2)
 
 
-def test_tables_of_a_damaged_slice_are_copied_again_by_the_next_run(tmp_path: Path) -> None:
+def test_tables_of_another_dtype_or_of_a_damaged_slice_are_copied_by_the_next_run(
+    tmp_path: Path,
+) -> None:
     tensorflow(tmp_path, BEFORE)
     data = tmp_path / "ckpt.data-00000-of-00001"
     right = data.read_bytes()
     status = data.stat()
     root = tmp_path / "out"
-    job = TablesJob("m", 1)
+    stopped(tmp_path, root, Statements())
+    job = TablesJob("m", 1, writing=WriteOptions(10, "float16"))
     for content in (right[:200] + bytes([right[200] ^ 1]) + right[201:], right):
         data.write_bytes(content)
         os.utime(data, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -4,6 +4,7 @@ the user say of them, and what each export reports.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -166,19 +167,9 @@ def test_variables_of_keras_without_a_class_are_noted(command: Command, tmp_path
 
 
 NAMED = ("--table", "user=user/embeddings")
-IDS = np.zeros((3, 2), np.int64)
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], int, tuple[str, ...]]] = {
     # the variables, the options, the exit code, words of the message
     "no table": ({"k": TABLE}, (), 4, ("no table is identified", "k [10, 7]")),
-    "integers": ({"n": IDS}, ("--table", "n=n"), 4, ("'n'", "int64")),
-    "a name with a space": ({"u/embeddings": TABLE}, ("--model", "a b"), 2, ("--model", "'a b'")),
-    "a dtype of no table": (
-        {"u/embeddings": TABLE},
-        ("--dtype", "users=int8"),
-        2,
-        ("--dtype users", "u"),
-    ),
-    "no such table": ({"u/embeddings": TABLE}, ("--only", "users"), 4, ("'users'",)),
     "rows that are not finite": (
         {"user/embeddings": LOST},
         NAMED,
@@ -230,6 +221,60 @@ def test_tables_whose_names_are_ways_to_write_tables_are_selected(tables: Tables
     named = [f"--table={name}={name}" for name in ("copy", "link", "other")]
     page = tables.page(*named, "--only", "copy, link")
     assert set(page["verification"]["tables"]) == {"copy", "link"}
+
+
+COLUMNS: list[Box] = [[(0, -1), (0, 2)], [(0, -1), (2, 5)]]
+
+
+@pytest.mark.parametrize(
+    ("boxes", "stated", "reason"),
+    [
+        (COLUMNS, "", "cut by columns"),
+        ([], 'kind = "sparse_core"\nrows = 8\ndim = 7\ncores = 2', "in order"),
+        ([], 'kind = "plain"\ndim = 5', "padding is cut off"),
+    ],
+)
+def test_table_that_cannot_be_linked_is_copied_with_the_reason(
+    tables: Tables, boxes: list[Box], stated: str, reason: str
+) -> None:
+    tables.save({"t": TABLE}, {"t": boxes} if boxes else {})
+    options: tuple[object, ...] = ("--table", "t=t")
+    if stated:
+        options = ("--layout", tables.layout(f'[tables.t]\nkey = "t"\n{stated}\n'))
+    page = tables.page(*options, "--tables", "link", "--plan")
+    assert page["linked_bytes"] == 0
+    assert reason in page["tables"]["t"]["note"]
+
+
+def test_links_lead_to_the_file_behind_a_symbolic_link(tables: Tables) -> None:
+    tables.save({"user/embeddings": TABLE})
+    (data,) = tables.directory.glob("*.data-*")
+    real = data.rename(data.with_name("real"))
+    data.symlink_to(real)
+    tables.page(*NAMED, "--tables", "link")
+    (segment,) = tables.manifest().tables["user"].segments
+    link = tables.root / "tables/1" / segment.file
+    assert (link.is_symlink(), link.samefile(real)) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.EXDEV, "different filesystems"),
+        (errno.EMLINK, "as many links as the filesystem allows"),
+        (errno.EIO, os.strerror(errno.EIO)),
+    ],
+)
+def test_link_that_cannot_be_made_is_told_with_the_reason(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    tables.save({"user/embeddings": TABLE})
+    monkeypatch.setattr(os, "link", fail)
+    done = tables.run(*NAMED, "--tables", "link")
+    assert (done.code, reason in done.message) == (6, True)
 
 
 def test_linked_tables_are_compared_in_full_or_not_at_all(

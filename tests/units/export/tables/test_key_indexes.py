@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from bundle.features.columns import Column
 from bundle.features.reader import open_features
-from bundle.format import manifest
 from bundle.storage import catalog
-from bundle.storage.staging import Staging
-from export.checkpoint.inventory.recognition import recognize
-from export.checkpoint.reader import Checkpoint, open_checkpoint
-from export.errors import CheckpointError, UsageError, VerificationFailed
-from export.tables.dumped import SAMPLED_BLOCKS, SAMPLED_KEYS, KeyFile, open_dumps
-from export.tables.key_indexes import check_key_indexes, write_key_indexes
+from export.errors import UsageError
+from export.tables.dumped import open_dumps
 from tests.units.export.checkpoint.dump_files import sok_dump
 from tests.units.export.commands import Command
 from tests.units.export.verify.small_reference import job_of
@@ -73,60 +65,6 @@ def test_rows_of_a_dump_are_found_by_its_keys_and_verified(
     (bundle / "keys/users.bin").write_bytes(b"torn")
     done = command("verify", bundle)
     assert (done.code, "keys/users.bin" in done.message) == (5, True)
-
-
-def dumped(directory: Path, keys: Any) -> Checkpoint:
-    """Writes a dump of these keys."""
-    keys = np.asarray(keys, np.int64)
-    shutil.rmtree(directory / "dump", ignore_errors=True)
-    sok_dump(directory / "dump", "t", keys, np.zeros((keys.size, 2), np.float32))
-    return open_checkpoint(directory / "dump")
-
-
-def indexed(directory: Path, keys: Any) -> tuple[dict[str, manifest.Table], Any]:
-    """Writes the index of keys; returns what a manifest says of the table and of its index."""
-    checkpoint = dumped(directory, keys)
-    (table,) = recognize(checkpoint).tables
-    with Staging(directory, "tables", 1) as stage:
-        entries = write_key_indexes(checkpoint, [table], stage)
-        shutil.copytree(stage.directory, directory / "bundle", dirs_exist_ok=True)
-    source = manifest.TableSource(layout="plain", key=table.key)
-    construct: Any = manifest.Table.model_construct
-    return {"t": construct(source=source, rows=table.rows)}, entries
-
-
-def test_keys_from_all_over_the_dump_are_compared_or_all_of_them(tmp_path: Path) -> None:
-    keys = np.arange(3 * SAMPLED_KEYS * SAMPLED_BLOCKS)[::-1] * 2
-    tables, entries = indexed(tmp_path, keys)
-    check_key_indexes(dumped(tmp_path, keys), tmp_path / "bundle", tables, entries, full=True)
-    moved = keys.copy()
-    moved[SAMPLED_KEYS] += 1  # right behind those of the first sample
-    second = dumped(tmp_path, moved)
-    check_key_indexes(second, tmp_path / "bundle", tables, entries)
-    with pytest.raises(VerificationFailed, match=f"row {SAMPLED_KEYS} there and row -1"):
-        check_key_indexes(second, tmp_path / "bundle", tables, entries, full=True)
-    longer = dumped(tmp_path, [*keys, 1])
-    with pytest.raises(VerificationFailed, match=f"holds {keys.size} keys"):
-        check_key_indexes(longer, tmp_path / "bundle", tables, entries)
-
-
-def test_examples_get_keys_from_all_over_the_dump(tmp_path: Path) -> None:
-    keys = np.arange(2 * SAMPLED_KEYS * SAMPLED_BLOCKS)[::-1]
-    (table,) = dumped(tmp_path, keys).storage.dumped.values()
-    sample = KeyFile(table).sample()
-    assert np.unique(sample).size == SAMPLED_KEYS * SAMPLED_BLOCKS
-    assert {0, keys.size - 1} <= {*sample.tolist()}
-
-
-def test_keys_that_another_dump_replaced_are_rejected(tmp_path: Path) -> None:
-    checkpoint = dumped(tmp_path, [7, 5, 9])
-    (path,) = (tmp_path / "dump").glob("*-key*")
-    os.utime(path, ns=(10**9, 10**9))
-    with (
-        pytest.raises(CheckpointError, match="t-key changed while it was read"),
-        Staging(tmp_path, "tables", 1) as stage,
-    ):
-        write_key_indexes(checkpoint, recognize(checkpoint).tables, stage)
 
 
 @pytest.mark.parametrize(

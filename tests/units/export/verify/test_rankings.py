@@ -67,14 +67,6 @@ def test_overlap_is_that_of_the_best_tenth_but_at_most_a_hundred(size: int, seed
     assert effect(first, np.ones(size)).overlap == 1  # equals are taken for each other
 
 
-def test_effects_are_of_outputs_of_one_number_that_both_forms_have() -> None:
-    clicks = np.random.default_rng(5).normal(size=(40, 1))
-    original = {"click": clicks, "vector": np.ones((40, 2)), "left_out": clicks}
-    assert set(order_effects({"click": -clicks, "vector": np.ones((40, 2))}, original, {})) == {
-        "click"
-    }
-
-
 def test_effect_below_the_limit_of_the_recipe_is_rejected_with_it() -> None:
     page = experts_recipe().model_dump(mode="json", exclude_unset=True)
     measured = HeadEffect(kendall_tau=0.9, overlap=0.8, k=10, auc=0.70, auc_original=0.75)

@@ -11,7 +11,7 @@ import pickle
 import sys
 import zipfile
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -171,9 +171,16 @@ def write_torch(
     tensors: Mapping[str, NDArray[Any]],
     parts: Sequence[Part],
     planner_data: Mapping[str, Any] = MappingProxyType({}),
+    change: Callable[[Any], object] = bool,
 ) -> None:
-    """Writes tensors in parts as `torch.distributed.checkpoint.save` does; `planner_data`: what a
-    planner records besides the paths of tensors.
+    """Writes tensors in parts as `torch.distributed.checkpoint.save` does.
+
+    Args:
+      directory: An empty directory.
+      tensors: The tensors by name.
+      parts: Their parts.
+      planner_data: What a planner records besides the paths of tensors.
+      change: Changes the metadata.
     """
     contents: dict[str, bytes] = defaultdict(bytes)
     with torch_names():
@@ -215,6 +222,7 @@ def write_torch(
             storage_data=positions,
             storage_meta=None,
         )
+        change(metadata)
         (directory / ".metadata").write_bytes(pickle.dumps(metadata))
     for file, content in contents.items():
         (directory / file).write_bytes(content)
