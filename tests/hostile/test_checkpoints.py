@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bundle.arithmetic import ceil_div
+from tests.cases.checkpoints.written import Layout
 from tests.hostile.ordeal import FLOOR_BYTES, HELD_PER_BYTE, deadline, endure, memory_limit
 from tests.units.export.checkpoint.tensor_bundles import (
     GRAPH,
@@ -55,17 +56,6 @@ def write_graph(prefix: Path, *nodes: bytes, pairs: Iterable[Pair] = (), data: b
     write(prefix, [(GRAPH.encode(), entry(7, (), len(data), stored, crc)), *pairs], data + stored)
 
 
-def indexed(body: bytes, *handles: tuple[int, int]) -> bytes:
-    """A table of a block, and an index that names it by these handles; by default by its own."""
-    own = handles or ((0, len(body) - 5),)
-    return joined(
-        body,
-        block(
-            [(b"z%d" % at, varint(start) + varint(size)) for at, (start, size) in enumerate(own)]
-        ),
-    )
-
-
 def sliced(shape: tuple[int, ...], boxes: Iterable[tuple[tuple[int, int], ...]]) -> bytes:
     return (
         field(1, 1)
@@ -89,7 +79,7 @@ def keys_that_unfold(prefix: Path) -> None:
         varint(len(long)) + varint(3) + varint(2) + struct.pack(">I", n)[1:] for n in range(MANY)
     ]
     body = entries[0] + b"\x08\x01".join(entries[1:]) + b"\x08\x01" + struct.pack("<II", 0, 1)
-    write_raw(prefix, indexed(sealed(body)))
+    write_raw(prefix, joined(sealed(body), block([(b"z", varint(0) + varint(len(body)))])))
 
 
 # Entries.
@@ -210,16 +200,8 @@ def write_stack(prefix: Path, layouts: bytes, rows: int, objects: int = 1) -> No
 
 
 def layout(name: str, cores: int, core_rows: int, rows: int = 1, offset: int = 0) -> bytes:
-    numbers = ((3, cores), (4, 1), (5, core_rows), (8, offset))
-    shapes = field(6, varint(rows) + varint(1)) + field(
-        7, varint(ceil_div(rows, cores) * cores) + varint(1)
-    )
-    fields = (
-        field(1, name)
-        + field(2, "s")
-        + b"".join(field(number, value) for number, value in numbers if value)
-    )
-    return field(1, fields + shapes)
+    padded = (ceil_div(rows, cores) * cores, 1)
+    return Layout(name, (rows, 1), padded, offset, 0, "s", cores, core_rows).message()
 
 
 CLAIMS: dict[str, Claim] = {

@@ -8,7 +8,6 @@ import signal
 import struct
 import threading
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -198,45 +197,6 @@ def upsert(prices: dict[int, int], offset: int = 0, target: str = "movies") -> C
     ids = pa.array([*prices], pa.int64())
     columns = {"id": ids, "attribute:price": pa.array([*prices.values()], pa.int64())}
     return Change(head, pa.record_batch(columns), 12.5, offset)
-
-
-PRICES = st.dictionaries(st.integers(0, 5), st.integers(0, 1000))
-
-
-@given(states=st.lists(st.tuples(st.sampled_from(["movies", "books"]), PRICES), min_size=1))
-def test_runs_of_changes_hold_each_of_them_and_the_last_state_of_each_id(
-    states: list[tuple[str, dict[int, int]]],
-) -> None:
-    changes = [upsert(prices, number, target) for number, (target, prices) in enumerate(states)]
-    runs = decode_runs([*enumerate(map(encode, changes), 10)])
-    targets = [run.head.target for run in runs]
-    assert all(target != following for target, following in pairwise(targets))
-    decoded = [change for run in runs for change in run.changes]
-    assert [sequence for sequence, _ in decoded] == [*range(10, 10 + len(states))]
-    for change, (_, copy) in zip(changes, decoded, strict=True):
-        single = decode(encode(change))
-        assert copy.columns.equals(change.columns) == single.columns.equals(change.columns) is True
-        for decoded_change in (copy, single):
-            assert (decoded_change.head, decoded_change.time_s, decoded_change.offset) == (
-                change.head,
-                12.5,
-                change.offset,
-            )
-    for run in runs:
-        expected: dict[int, int] = {}
-        for sequence in run.sequences:
-            for key, price in states[sequence - 10][1].items():
-                expected.pop(key, None)
-                expected[key] = price
-        last = run.last_states
-        prices = last.numbers("attribute:price")
-        assert prices is not None
-        assert dict(zip(last.ids.tolist(), prices.tolist(), strict=True)) == expected
-        assert run.joined.size == sum(change.size for _, change in run.changes)
-        assert last.offset == run.offset == run.sequences[-1] - 10
-        middle = run.sequences[len(run.sequences) // 2]
-        parts = [part for part in (run.up_to(middle), run.behind(middle)) if part is not None]
-        assert run.sequences == [sequence for part in parts for sequence in part.sequences]
 
 
 PAYLOAD = encode(upsert({7: 100}))

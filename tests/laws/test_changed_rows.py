@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bundle.errors import BundleError, RowOutOfRange, VectorRejected
+from bundle.errors import BundleError, VectorRejected
 from bundle.format.tables import TableDtype
 from bundle.tables import changed_rows
 from bundle.tables.changed_rows import ChangedRows, rounded
@@ -90,34 +90,6 @@ def test_every_state_of_any_history_has_the_last_vector_of_each_row(
         assert bits(replaced) == bits(expected)
 
 
-def test_a_file_with_rows_that_did_not_change_is_not_taken(tmp_path: Path) -> None:
-    ones = np.ones((2, DIM), np.float32)
-    behind = ChangedRows.none(DIM).with_rows(np.array([1, 4]), ones)
-    ahead = behind.with_rows(np.array([4, 7]), 2 * ones)
-    write_row_file(tmp_path / "f", "t", "float32", ahead.rows, DIM, ahead.vectors_of)
-    file = RowFile(tmp_path / "f")
-    assert behind.with_file(behind.exchange(file)) is None
-    later = behind.with_rows(np.array([7]), ones[:1])  # one value differs, and stays in memory
-    exchanged = later.with_file(later.exchange(file))
-    assert exchanged is not None
-    assert exchanged.vectors.tolist() == later.vectors.tolist()
-    assert exchanged.memory_count == 2
-    assert exchanged.with_file(later.exchange(file)) is None  # of a state without a file
-
-
-@pytest.mark.parametrize("place", ["directory", "missing", "file"])
-def test_many_rows_wait_in_a_file_without_a_name_or_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    monkeypatch.setattr(changed_rows, "_UNMAPPED_BYTES", 0)
-    (tmp_path / "directory").mkdir()
-    (tmp_path / "file").touch()
-    state = ChangedRows.none(4, tmp_path / place)
-    state = state.with_rows(np.arange(9), np.ones((9, 4), np.float32))
-    assert state.vectors.tolist() == [[1.0] * 4] * 9
-    assert not [*(tmp_path / "directory").iterdir()]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_a_damaged_file_of_rows_is_rejected(tmp_path: Path, dtype: TableDtype) -> None:
     state = ChangedRows.none(DIM).with_rows(np.arange(9), rounded(floats()[:9], dtype))
@@ -158,11 +130,3 @@ def test_the_largest_values_that_a_table_holds_are_taken() -> None:
     assert (np.abs(rounded(largest, "float16")) == 65_504).all()
     assert not rounded(np.full((1, 2), 1e-39, np.float32), "int8").any()
     assert rounded(np.empty((0, 2), np.float32), "int8").shape == (0, 2)
-
-
-def test_rows_and_vectors_that_do_not_fit_are_rejected() -> None:
-    state = ChangedRows.none(2)
-    with pytest.raises(RowOutOfRange, match="row -1"):
-        state.with_rows(np.array([3, -1]), np.zeros((2, 2), np.float32))
-    with pytest.raises(ValueError, match=r"\(2, 3\)"):
-        state.with_rows(np.array([3, 1]), np.zeros((2, 3), np.float32))

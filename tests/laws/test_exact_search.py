@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
-from runtime.errors import InvalidInput
 from runtime.exact import ExactIndex, VectorBlock, exact_scores, normalized, rank_exactly
 from runtime.vectors import VectorFile
 
@@ -176,18 +174,6 @@ def test_blocks_find_what_ranking_all_exactly_finds(
     assert reaching is not None or offset == 1000
 
 
-@pytest.mark.parametrize(
-    ("scale", "floor"), [(1.0, -np.inf), (1.0, -10.0), (1e20, 1.0), (1e18, 1.0)]
-)
-def test_a_block_leaves_to_a_search_what_floors_do_not_limit(scale: float, floor: float) -> None:
-    vectors = random_vectors(2000, 4) * np.float32(scale)
-    query = np.full((1, 4), scale, np.float32)
-    block = VectorBlock(vectors, "dot_product")
-    assert block.reaching(query, np.array([floor], np.float32)) is None
-    empty = VectorBlock(vectors[:0], "dot_product").search(query, [2])
-    assert empty[0][0].size == 0
-
-
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2"])
 def test_scores_beyond_float32_are_infinities_and_none_is_lost(distance: Distance) -> None:
     vectors = np.array([[1, 1], [1, -1], [2, 2], [-2, 2], [2, -2]], np.float32)
@@ -207,33 +193,3 @@ def test_neighbors_far_from_the_origin_are_told_apart() -> None:
     positions, scores = ExactIndex(vectors, "squared_l2").search(vectors[3:4], 3)
     assert (positions[0, 0], scores[0, 0]) == (3, 0)
     assert {*positions[0, 1:].tolist()} == {2, 4}
-
-
-@pytest.mark.parametrize(
-    ("queries", "k", "words"),
-    [
-        (np.zeros((1, 5)), 3, r"\[n, 6\]"),
-        (np.zeros(6), 3, r"\[n, 6\]"),
-        (np.array([[0] * 6, [0] * 5 + [np.nan]]), 3, "vector 1 holds NaN"),
-        (np.array([[0] * 5 + [-np.inf]]), 3, "vector 0 holds NaN or an infinity"),
-        (np.full((1, 6), 1e18), 3, r"1e\+18"),
-        (np.zeros((1, 6)), 0, "k is 0"),
-    ],
-)
-def test_a_query_that_does_not_fit_is_rejected(queries: NDArray[Any], k: int, words: str) -> None:
-    index = ExactIndex(np.eye(6, dtype=np.float32), "dot_product")
-    with pytest.raises(InvalidInput, match=words):
-        index.search(queries.astype(np.float32), k)
-    largest = np.full((1, 6), 1e17, np.float32)
-    assert index.search(largest, 1)[0].tolist() == [[0]]
-
-
-def test_files_of_vectors_read_as_arrays(tmp_path: Path) -> None:
-    vectors = random_vectors(50, 6)
-    path: Path = tmp_path / "vectors.bin"
-    vectors.tofile(path)
-    file = VectorFile(path, 6)
-    for rows in (slice(None), slice(40, 90), np.array([7, 7, 0])):
-        np.testing.assert_array_equal(file[rows], vectors[rows])
-    with pytest.raises(InvalidInput, match="no vectors of dim 7"):
-        VectorFile(path, 7)

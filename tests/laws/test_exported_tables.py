@@ -202,7 +202,7 @@ def seal(bundle: Path) -> None:
             rewrite(bundle, setting(f"tables.t.{part}.{number}.blocks", [digest]))
 
 
-def change(bundle: Path, row: int, column: int, by: Callable[[Values], Values]) -> None:
+def change(bundle: Path, row: int, column: int, by: Callable[[Any], Any]) -> None:
     """Changes the bits of a value, or of a row's scale, which is at column -1."""
     table = read_manifest(bundle).tables["t"]
     parts = table.segments if column >= 0 else table.scales
@@ -252,7 +252,7 @@ CONVERSIONS = [
 def test_any_table_has_the_rows_that_were_trained() -> None:
     drawn: Counter[str] = Counter()
 
-    @settings(max_examples=6, phases=[Phase.generate])
+    @settings(max_examples=3, phases=[Phase.generate])
     @given(st.data())
     def check(source: str, target: str | None, data: st.DataObject) -> None:
         storages = [storage for storage in STORAGES if source in DTYPES_OF[storage]]

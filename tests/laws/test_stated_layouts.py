@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -45,7 +46,7 @@ class StatedStack:
     layouts: dict[str, StatedTable]
     positions: NDArray[np.int64]
 
-    def state(self, **wrong: int) -> StatedStack:
+    def state(self, **wrong: int | None) -> StatedStack:
         """Changes what is stated of the first table."""
         self.layouts["t0"] = self.layouts["t0"].model_copy(update=wrong)
         return self
@@ -142,13 +143,16 @@ def left_out() -> StatedStack:
     return stack
 
 
+def misplaced(fill: str, wrong: dict[str, int]) -> StatedStack:
+    stack = stack_of(201, fill=fill, slots=fill == "random")
+    return stack.state(core_rows=None, **wrong)
+
+
 Make = Callable[[], StatedStack]
 PLACES = ({"cores": 2}, {"cores": 4}, {"cores": 16}, {"rotation": 1}, {"rotation": 5})
 CONTRADICTED: dict[str, Make] = {
     **{
-        f"{wrong} beside padding of {fill}": lambda wrong=wrong, fill=fill: stack_of(
-            201, fill=fill, slots=fill == "random"
-        ).state(core_rows=None, **wrong)
+        f"{wrong} beside padding of {fill}": partial(misplaced, fill, wrong)
         for wrong in (*PLACES, {"rows": 190})
         for fill in FILLS
     },

@@ -13,7 +13,6 @@ import pytest
 
 from bundle.features.columns import Column
 from bundle.format import manifest
-from bundle.format.graph_builder import GraphBuilder
 from export.front_end.outside_ids import OutsideIds
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.verify.synthetic_examples import make_examples
@@ -63,12 +62,6 @@ def feature(ids: Any = None, dtype: Any = "int64", **more: Any) -> FeatureSpec:
     return embedded("f", "t", ids_dtype=dtype, **rule, **more)
 
 
-def thirds() -> manifest.GraphIds:
-    builder = GraphBuilder("float32", cast_ids("float32", "int64", "Floor"))
-    builder.compute("Mul", builder.last, builder.constant(3))
-    return builder.graph()
-
-
 NUMBERS = {-7, 5, 9}
 KNOWN = {
     "rows": Known(feature(), {*range(ROWS)}),
@@ -77,29 +70,16 @@ KNOWN = {
     "fewer numbers": Known(feature(vocabulary_ids("numbers", "int64", first_row=8)), {-7, 5}),
     "all numbers": Known(feature(vocabulary_ids("numbers", "int64", is_complete=True)), NUMBERS),
     "a sum": Known(feature(computed_ids(("AddV2", 4))), {*range(ROWS)}, lambda value: value + 4),
-    "a difference": Known(
-        feature(computed_ids(("Sub", 1 << 30)), "int32"),
-        {*range(ROWS)},
-        lambda value: value - (1 << 30),
-    ),
     "a product": Known(feature(computed_ids(("Mul", 3))), {0, 3, 6, 9}, lambda value: value * 3),
-    "a quotient": Known(
-        feature(computed_ids(("FloorDiv", 1 << 27), ("AddV2", -5)), "int32"),
-        {*range(ROWS)},
-        lambda value: (value >> 27) - 5,
-    ),
-    "numbers cut off": Known(feature(cast_ids("float32", "int64"), "float32"), {*range(ROWS)}, int),
     "numbers rounded down": Known(
         feature(cast_ids("float32", "int64", "Floor"), "float32"), {*range(ROWS)}, np.floor
     ),
-    "thirds": Known(feature(thirds(), "float32"), {0, 1, 2, 3}, np.floor),
     "buckets": Known(
         feature(bucket_ids((-1.0, 0.0, 1.0, 2.0)), "float32"),
         {*range(5)},
         lambda value: np.digitize(value, (-1, 0, 1, 2)),
     ),
     "a number for a row": Known(dense("f", "int32", (2,), below=3), {0, 1, 2}),
-    "a number": Known(dense("f", "int64", (2,)), {0, 1}),
     "words": Known(
         feature(
             manifest.TextIds(split="whitespace", ids=vocabulary_ids("names")),

@@ -14,8 +14,6 @@ from typing import Any, get_args
 import faiss
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bundle.format import paths
@@ -24,7 +22,7 @@ from bundle.tables.segments import RowRange
 from runtime import scann_build
 from runtime import vectors as vectors_module
 from runtime.codes import CodeBook, VectorCodes
-from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
+from runtime.errors import IndexUnreadable
 from runtime.exact import ExactIndex, normalized
 from runtime.partitions import load_index, partition_rows
 from runtime.scann import TOKENS, Kind, ScannIndex, write_index
@@ -176,18 +174,6 @@ def test_an_index_holds_no_path_no_vectors_and_no_ids_and_opens_no_pickle(tree: 
         np.testing.assert_array_equal(actual, array)
 
 
-def test_threads_search_one_index_at_once(tree: Path) -> None:
-    index = loaded(tree)
-    queries = queries_of("dot_product", 100)[:, np.newaxis]
-    expected = [index.search(query, 10)[0].tolist() for query in queries]
-    with ThreadPoolExecutor(4) as threads:
-        for _ in range(4):
-            found_positions = threads.map(
-                lambda query: index.search(query, 10)[0].tolist(), queries
-            )
-            assert [*found_positions] == expected
-
-
 FILES = (
     *("scann_assets.pbtxt", "scann_config.pb", "ah_codebook.pb", "serialized_partitioner.pb"),
     *("hashed_dataset.npy", "datapoint_to_token.npy"),
@@ -228,56 +214,6 @@ def test_files_of_other_vectors_or_outside_are_unreadable(written: Written, tree
     assets.write_text(text.replace('"hashed_dataset.npy"', f'"{tree.parent}/codes.npy"'))
     with pytest.raises(IndexUnreadable, match="not in its directory"):
         loaded(tree)
-
-
-@pytest.mark.parametrize(
-    ("queries", "k", "words"),
-    [
-        (np.zeros((1, 15)), 3, r"\[n, 16\]"),
-        (np.zeros(16), 3, r"\[n, 16\]"),
-        (np.vstack([np.zeros(16), np.full(16, np.inf)]), 3, "vector 1 holds NaN"),
-        (np.zeros((1, 16)), 0, "k is 0"),
-    ],
-)
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_a_query_that_does_not_fit_is_rejected(
-    written: Written, partitions: int, queries: NDArray[Any], k: int, words: str
-) -> None:
-    index = load_index(written("dot_product", "tree_ah", partitions), "dot_product", VECTORS)
-    with pytest.raises(InvalidInput, match=words):
-        index.search(queries.astype(np.float32), k)
-    assert (index.search(VECTORS[:1], 3)[0] >= 0).all()
-
-
-@pytest.mark.parametrize(
-    ("size", "changed", "words"),
-    [
-        (SIZE, {"leaves": 3}, "parameters"),
-        (SIZE, {"num_leaves": 5000}, "4000 vectors"),
-        (SIZE, {"leaves_to_search": 41}, "40 leaves"),
-        *((SIZE, {"reorder": wrong}, f"'reorder' is {wrong}") for wrong in (0, True)),
-        (SIZE, {"num_leaves": 2.5}, "'num_leaves'"),
-        (8, {"num_leaves": 2, "leaves_to_search": 1}, "8 vectors of dim 16"),
-    ],
-)
-def test_an_index_that_cannot_be_built_is_rejected(
-    size: int, changed: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(InvalidIndex, match=words):
-        ScannIndex.build(VECTORS[:size], "dot_product", "tree_ah", TREE | changed)
-
-
-@given(size=st.integers(1, 3000), count=st.integers(1, 3000))
-def test_partitions_hold_every_row_once_and_are_found_again_by_their_number(
-    size: int, count: int
-) -> None:
-    ranges = partition_rows(size, min(count, size))
-    firsts = [part.first for part in ranges]
-    assert [0, *(part.end for part in ranges)] == [*firsts, size]
-    assert len({part.rows for part in ranges[:-1]}) <= 1
-    assert 1 <= ranges[-1].rows <= ranges[0].rows
-    assert len(ranges) <= count
-    assert partition_rows(size, len(ranges)) == ranges
 
 
 @pytest.fixture

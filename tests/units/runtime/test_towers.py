@@ -12,9 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.format.manifest import Tower, TowerForm, TowerInput, TowerOutput
-from runtime.errors import InvalidInput, TowerUnreadable
+from runtime.errors import TowerUnreadable
 from runtime.litert import CompiledTower
-from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 
 Arrays = dict[str, NDArray[Any]]
@@ -108,36 +107,6 @@ def test_threads_have_their_own_outputs_and_buffers(towers: Path) -> None:
         assert not np.shares_memory(first, threads.submit(tower.buffers, 8).result()["user"])
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"user": None}, r"lacks inputs \['user'\]"),
-        ({"user": np.zeros((2, 31), np.float32)}, r"'user'.*\(2, 31\); \[any, 32\]"),
-        ({"user": np.zeros(32, np.float32)}, r"'user'.*\(32,\); \[any, 32\]"),
-        ({"user": np.zeros((2, 32))}, "'user'.*float64; float32"),
-        ({"user": np.zeros((3, 32), np.float32)}, "shapes"),
-    ],
-)
-def test_an_input_that_does_not_fit_is_rejected_and_the_next_call_works(
-    towers: Path, changed: Arrays, words: str
-) -> None:
-    tower = CompiledTower(towers / "query" / F32)
-    inputs = inputs_of(2)
-    wrong = {name: value for name, value in (inputs | changed).items() if value is not None}
-    with pytest.raises(InvalidInput, match=words):
-        tower.run(wrong)
-    assert tower.run(inputs)["vector"].shape == (2, 64)
-
-
-def test_a_tower_of_a_fixed_batch_takes_that_batch_alone(towers: Path) -> None:
-    tower = CompiledTower(towers / "single" / F32)
-    assert tower.buffers(1) == {}
-    vectors = tower.run({"context": np.ones((1, 3), np.float32)})["vector"]
-    assert vectors.tolist() == [[2, 2, 2]]
-    with pytest.raises(InvalidInput, match=r"\[1, 3\]"):
-        tower.run({"context": np.ones((2, 3), np.float32)})
-
-
 def test_files_that_are_no_tower_are_unreadable(towers: Path, tmp_path: Path) -> None:
     content = (towers / "query" / F32).read_bytes()
     path = tmp_path / F32
@@ -198,27 +167,3 @@ def test_a_tower_other_than_its_entry_is_unreadable(
 ) -> None:
     with pytest.raises(TowerUnreadable, match=words):
         open_tower(towers, entry(**changes), precision)
-
-
-@pytest.mark.parametrize("n", [0, 2])
-def test_inputs_of_towers_are_features_side_by_side_or_as_they_are(n: int) -> None:
-    values: Arrays = {
-        "user": np.arange(3.0 * n, dtype=np.float32).reshape(n, 3),
-        "age": np.arange(n),
-        "place": np.ones((n, 2)),
-        "context_0": np.zeros((n, 4), np.float32),
-    }
-    inputs = [
-        TowerInput(
-            name="packed", features=("age", "user", "place"), dtype="float32", shape=(None, 6)
-        ),
-        TowerInput(name="alone", feature="user", dtype="float32", shape=(None, 3)),
-        TowerInput(name="tensor", tensor="context_0", dtype="float32", shape=(None, 4)),
-        TowerInput(name="age", feature="age", dtype="int32", shape=(None,)),
-    ]
-    arrays = tower_inputs(inputs, values, n)
-    expected = np.hstack([values["age"][:, np.newaxis], values["user"], values["place"]])
-    np.testing.assert_array_equal(arrays["packed"], expected.astype(np.float32), strict=True)
-    np.testing.assert_array_equal(arrays["alone"], values["user"])
-    np.testing.assert_array_equal(arrays["tensor"], values["context_0"])
-    np.testing.assert_array_equal(arrays["age"], values["age"].astype(np.int32), strict=True)

@@ -58,15 +58,11 @@ def _write(directory: Path) -> None:
     def typed(watched: Any, hour: Any) -> Any:
         return {"sum": tf.reduce_sum(watched, [1, 2]) + tf.cast(hour, tf.float32)}
 
-    def single(context: Any) -> Any:
-        return {"vector": context * 2.0}
-
     inputs: dict[Any, dict[str, list[int | None]]] = {
         query: {"user": [None, 32], "history": [None, 64]},
         ranking: {"x": [None, 40]},
         candidate: {"movie": [None, 8], "year": [None]},
         typed: {"watched": [None, 5, 4], "hour": [None]},
-        single: {"context": [1, 3]},
     }
     for function, shaped in inputs.items():
         name = function.__name__

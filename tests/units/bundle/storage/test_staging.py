@@ -91,23 +91,6 @@ def test_a_commit_publishes_the_files_of_the_manifest_and_nothing_else(
         Staging(tmp_path, "movies", 2)
 
 
-@pytest.mark.parametrize("broken", ["write_bytes", "rename"])
-def test_a_commit_on_a_full_disk_leaves_nothing_visible_and_is_resumed(
-    committed_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
-    with Staging(tmp_path, "movies", 2) as stage:
-        manifest = copied(stage, committed_bundle)
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, broken, full)
-            with pytest.raises(OSError, match="No space"):
-                stage.commit(manifest)
-        assert visible(tmp_path) == []
-        assert not (stage.directory / paths.MANIFEST).exists()
-    with Staging(tmp_path, "movies", 2) as resumed:
-        resumed.commit(manifest)
-    assert visible(tmp_path) == ["2"]
-
-
 def test_a_run_takes_over_the_steps_that_a_killed_run_has_finished(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys\n"
