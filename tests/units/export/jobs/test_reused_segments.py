@@ -435,3 +435,14 @@ def test_tables_of_another_dtype_or_of_a_damaged_slice_are_copied_by_the_next_ru
         else:
             export_tables(prepared, settings, Progress())
     np.testing.assert_array_equal(rows_of(root / "m/1", "embedding"), BEFORE)
+
+
+def test_space_is_not_asked_for_what_a_stopped_run_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensorflow(tmp_path, BEFORE)
+    stopped(tmp_path, tmp_path / "out", Statements())
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    stopped(tmp_path, tmp_path / "out", Statements())
+    with pytest.raises(DestinationError, match="the tables need"):
+        stopped(tmp_path, tmp_path / "other", Statements())

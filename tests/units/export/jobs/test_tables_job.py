@@ -97,6 +97,9 @@ def test_stated_layout_is_published_if_it_is_accepted_and_says_so(
     assert page["verification"]["tables"]["user"]["stated_layout"] == "accepted"
     assert "stated" in page["notes"][0]
     assert tables.manifest().tables["user"].source.stated is True
+    (unverified,) = tables.manifest().verification.unverified
+    assert "rows of user" in unverified
+    assert "accepted" in unverified
     assert "accepted" in tables.verified()
     assert tables.page(*options, "--plan")["tables"]["user"]["stated"] is True
     drawn = command("explain", page["bundle"], "--json").json
@@ -157,13 +160,15 @@ def test_variables_as_large_as_the_smallest_table_are_noted_since_they_may_be_ta
 def test_variables_of_keras_without_a_class_are_noted(command: Command, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "m.weights.h5", "w") as file:
         file.create_dataset("layers/embedding/vars/0", data=np.ones((50, 4), "f4"))
-        file.create_dataset("items/vars/0", data=np.ones((900, 4), "f4"))
+        file.create_dataset("items/vars/0", data=np.ones((900, 4), "f4"), compression="lzf")
         file.create_dataset("deep/vars/0", data=np.ones((8, 1), "f4"))
     run = ("tables", tmp_path / "m.weights.h5", tmp_path / "a", "--json")
     (note,) = command(*run).json["notes"]
     assert "items/vars/0 [900, 4]" in note
     assert "deep" not in note
     assert command(*run, "--table", "items=items/vars/0").json["notes"] == []
+    (unverified,) = catalog.read_manifest(tmp_path / "a/tables/2").verification.unverified
+    assert "h5py 3" in unverified
 
 
 NAMED = ("--table", "user=user/embeddings")
@@ -287,8 +292,9 @@ def test_linked_tables_are_compared_in_full_or_not_at_all(
     tables.page(*link, "--full")
     monkeypatch.setenv("ROWCAST_EXPORT_FULL", "true")
     tables.page(*link)
-    checks = [tables.manifest(version).verification.tables for version in (1, 2, 3)]
-    assert [check["user"].rows_compared for check in checks] == [0, 5000, 5000]
+    checks = [tables.manifest(version).verification for version in (1, 2, 3)]
+    assert [check.tables["user"].rows_compared for check in checks] == [0, 5000, 5000]
+    assert ["--full" in " ".join(check.unverified) for check in checks] == [True, False, False]
 
 
 @pytest.mark.parametrize("failures", [2, 1000])
