@@ -31,9 +31,9 @@ kafka_admin = pytest.importorskip("confluent_kafka.admin")
 
 TOKEN = "0123456789abcdef-of-the-stream"
 TOPIC = "catalog"
-MESSAGES = 300
+MESSAGES = 150
 CANDIDATES = 30
-KILLS = 5
+KILLS = 2
 Sent = dict[int, list[tuple[int, Any]]]
 """By partition: the offset of each good message, and its key."""
 
@@ -162,7 +162,6 @@ def logged(service: RunningService) -> Sent:
     return applied
 
 
-@pytest.mark.nightly
 def test_every_message_is_applied_once_when_the_consumer_is_killed(
     service: RunningService, brokers: str
 ) -> None:
