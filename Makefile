@@ -43,7 +43,7 @@ demo-scale: venv ## the small bundle on two routers and four shards on Ray, one 
 	$(BIN)/python -m examples.quickstart.demo_scale
 
 test: venv ## the tests but the slow ones, in two processes (PROCESSES=N: in N, each of up to 2 GB)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not nightly"
 
 test-change: venv ## what a change must pass: all tests but the nightly ones
 	$(PYTEST) -m "not nightly"

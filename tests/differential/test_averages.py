@@ -29,6 +29,8 @@ from tests.models import averaged
 from tests.models.averaged import FACTORIES, ITEMS, PRICES
 from tests.units.export.movies_job import export
 
+pytestmark = pytest.mark.slow
+
 v1 = tf.compat.v1
 
 

@@ -16,6 +16,8 @@ from tests.units.export.job_runs import publish
 
 pytest.importorskip("jax")
 
+pytestmark = pytest.mark.slow
+
 CONTEXT: dict[str, Any] = {"user": 77, "liked": [3, 69, 3], "dense": [0.5, -1.0, 2.0]}
 CANDIDATES: dict[str, list[Any]] = {
     "movie": [0, 69, 12, 8],

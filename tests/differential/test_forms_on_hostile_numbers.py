@@ -18,6 +18,8 @@ from export.graphs.loading import load_tensorflow
 from tests.differential.random_models.serving import response_to
 from tests.units.export.movies_job import export
 
+pytestmark = pytest.mark.slow
+
 MODEL = """
 import tensorflow as tf
 

@@ -25,6 +25,8 @@ from service.errors import InvalidArgument
 from tests.differential.random_models.serving import response_to
 from tests.units.export.movies_job import export
 
+pytestmark = pytest.mark.slow
+
 ROWS = 7
 IDS = [0, ROWS - 1, ROWS, ROWS + 90, -1, -ROWS, -ROWS - 1, -500]
 """The first and the last row, and ids around and far outside of them."""

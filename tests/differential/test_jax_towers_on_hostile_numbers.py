@@ -16,6 +16,8 @@ from tests.units.export.movies_job import export
 
 pytest.importorskip("jax")
 
+pytestmark = pytest.mark.slow
+
 MODEL = """
 import jax
 import jax.numpy as jnp

@@ -34,6 +34,8 @@ from tests.units.export.tensorflow_models.graph.traced_calls import numbers, tow
 from tests.units.export.traced_features import dense, embedded
 from tests.units.export.traced_models import recipe
 
+pytestmark = pytest.mark.slow
+
 load_tensorflow()
 ROWS = 5
 EXAMPLES = 40

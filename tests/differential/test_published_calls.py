@@ -26,6 +26,7 @@ import keras  # noqa: E402 after TensorFlow
 from tests.models import published_calls as models  # noqa: E402
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Layer 'nested_ranker':UserWarning"),  # it is not built
     pytest.mark.filterwarnings("ignore:`build\\(\\)` was called:UserWarning"),

@@ -33,6 +33,7 @@ from tests.models import published_models as models  # noqa: E402
 
 pytest.importorskip("keras_rs")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`build\\(\\)` was called:UserWarning"),
     pytest.mark.filterwarnings("ignore:Even though the `tf.config:UserWarning"),  # by predict()

@@ -24,6 +24,8 @@ from tests.differential.served_rankers import (
 from tests.models import lookup_rankers as models
 from tests.units.export.movies_job import export
 
+pytestmark = pytest.mark.slow
+
 tf = load_tensorflow()
 N = 24
 Sent = dict[str, Any]

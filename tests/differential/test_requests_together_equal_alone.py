@@ -31,6 +31,8 @@ from tests.random_cases import seeds
 from tests.units.service.changes.making import candidate, change, deletion, deny, indexed
 from tests.units.service.running import RunningService
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 12
 FAMILIES = 5
 FAMILY = 6

@@ -33,6 +33,8 @@ from tests.units.export.movies_job import (
 )
 from tests.units.service.running import RunningService
 
+pytestmark = pytest.mark.slow
+
 tf = load_tensorflow()
 from tensorflow_serving.apis import (  # noqa: E402 - TensorFlow is loaded first
     input_pb2,

@@ -24,6 +24,8 @@ from tests.differential.random_requests import (
 )
 from tests.random_cases import seeds
 
+pytestmark = pytest.mark.slow
+
 REQUESTS = 300
 LOST_ROWS = {"users": 3, "movies": 7900}
 """They hold NaN, which fails the requests and candidates that read them."""

@@ -26,9 +26,10 @@ import keras  # noqa: E402 after TensorFlow
 
 from tests.models import published_calls as models  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation doesn't:DeprecationWarning"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't:DeprecationWarning"),
+]
 RECIPE = """
 model = "{factory}"
 checkpoint = {{ path = "{file}" }}

@@ -18,7 +18,10 @@ from tests.models import tf1
 from tests.units.export.movies_job import export
 
 # TF1's linear_model does so.
-pytestmark = pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated"),
+]
 
 v1 = tf.compat.v1
 N = 12

@@ -14,6 +14,8 @@ from tests.differential.served_rankers import assert_ranked, serving
 from tests.models import tutorials as tutorial
 from tests.units.export.movies_job import export
 
+pytestmark = pytest.mark.slow
+
 tf = load_tensorflow()
 RECIPE = """
 model = "movielens"

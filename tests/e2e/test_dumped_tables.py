@@ -23,6 +23,8 @@ from tests.units.export.checkpoint.dump_files import collection_dump, hugectr_du
 from tests.units.export.movies_job import toml
 from tests.units.export.traced_models import MODELS
 
+pytestmark = pytest.mark.slow
+
 USERS = 3000
 ITEMS = 500
 RECIPE: dict[str, Any] = {

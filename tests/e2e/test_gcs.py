@@ -22,10 +22,13 @@ import pytest
 from tests.e2e.gcs_server import GcsServer, gcs_server
 from tests.units.export.checkpoint.tensor_bundles import write_bundle
 
-pytestmark = pytest.mark.skipif(
-    not all(map(find_spec, ("gcsfs", "gcp_storage_emulator"))),
-    reason="needs gcsfs and gcp-storage-emulator, of the extra dev",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(map(find_spec, ("gcsfs", "gcp_storage_emulator"))),
+        reason="needs gcsfs and gcp-storage-emulator, of the extra dev",
+    ),
+]
 
 PROGRAMS = Path(sys.executable).parent
 BUCKET = "models"

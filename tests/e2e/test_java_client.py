@@ -12,6 +12,8 @@ import pytest
 from tests.e2e.process import WAIT_S
 from tests.e2e.services import BODY, RETRIEVE, Launch, Write, assert_found, nearest
 
+pytestmark = pytest.mark.slow
+
 CLIENT = Path(__file__).parent / "java" / "RetrieveClient.java"
 needs_jdk = pytest.mark.skipif(
     shutil.which("javac") is None, reason="needs a JDK 11 or later (Debian: default-jdk-headless)"

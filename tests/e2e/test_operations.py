@@ -39,6 +39,8 @@ from tests.repository.deploy.test_monitoring import metrics_of
 from tests.units.service.grpc_api.requests import call, lookup, retrieve
 from tests.units.service.security.authorities import Authority
 
+pytestmark = pytest.mark.slow
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OLD = "old-0123456789abcdef"
 NEW = "new-0123456789abcdef"

@@ -22,6 +22,8 @@ from tests.units.export.movies_job import (
 )
 from tests.units.export.traced_models import movies_recipe, save_checkpoint
 
+pytestmark = pytest.mark.slow
+
 INDEX = {"corpus": "movies", "query_tower": "query", "candidate_tower": "candidate"}
 TREE = {"kind": "tree_ah", "parameters": {"num_leaves": 3}}
 INDEXES = {

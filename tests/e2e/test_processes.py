@@ -43,6 +43,8 @@ from tests.e2e.services import (
 )
 from tests.units.service.grpc_api.requests import call, retrieve
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def half_sent(service: Process) -> Iterator[Callable[[], bytes]]:
@@ -107,7 +109,6 @@ def test_service_whose_port_is_taken_exits_2_and_names_it(endpoint: str, launch:
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_service_without_a_required_model_exits_7(write: Write, launch: Launch) -> None:
     (write().directory / "indexes/movies/vectors.bin").write_bytes(b"")
     service = launch("--require", "movies", "--workers", "2")
@@ -152,7 +153,6 @@ def test_service_begins_empty_serves_what_is_published_and_ends_by_its_own_healt
     assert service.process.wait(WAIT_S) == 0
 
 
-@pytest.mark.slow
 def test_service_with_a_tower_without_a_compiled_form_serves_its_saved_model(
     write: Write, launch: Launch
 ) -> None:
@@ -254,7 +254,6 @@ def replace_killed(service: Process, worker: psutil.Process) -> None:
     wait_for_workers(service, 2)
 
 
-@pytest.mark.slow
 def test_killed_workers_are_replaced_and_leave_their_counts_and_no_files(
     write: Write, launch: Launch
 ) -> None:
@@ -300,7 +299,6 @@ def test_hung_worker_is_replaced_and_health_does_not_wait_for_it(
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_hung_worker_neither_keeps_others_from_draining_nor_the_service_from_ending(
     write: Write, launch: Launch
 ) -> None:
@@ -328,7 +326,6 @@ def test_workers_drain_when_the_parent_is_killed(write: Write, launch: Launch) -
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_service_notifies_systemd(
     tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,8 @@ from service.cli.bundle_source import EXIT_DESTINATION
 from tests.e2e.process import PROGRAM, WAIT_S, Process, until
 from tests.e2e.services import Write, client_of, is_ready
 
+pytestmark = pytest.mark.slow
+
 ALL = ("--shard-min-bytes", "1")
 RECOMMEND = "/v1/models/movies:recommend"
 BODY = {"context": {"user": 3, "recent": [1000, 1007]}, "k": 5}
@@ -97,7 +99,6 @@ def test_shards_and_routers_serve_from_the_files_that_were_pulled_for_them(
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_routers_wait_for_it(
     write: Write, root: Path, start: Start, tmp_path: Path, disk: Path
 ) -> None:
@@ -133,7 +134,6 @@ def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_routers_wai
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_restarted_shard_serves_the_previous_version_until_every_shard_has_the_newest(
     write: Write, root: Path, start: Start, tmp_path: Path
 ) -> None:

@@ -31,6 +31,8 @@ from tests.e2e.services import (
     workers_of,
 )
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "0123456789abcdef-of-the-trainer"
 MODEL = "/v1/models/movies"
 UPSERT = f"{MODEL}/candidates/upsert"

@@ -49,6 +49,8 @@ from tests.hostile.callers import (
 from tests.units.service.clients import SIMPLE
 from tests.units.service.security.authorities import Authority
 
+pytestmark = pytest.mark.slow
+
 MAX_GROWTH_BYTES = 256 * MIB
 """Of one attack: max_inflight_bytes, two bodies of 16 MiB that are joined or decoded, 10 KiB for
 each of 10,000 connections, and what allocators keep; far below the gigabytes that are sent and
@@ -219,7 +221,6 @@ def test_service_with_tls_under_attack_stays_small_and_serves_other_clients(
     endure(port, attack, secured_service)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 def test_clients_that_leave_at_any_moment_are_cancelled_and_no_problem_of_the_service(
     root: Path, secure: bool, tmp_path: Path

@@ -19,6 +19,8 @@ from service.cli.admin_client import Admin, CtlError
 from service.config import ServiceSettings
 from service.shards import addresses
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "t" * 40
 DEADLINE_S = 1.0
 LIMIT = 1 << 20

@@ -18,7 +18,10 @@ APART = ("keras3_jax",)
 """Keras has one backend in a process."""
 OF_JAX = ("flax_dlrm", "flax_two_tower", "hstu", "jax_tpu_embedding", "keras3_jax")
 
-pytestmark = pytest.mark.filterwarnings("ignore:Even though .* does not apply to tf.data")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Even though .* does not apply to tf.data"),
+]
 
 
 @pytest.mark.parametrize(

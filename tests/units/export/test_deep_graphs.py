@@ -20,6 +20,8 @@ from export.tensorflow_models.model.tracing import trace_towers
 from export.towers.division import split_tower
 from tests.units.export.traced_models import recipe
 
+pytestmark = pytest.mark.slow
+
 load_tensorflow()
 ROWS = 100
 DEPTH = 350

@@ -20,6 +20,7 @@ from tests.models import published_calls as models  # noqa: E402
 
 FACTORIES = "tests.models.published_calls"
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Layer ':UserWarning"),  # of calls that Keras tries
     pytest.mark.filterwarnings("ignore:`build\\(\\)` was called:UserWarning"),

@@ -17,6 +17,8 @@ pytest.importorskip("flax")
 
 from tests.models import fixed_batch_ranker as ranker
 
+pytestmark = pytest.mark.slow
+
 CONTEXT: dict[str, Any] = {"user": 77, "history": [3, 69, 3]}
 CANDIDATES = {"movie": [0, 69, 12, 8, 5], "price": [0.5, -1.0, 0.0, 2.0, 1.5]}
 MODEL = """

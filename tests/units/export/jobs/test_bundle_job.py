@@ -26,6 +26,8 @@ from tests.units.export.movies_job import (
 )
 from tests.units.export.traced_models import TracedCheckpoint
 
+pytestmark = pytest.mark.slow
+
 
 def with_keys(recipe: Recipe, **values: Any) -> Recipe:
     """Returns the recipe with other values of keys, in which `__` stands for a dot."""
@@ -86,7 +88,6 @@ def recorded_examples(bundle: Path, count: int) -> list[dict[str, Any]]:
     return [example | {"seen": float(score)} for example, score in pairs]
 
 
-@pytest.mark.slow
 def test_recorded_outputs_find_wrong_rows_and_prove_ids_layouts_recall_and_scores(
     command: Command, recipe: Recipe, movies: TracedCheckpoint, undisturbed: Path, tmp_path: Path
 ) -> None:

@@ -38,6 +38,8 @@ from tests.units.export.movies_job import (
 )
 from tests.units.export.small_job import STEPS, TABLE_STEPS, with_tree
 
+pytestmark = pytest.mark.slow
+
 FORMS = TABLE_STEPS + 2
 """The steps when two of the four forms of towers are noted."""
 VOCABULARY = "vocabularies/movies.arrow"
@@ -110,10 +112,9 @@ NOT_NIGHTLY = ("nothing", "damage of tables", "damage of everything", "keys", "c
 @pytest.mark.parametrize(
     "name",
     [
-        *NOT_NIGHTLY[:3],
-        *(pytest.param(name, marks=pytest.mark.slow) for name in NOT_NIGHTLY[3:]),
+        *NOT_NIGHTLY,
         *(
-            pytest.param(name, marks=[pytest.mark.slow, pytest.mark.nightly])
+            pytest.param(name, marks=pytest.mark.nightly)
             for name in MEANWHILE
             if name not in NOT_NIGHTLY
         ),

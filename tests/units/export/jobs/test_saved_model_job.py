@@ -43,6 +43,8 @@ from tests.units.export.traced_models import (
     save_checkpoint,
 )
 
+pytestmark = pytest.mark.slow
+
 Values = NDArray[Any]
 Results = dict[str, dict[str, Values]]
 KEY = "model/embedding/_tpu_embedding/{}/.ATTRIBUTES/VARIABLE_VALUE"

@@ -27,6 +27,8 @@ from tests.units.export.checkpoint.tensor_bundles import (
 from tests.units.export.commands import Command, CommandResult
 from tests.units.export.movies_job import visible
 
+pytestmark = pytest.mark.slow
+
 TABLE = np.arange(70, dtype=np.float32).reshape(10, 7)
 ROWS: list[Box] = [[(0, 4), (0, -1)], [(4, 3), (0, -1)], [(7, 3), (0, -1)]]
 BY_MOD = np.concatenate([np.arange(0, 10, 3), np.arange(1, 10, 3), np.arange(2, 10, 3)])

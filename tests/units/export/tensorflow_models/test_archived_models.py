@@ -21,6 +21,7 @@ from export.tensorflow_models.model.saved_layers import check_saved_layers
 from tests.units.export.tensorflow_models.planning import assert_says
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy"),
 ]

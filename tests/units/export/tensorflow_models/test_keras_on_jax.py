@@ -27,6 +27,8 @@ pytest.importorskip("jax")
 pytest.importorskip("keras_rs")
 pytest.importorskip("orbax.checkpoint")
 
+pytestmark = pytest.mark.slow
+
 FORMS = ("model.keras", "orbax")
 INPUTS = {
     "user": {"dtype": "int32"},

@@ -35,6 +35,8 @@ from tests.units.service.changes.making import (
 from tests.units.service.cli.test_ctl import ctl
 from tests.units.service.running import RunningService, flip
 
+pytestmark = pytest.mark.slow
+
 Serve = Callable[..., RunningService]
 Write = Callable[..., SmallBundle]
 UNUSABLE = "rowcast_segments_unusable"
@@ -193,7 +195,6 @@ def test_files_of_changes_are_private_and_become_so(write: Write, serve: Serve) 
     assert segments.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.slow
 def test_damaged_segments_are_not_used_and_made_anew(
     write: Write, serve: Serve, tmp_path: Path
 ) -> None:

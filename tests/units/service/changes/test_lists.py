@@ -25,6 +25,8 @@ from tests.units.service.changes.making import (
 )
 from tests.units.service.running import RunningService
 
+pytestmark = pytest.mark.slow
+
 Serve = Callable[..., RunningService]
 Write = Callable[..., SmallBundle]
 
@@ -91,7 +93,6 @@ def test_lists_are_those_of_exact_searches_of_all_parts(
     assert not ids_of(service) & (gone | denied)
 
 
-@pytest.mark.slow
 def test_lists_of_a_tree_over_absorbed_candidates_reach_the_recall_and_k(
     write: Write, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

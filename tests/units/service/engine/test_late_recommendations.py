@@ -16,6 +16,8 @@ from tests.units.service.changes.making import Rejected, responds
 from tests.units.service.engine.served import SlowTower
 from tests.units.service.running import RunningService
 
+pytestmark = pytest.mark.slow
+
 Body = dict[str, Any]
 Serve = Callable[..., RunningService]
 Write = Callable[..., SmallBundle]

@@ -30,6 +30,8 @@ from tests.units.service.shards.fixed_shards import (
     well,
 )
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 20.0
 """Less than it takes until gRPC itself gives a connection up."""
 

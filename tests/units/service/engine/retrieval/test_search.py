@@ -163,21 +163,20 @@ def test_list_without_a_candidate_is_the_same_but_for_it(tree: LoadedIndex) -> N
 def test_search_at_a_level_of_recall_takes_the_cheapest_setting_that_reaches_it(
     tree: LoadedIndex,
 ) -> None:
-    queries = QUERIES[:12]
-    true = [nearest(tree, query, EVERYTHING, K) for query in queries]
+    true = [nearest(tree, query, EVERYTHING, K) for query in QUERIES]
 
     def searched(index: LoadedIndex, recall: float) -> tuple[float, str]:
         """Returns the recall, and how the searches were made."""
         hits = 0
-        for query, positions in zip(queries, true, strict=True):
+        for query, positions in zip(QUERIES, true, strict=True):
             found = find(index, query[np.newaxis], K, recall=recall)
             hits += len({*found.positions.tolist()} & {*positions})
-        return hits / (K * len(queries)), found.explanations[0].path
+        return hits / (K * len(QUERIES)), found.explanations[0].path
 
     low, _ = searched(tree, 0.3)
     exported, _ = searched(tree, 0.0)
     high, path = searched(tree, 0.95)
-    assert low < exported < high
+    assert low < exported <= high
     assert path == "index"
     assert find(tree, QUERIES[:1], K, recall=0.95).explanations[0].scored == 400
     assert searched(tree, 0.995) == (1.0, "exact")
