@@ -328,9 +328,11 @@ class ChangedVersion:
 
     def _absorb(self, corpus: str, version: int, absorption: Absorption) -> None:
         """Lets segments hold changed candidates, unless the segments cannot be used."""
+        # Another version has other vectors, and its own segments: its candidates did not change.
+        if not self.uses(corpus, version, absorption):
+            return
         store = self.store("candidates", corpus)
-        # Another version has other vectors, and its own segments.
-        if store is None or not self.uses(corpus, version, absorption):
+        if store is None:
             return
 
         # Embeds what has changed before: absorbed candidates leave the slots whose vectors are

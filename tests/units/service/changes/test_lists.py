@@ -5,14 +5,18 @@ those candidates are collected that can be in a list give the same one as exact 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.bundles.small import SmallBundle
+from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.e2e.process import until
+from tests.hostile.manifest_edits import rewrite, setting
 from tests.units.service.changes.making import (
+    absorb,
     add,
     candidate,
     change,
@@ -22,6 +26,8 @@ from tests.units.service.changes.making import (
     indexed,
     nearest,
     random_vectors,
+    status,
+    until_applied,
 )
 from tests.units.service.running import RunningService
 
@@ -112,3 +118,17 @@ def test_lists_of_a_tree_over_absorbed_candidates_reach_the_recall_and_k(
     for k in (600, 1000):
         sizes = [len(ids) for ids, _ in nearest(service, queries, k=k)]
         assert sizes == [min(k, 1000)] * len(queries)
+
+
+def test_version_that_holds_all_changes_stays_unchanged_by_segments_of_another(
+    write: Write, serve: Serve, small_towers: Path, tmp_path: Path
+) -> None:
+    write()
+    change(serve(changes_dir=tmp_path / "host"), "candidates/upsert", candidate(5000))
+    newer = write_small_bundle(tmp_path / "newer", small_towers, version=2)
+    rewrite(newer.directory, setting("changes_included", 1))
+    with closing(RunningService(tmp_path / "newer", changes_dir=tmp_path / "host")) as service:
+        older = serve(changes_dir=tmp_path / "host", absorb_changed_at=1)
+        absorb(older)
+        until_applied(older, service)
+        assert status(service)["versions"][-1]["changed"] == {}
