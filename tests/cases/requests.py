@@ -316,6 +316,8 @@ HINTS: list[tuple[str, str, Body]] = [
     ("attributes", "retrieve", {"atributes": [], **user()}),
     ("watch", "rank", rank(heads=["wach"])),
     ("watch", "recommend", {"formula": "wach", **user()}),
+    ("history", "recommend", _sources(_INDEX, **user(histori=[1000]))),
+    ("recent", "rank", rank(context={"user": 5, "recnt": [1000]})),
     ("ranking", "rank", rank(tower="rankin")),
     ("popular", "recommend", _sources({"list": "populr"})),
     ("index", "recommend", _sources({"indx": ""})),
