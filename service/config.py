@@ -322,10 +322,6 @@ class ServiceSettings(BaseSettings):
     """Maximum number of changes of candidates of one corpus, or of contexts of one store, that are
     held beside those of the bundle.
     """
-    absorb_changed_at: int = Field(default=8_192, ge=1, le=100_000_000)
-    """Number of changes of candidates of one corpus that are searched exactly, before the
-    candidates are absorbed into a segment with an index of its own, in the background.
-    """
     max_changed_rows: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
     """Maximum number of rows of one table that are held beside those of the bundle."""
     max_log_bytes: int = Field(default=8 << 30, ge=MIB)

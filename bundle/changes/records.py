@@ -13,12 +13,11 @@ length to the end of the schema, so that many of them are decoded at once.
 
 Columns by kind and action:
 
-    rows upsert             id, vector
+    rows upsert             id (the row), vector, key (int64, of tables that give keys rows)
     candidates upsert       id, feature:*, weights:*, attribute:*, vector:<index>
     candidates delete       id
     candidates attributes   id, attribute:*
     contexts                as candidates, without vectors
-    candidates absorb       id, of no candidates: `segments` stand for the changes up to a sequence
 
 Beside them, `sequence` (int64) where the sender numbers what it sends, and `expires_s` (float64,
 Unix seconds, null: never) of candidates that expire. Columns of features and attributes are those
@@ -41,7 +40,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from bundle.errors import FormatError
-from bundle.format.fields import Count, Crc32c, Name, Positive, StrictModel
+from bundle.format.fields import Name, Positive, StrictModel
 from bundle.storage import arrow
 
 Kind = Literal["rows", "candidates", "contexts"]
@@ -51,6 +50,7 @@ Action = Literal["upsert", "delete", "attributes"]
 STREAM_CHARACTERS_MAX = 256
 """Maximum number of characters of the name of a stream."""
 ID = "id"
+KEY = "key"
 VECTOR = "vector"
 SEQUENCE = "sequence"
 EXPIRES = "expires_s"
@@ -63,33 +63,6 @@ _END_OF_STREAM = struct.pack("<iI", -1, 0)
 """The end of a stream of Arrow IPC."""
 
 
-class SegmentName(StrictModel):
-    """Names a segment.
-
-    Attributes:
-      name: The name of its directory.
-      checksum: The checksum of its manifest.
-    """
-
-    name: Name
-    checksum: Crc32c
-
-
-class Absorption(StrictModel):
-    """Says which segments hold changed candidates of a corpus from a record of the log on.
-
-    Attributes:
-      fingerprint: The crc32c of the manifest of the version whose tower computed the vectors.
-      sequence: The sequence of the last change that the segments contain.
-      segments: The segments, in the order of their positions. All but the last were named before,
-        or the last one, too, if none was added.
-    """
-
-    fingerprint: Crc32c
-    sequence: Count
-    segments: tuple[SegmentName, ...]
-
-
 class Head(StrictModel):
     """What a change is, beside its columns.
 
@@ -98,21 +71,27 @@ class Head(StrictModel):
       action: The action on the data.
       target: The name of the table, the corpus or the context store.
       version: The version of the model for which the change was checked, and whose vectors it has.
-      feature: For rows: the feature by whose rule ids become rows; "": the ids are rows.
       embedded: The indexes whose vectors the version's candidate tower has computed; those of other
         indexes were sent.
       stream: The name of the stream that the change was read from; "": none.
-      absorption: The segments; None: it is no absorption.
     """
 
     kind: Kind
-    action: Action | Literal["absorb"]
+    action: Action
     target: Name
     version: Positive
-    feature: str = ""
     embedded: tuple[Name, ...] = ()
     stream: str = Field(default="", max_length=STREAM_CHARACTERS_MAX)
-    absorption: Absorption | None = None
+
+    def sent_indexes(self, schema: Any) -> set[str]:
+        """Returns the indexes whose vectors were sent, and not computed by a tower.
+
+        Args:
+          schema: The `pyarrow.Schema` of the columns.
+        """
+        prefix = vector_column("")
+        indexes = {name.removeprefix(prefix) for name in schema.names if name.startswith(prefix)}
+        return indexes.difference(self.embedded)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +117,7 @@ class Change:
 
     @property
     def ids(self) -> NDArray[Any]:
-        """The ids, [m] int64 or [m] object holding str."""
+        """The ids, [m] int64 or [m] object holding str; of rows, their numbers in the table."""
         return arrow.values(self.columns.column(ID))
 
     def numbers(self, name: str) -> NDArray[Any] | None:
@@ -158,6 +137,15 @@ class Change:
         flat: NDArray[np.float32] = arrow.values(stored.flatten())
         return flat.reshape(len(stored), stored.type.list_size)
 
+    @property
+    def sent_indexes(self) -> set[str]:
+        """The indexes whose vectors of the candidates were sent; see `Head.sent_indexes`."""
+        return self.head.sent_indexes(self.columns.schema)
+
+    def with_columns(self, columns: Any) -> Change:
+        """Returns the change with other columns, a `pyarrow.RecordBatch`."""
+        return replace(self, columns=columns)
+
     def only(self, mask: NDArray[np.bool_]) -> Change:
         """Returns a change of some of the ids alone, by a mask, [m]."""
         import pyarrow as pa
@@ -165,31 +153,14 @@ class Change:
         return replace(self, columns=self.columns.filter(pa.array(mask)))
 
 
-def absorption_change(corpus: str, version: int, time_s: float, absorption: Absorption) -> Change:
-    """Returns what the log stores of an absorption.
-
-    Args:
-      corpus: The name of the corpus.
-      version: The version whose vectors the segments have.
-      time_s: Unix seconds.
-      absorption: The segments.
+def left_out_ids(changes: Iterable[Change]) -> set[int | str]:
+    """Returns the ids of candidates of which no bundle contains the changes, since some of the
+    changes give them an expiry or vectors: a bundle knows no expiry, and has vectors of its own.
     """
-    import pyarrow as pa
-
-    head = Head(
-        kind="candidates",
-        action="absorb",
-        target=corpus,
-        version=version,
-        absorption=absorption,
-    )
-    return Change(head, pa.record_batch({ID: pa.array([], pa.int64())}), time_s)
-
-
-def expiring_ids(changes: Iterable[Change]) -> set[int | str]:
-    """Returns the ids of candidates that some of the changes give an expiry."""
     ids: set[int | str] = set()
     for change in changes:
+        if change.sent_indexes:
+            ids.update(change.ids.tolist())
         expires_s = change.numbers(EXPIRES)
         if expires_s is not None:
             ids.update(change.ids[~np.isnan(expires_s)].tolist())
@@ -229,15 +200,6 @@ def decode(payload: bytes) -> Change:
     (run,) = decode_runs([(0, payload)])
     ((_, change),) = run.changes
     return change
-
-
-def decode_head(payload: bytes) -> Head:
-    """Returns the head of the change that `encode` wrote, without reading its columns.
-
-    Raises:
-      FormatError: The bytes are no change of this format.
-    """
-    return _AlikeChanges(_description(payload)).head
 
 
 class Run:
@@ -293,46 +255,19 @@ class Run:
 
     @property
     def joined(self) -> Change:
-        """One change with the columns of all of them, one behind the other: ids may repeat.
+        """One change with the columns of all of them, one behind the other, and the time of the
+        last one: ids may repeat.
 
         Raises:
           FormatError: The columns of a change cannot be read.
         """
-        return Change(self.head, _one_batch(self._batches), offset=self.offset)
+        time_s, *_ = _PREFIX.unpack_from(self._payloads[-1])
+        return Change(self.head, _one_batch(self._batches), time_s, self.offset)
 
     @property
-    def last_states(self) -> Change:
-        """One change that does what upserts do one after the other: it has the last state of each
-        id, in the order of these.
-
-        Raises:
-          FormatError: The columns of a change cannot be read.
-        """
-        import pyarrow as pa
-
-        batches = self._batches
-        if len(batches) == 1:  # it has each id once
-            return self.joined
-        sizes = np.array([batch.num_rows for batch in batches])
-        if not sizes.any():
-            return Change(self.head, batches[0], offset=self.offset)
-        # A later row of an id replaces an earlier one.
-        keys = pa.concat_arrays([batch.column(ID) for batch in batches]).to_pylist()
-        row_by_key = {key: row for row, key in enumerate(keys)}
-        rows = np.sort(np.fromiter(row_by_key.values(), np.int64, len(row_by_key)))
-
-        # Batches of which no row is left are not copied: most of them, where ids come often.
-        batch_of_row = np.repeat(np.arange(sizes.size), sizes)[rows]
-        read_batches, number_of_row = np.unique(batch_of_row, return_inverse=True)
-        columns = _one_batch([batches[number] for number in read_batches])
-        if rows.size < columns.num_rows:
-            # Rows were numbered over all batches; without those not read, they move forward.
-            read_sizes = sizes[read_batches]
-            first_rows = (np.cumsum(sizes) - sizes)[read_batches]
-            first_read_rows = np.cumsum(read_sizes) - read_sizes
-            rows += (first_read_rows - first_rows)[number_of_row]
-            columns = columns.take(pa.array(rows))
-        return Change(self.head, columns, offset=self.offset)
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of ids of each change."""
+        return np.array([batch.num_rows for batch in self._batches], np.int64)
 
     def behind(self, sequence: int) -> Run | None:
         """Returns the changes of the run that are behind a sequence; None: there are none."""

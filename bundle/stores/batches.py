@@ -28,8 +28,8 @@ def checked_batch(batch: Any, types: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
       FormatError: A column is missing, comes twice or is none of the store's; a column has another
-        type; a value does not fit the type; an id, a feature or a weight is null; an id comes
-        twice; or weights do not lie beside their values. Names the column.
+        type; a value does not fit the type; an id, a feature or a weight is null; or weights do
+        not lie beside their values. Names the column.
     """
     # Unknown columns are an error: a typing mistake would otherwise drop a column unnoticed.
     counts = Counter(batch.schema.names)
@@ -53,7 +53,6 @@ def checked_batch(batch: Any, types: Mapping[str, Any]) -> dict[str, Any]:
             _check_nulls(name, arrays[name])
         if name.startswith(_WEIGHTS):
             _check_weights(name.removeprefix(_WEIGHTS), arrays)
-    _check_distinct(arrays["id"])
     return arrays
 
 
@@ -125,14 +124,6 @@ def _check_weights(feature: str, arrays: Mapping[str, Any]) -> None:
         raise FormatError(
             f"column {_WEIGHTS + feature!r} has lists of other lengths than column "
             f"'feature:{feature}'; a weight of each value was expected"
-        )
-
-
-def _check_distinct(ids: Any) -> None:
-    if len(ids.unique()) < len(ids):
-        ((repeated, count),) = Counter(ids.to_pylist()).most_common(1)
-        raise FormatError(
-            f"column 'id' holds {repeated!r} {count} times; distinct ids were expected"
         )
 
 

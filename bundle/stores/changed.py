@@ -4,21 +4,22 @@ The candidates of the store keep their positions. Each one that is added or repl
 behind them: its position is the size of the store and the number of the slot. The position of a
 candidate that is replaced or deleted is ended: it keeps what it holds, but no id leads to it.
 
-Slots become segments: stores of their own, which lie between the store of the bundle and further
-slots. Only then are positions given anew, in the same order.
+Slots of which most have ended are compacted. Only then are positions given anew, in the same order.
 
 Snapshots never change. They share what is only ever appended to: the slots' columns, the slots of
-each id, and for each position the number of the change that ended it. To a snapshot, a position is
-ended if that number is not larger than its own.
+each id, when its candidate expires, and for each position the number of the change that ended it.
+To a snapshot, a position is ended if that number is not larger than its own.
 """
 
 from __future__ import annotations
 
+import math
 import operator
-from collections import Counter
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from bundle.stores.attribute_index import Bound, DistinctValues
 from bundle.stores.attribute_index import Positions as RowPositions
 from bundle.stores.batches import checked_batch, checked_column
 from bundle.stores.columns import ColumnBatch, Positions, StoredColumns
-from bundle.stores.position_history import Layer, PositionHistory
+from bundle.stores.position_history import PositionHistory
 from bundle.stores.reader import CandidateStore
 from bundle.stores.value_counts import ValueCounts
 from bundle.tables.id_values import distinct
@@ -48,16 +49,43 @@ _COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
 """Comparisons of values with the bounds of a filter, in the order of its arguments."""
 
 
-class Moment(NamedTuple):
-    """A state of a store, among its changes.
+@dataclass(frozen=True, eq=False)
+class Expiries:
+    """When candidates in slots expire. Those that ended are among them.
 
     Attributes:
-      number: The number of the last change before it.
-      slot_count: The number of slots.
+      times_s: [e] float64, ascending, in Unix seconds.
+      positions: [e] uint32, the position of the candidate that expires at each time.
     """
 
-    number: int
-    slot_count: int
+    times_s: NDArray[np.float64]
+    positions: NDArray[np.uint32]
+
+    @property
+    def first_s(self) -> float:
+        """The time when the first candidate expires; infinity: none does."""
+        if not self.times_s.size:
+            return math.inf
+        return float(self.times_s[0])
+
+    def expired(self, now_s: float) -> NDArray[np.uint32]:
+        """Returns the positions of the candidates that have expired, in no order."""
+        return self.positions[: self.times_s.searchsorted(now_s, side="right")]
+
+    def added(self, expires_s: NDArray[np.float64], positions: Positions) -> Expiries:
+        """Returns these and further expiries.
+
+        Args:
+          expires_s: [m] Unix seconds, NaN: never.
+          positions: [m] int64, the positions of the candidates.
+        """
+        (expiring,) = (~np.isnan(expires_s)).nonzero()
+        order = expiring[np.argsort(expires_s[expiring], kind="stable")]
+        before = self.times_s.searchsorted(expires_s[order], side="right")
+        return Expiries(
+            np.insert(self.times_s, before, expires_s[order]),
+            np.insert(self.positions, before, positions[order]),
+        )
 
 
 class StoreChanges:
@@ -75,12 +103,13 @@ class StoreChanges:
         self._base = base
         self._corpus = corpus
         self._types = base.types
-        self._history = PositionHistory([Layer.of(base)], corpus)
+        self._history = PositionHistory(base, corpus)
         self._number = 0
         self._slot_count = 0
         self._tiers: list[ColumnBatch] = []
         self._ended = np.empty(0, np.uint32)
         self._newly_ended: list[Positions] = []
+        self._expiries = Expiries(np.empty(0), np.empty(0, np.uint32))
         self._store: ChangedStore | None = None
 
     @property
@@ -89,115 +118,68 @@ class StoreChanges:
         if self._store is None:
             self._merge_ended()
             self._store = ChangedStore(
-                self._corpus, self._history, self._number, self._tiers, self._ended
+                self._corpus,
+                self._history,
+                self._number,
+                self._tiers,
+                self._ended,
+                self._expiries,
             )
         return self._store
 
-    @staticmethod
-    def of_segments(
-        base: CandidateStore,
-        corpus: Corpus,
-        segments: Sequence[CandidateStore],
-        ended: NDArray[np.uint32],
-    ) -> StoreChanges:
-        """Returns the candidates of a store and of segments behind it, without slots.
+    @property
+    def slot_count(self) -> int:
+        """The number of positions behind those of the bundle, ended ones included."""
+        return self._slot_count
+
+    def positions(self, ids: NDArray[Any]) -> Positions:
+        """Returns [m] int64 positions of ids now, expired ones included; -1: there is none."""
+        return self._history.positions(ids, "ids", self._number, self._slot_count)
+
+    def compacted(self, now_s: float) -> tuple[StoreChanges, Positions]:
+        """Returns the same candidates without those that have ended or expired.
 
         Args:
-          base: The store.
-          corpus: Its entry in the manifest.
-          segments: The segments, in the order of their positions.
-          ended: The positions that are ended, ascending.
-        """
-        changes = StoreChanges(base, corpus)
-        layers = [Layer.of(store) for store in (base, *segments)]
-        # Change 0 ended them: before all changes that follow.
-        first = 0
-        for layer in layers:
-            start, stop = ended.searchsorted([first, first + layer.size])
-            layer.ends[ended[start:stop] - np.uint32(first)] = 0
-            first += layer.size
-        changes._history = PositionHistory(layers, corpus)
-        changes._ended = ended
-        return changes
-
-    @property
-    def moment(self) -> Moment:
-        """The state now."""
-        return Moment(self._number, self._slot_count)
-
-    @property
-    def segment_counts(self) -> list[tuple[int, int]]:
-        """The number of positions of each segment, and the number of live ones."""
-        return [
-            (layer.size, int(np.count_nonzero(layer.is_live(self._number))))
-            for layer in self._history.layers[1:]
-        ]
-
-    def rebased(
-        self, segments: Sequence[CandidateStore], ended: NDArray[np.uint32], moment: Moment
-    ) -> tuple[StoreChanges, Positions]:
-        """Returns the same candidates, of which segments hold those that changed up to a moment.
-
-        Args:
-          segments: The segments, in the order of their positions.
-          ended: The positions of the store and of the segments that were ended then, ascending.
-          moment: The moment up to which the segments have the changes.
+          now_s: The time of the last change, in Unix seconds.
 
         Returns:
-          The candidates, and [t] the positions that those in slots had before, ascending.
-
-        Raises:
-          FormatError: The segments held other candidates then.
+          The candidates, in the same order, and [t] the positions that those in slots had before,
+          ascending.
         """
-        before = self.store
-        was_live = self._is_live(moment)
-        rebased = StoreChanges.of_segments(self._base, self._corpus, segments, ended)
-        live_count = int(np.count_nonzero(was_live))
-        if rebased.store.count != live_count:
-            raise FormatError(
-                f"the segments hold {rebased.store.count} candidates of the store; {live_count} "
-                "were expected"
-            )
-
-        # What happened since the moment is repeated on the segments: first the ends of candidates,
-        # which also makes room for their new states, then the slots that are live.
-        is_live = self._is_live(self.moment)
-        (ended_since,) = (was_live & ~is_live[: was_live.size]).nonzero()
-        if np.count_nonzero(rebased.delete(before.ids(ended_since)) < 0):
-            raise FormatError("the segments lack candidates that the store had then")
-        is_live[: was_live.size] = False
-        (added_since,) = is_live.nonzero()
-        if added_since.size:
-            arrays = before.arrays(added_since, [*self._types])
-            rebased._append(arrays, np.empty(0, np.int64))
-        return rebased, added_since
-
-    def _is_live(self, moment: Moment) -> NDArray[np.bool_]:
-        """Returns which positions were live at a moment, up to its last slot."""
         history = self._history
-        masks = [layer.is_live(moment.number) for layer in history.layers]
-        masks.append(history.is_live(moment.number, moment.slot_count))
-        return np.concatenate(masks)
+        is_kept = history.is_live(self._slot_count) & ~history.is_expired(self._slot_count, now_s)
+        positions = self._base.size + is_kept.nonzero()[0]
+        compacted = StoreChanges(self._base, self._corpus)
+        ended = history.ended_in_base()
+        if ended.size:
+            compacted._begin_change()
+            compacted._end(ended)
+        if positions.size:
+            arrays = self.store.arrays(positions, [*self._types])
+            none_replaced = np.empty(0, np.int64)
+            compacted._append(arrays, none_replaced, history.expires_s(positions))
+        return compacted, positions
 
-    def upsert(self, batch: Any) -> Positions:
+    def upsert(self, batch: Any, expires_s: NDArray[np.float64] | None = None) -> Positions:
         """Adds candidates, in the place of those that have their ids.
 
         Args:
-          batch: A `pyarrow.RecordBatch` of m candidates with distinct ids and all columns of the
-            store, `id`, `feature:*`, `weights:*` and `attribute:*`, of types that can be cast to
-            the store's.
+          batch: A `pyarrow.RecordBatch` of m candidates with all columns of the store, `id`,
+            `feature:*`, `weights:*` and `attribute:*`, of types that can be cast to the store's.
+            Of an id that comes several times, the last candidate counts; each has a position.
+          expires_s: The times when the candidates expire, [m] Unix seconds, NaN: never; None:
+            none of them expires.
 
         Returns:
           [m] int64, the new positions.
 
         Raises:
           FormatError: A column does not fit, is missing or is none of the store's; an id, a feature
-            or a weight is null; an id comes twice; or there are too many positions. Nothing was
-            changed.
+            or a weight is null; or there are too many positions. Nothing was changed.
         """
         arrays = checked_batch(batch, self._types)
-        replaced = self._find(arrow.values(arrays["id"]))
-        return self._append(arrays, replaced[replaced >= 0])
+        replaced = self.positions(arrow.values(arrays["id"]))
+        return self._append(arrays, distinct(replaced[replaced >= 0]), expires_s)
 
     def delete(self, ids: NDArray[Any]) -> Positions:
         """Deletes candidates.
@@ -211,7 +193,7 @@ class StoreChanges:
         Raises:
           UnknownCandidate: A value is no id of the store's kind. Nothing was changed.
         """
-        positions = self._find(ids)
+        positions = self.positions(ids)
         ended = distinct(positions[positions >= 0])
         # A change that ends nothing would make a snapshot that equals the last one.
         if ended.size:
@@ -223,7 +205,7 @@ class StoreChanges:
         self, ids: NDArray[Any], attributes: Mapping[str, Any]
     ) -> tuple[Positions, Positions]:
         """Gives candidates other values of some attributes. Each gets a new position with the same
-        features and its other attributes.
+        features, its other attributes, and its expiry.
 
         Args:
           ids: [m] int64, or [m] object holding str; distinct.
@@ -235,22 +217,18 @@ class StoreChanges:
 
         Raises:
           FormatError: The store has no such attribute; an attribute has another type or another
-            number of values; an id comes twice; or there are too many positions. Nothing was
-            changed.
+            number of values; or there are too many positions. Nothing was changed.
           UnknownCandidate: A value is no id of the store's kind. Nothing was changed.
         """
         import pyarrow as pa
 
-        old_positions = self._find(ids)
+        old_positions = self.positions(ids)
         columns = {
             f"attribute:{name}": self._checked_attribute(name, values, old_positions.size)
             for name, values in attributes.items()
         }
         existing = np.flatnonzero(old_positions >= 0)
         replaced = old_positions[existing]
-        if distinct(replaced).size < replaced.size:
-            repeated = _repeated(ids[existing])
-            raise FormatError(f"{repeated!r} comes twice; distinct ids were expected")
         new_positions = np.full(old_positions.size, -1, np.int64)
         if not existing.size:
             return old_positions, new_positions
@@ -260,12 +238,9 @@ class StoreChanges:
         arrays = self.store.arrays(replaced, unchanged)
         for name, values in columns.items():
             arrays[name] = values.take(pa.array(existing))
-        new_positions[existing] = self._append(arrays, replaced)
+        expires_s = self._history.expires_s(replaced)
+        new_positions[existing] = self._append(arrays, replaced, expires_s)
         return old_positions, new_positions
-
-    def _find(self, ids: NDArray[Any]) -> Positions:
-        """Returns [m] int64 positions of ids now, -1 where there is none."""
-        return self._history.positions(ids, "ids", self._number, self._slot_count)
 
     def _checked_attribute(self, name: str, values: Any, size: int) -> Any:
         column = f"attribute:{name}"
@@ -281,12 +256,17 @@ class StoreChanges:
             )
         return checked_column(column, values, self._types[column])
 
-    def _append(self, arrays: Mapping[str, Any], replaced: Positions) -> Positions:
+    def _append(
+        self,
+        arrays: Mapping[str, Any],
+        replaced: Positions,
+        expires_s: NDArray[np.float64] | None,
+    ) -> Positions:
         """Gives candidates that were checked the next slots, and ends the positions that they
         replace.
         """
         count = len(arrays["id"])
-        first = self._history.size + self._slot_count
+        first = self._base.size + self._slot_count
         if first + count > CANDIDATES_MAX:
             raise FormatError(
                 f"{count} changed candidates behind {first} positions; at most {CANDIDATES_MAX} "
@@ -299,10 +279,15 @@ class StoreChanges:
         tiers = _with_batch(self._tiers, arrays, self._corpus.features)
         self._begin_change()
         self._end(replaced)
-        self._history.append(ids)
+        repeated = self._history.append(ids, self._number, expires_s)
+        if repeated.size:
+            self._newly_ended.append(repeated)
         self._tiers = tiers
         self._slot_count += count
-        return np.arange(first, first + count)
+        positions = np.arange(first, first + count)
+        if expires_s is not None:
+            self._expiries = self._expiries.added(expires_s, positions)
+        return positions
 
     def _begin_change(self) -> None:
         self._number += 1
@@ -328,9 +313,9 @@ class ChangedStore(StoredColumns):
     Attributes:
       size: The number of positions, those that are ended included.
       base_size: How many of them are the bundle's; those of changed candidates follow.
-      slots_start: The position of the first slot: those of segments lie before.
-      count: The number of candidates.
+      count: The number of candidates, expired ones included.
       ended: [e] uint32, the positions that are ended, ascending.
+      expiries: When candidates expire.
     """
 
     def __init__(
@@ -340,19 +325,19 @@ class ChangedStore(StoredColumns):
         number: int,
         tiers: Sequence[ColumnBatch],
         ended: NDArray[np.uint32],
+        expiries: Expiries,
     ) -> None:
         """Takes a state of `StoreChanges`, which alone makes snapshots."""
-        batches = [batch for layer in history.layers for batch in layer.store.batches]
-        super().__init__([*batches, *tiers], corpus.features, [*corpus.attributes])
-        base = history.layers[0].store
+        base = history.base
+        super().__init__([*base.batches, *tiers], corpus.features, [*corpus.attributes])
         self.base_size = base.size
-        self.slots_start = history.size
         self.count = self.size - ended.size
         self.ended = ended
+        self.expiries = expiries
         self._base = base
         self._history = history
         self._number = number
-        self._slot_count = self.size - history.size
+        self._slot_count = self.size - base.size
         self._tiers = tiers
 
     def ids(self, positions: Positions) -> NDArray[Any]:
@@ -384,7 +369,19 @@ class ChangedStore(StoredColumns):
         Raises:
           UnknownCandidate: A value is no id of the store's kind.
         """
-        return self._history.positions(ids, field, self._number, self._slot_count)
+        positions = self._history.positions(ids, field, self._number, self._slot_count)
+        return self.unexpired(positions, time.time())
+
+    def unexpired(self, positions: Positions, now_s: float) -> Positions:
+        """Returns positions of which those of candidates that have expired are -1.
+
+        Args:
+          positions: [m] int64, -1 where there is no candidate.
+          now_s: The time, in Unix seconds.
+        """
+        if now_s < self.expiries.first_s:
+            return positions
+        return np.where(self._history.expires_s(positions) <= now_s, -1, positions)
 
     def value_counts(self, attribute: str) -> ValueCounts:
         """Returns how many candidates have each value of an attribute. Only what was changed is
@@ -407,7 +404,7 @@ class ChangedStore(StoredColumns):
 
     def changed_values(self, attribute: str) -> DistinctValues:
         """Returns the values of an attribute of the candidates in slots, those that are ended
-        included. Positions are counted from `slots_start`; values may repeat.
+        included. Positions are counted from `base_size`; values may repeat.
         """
         import pyarrow as pa
 
@@ -569,9 +566,3 @@ def _within(values: NDArray[Any], ge: Bound, gt: Bound, le: Bound, lt: Bound) ->
             compared = values.astype(object)
         is_within &= compare(compared, bound)
     return is_within
-
-
-def _repeated(ids: NDArray[Any]) -> int | str:
-    """Returns the id that occurs most often."""
-    counts: Counter[int | str] = Counter(ids.tolist())
-    return counts.most_common(1)[0][0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,80 +20,34 @@ _FIRST_CAPACITY = 1024
 """The number of slots for which there is memory at first."""
 
 
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """A store whose candidates have positions that follow those of the layers before.
-
-    Attributes:
-      store: The candidates: those of the bundle, or those of a segment.
-      ends: [size + 1] uint32, the number of the change that ended each position. Behind them stands
-        one that was ended before all changes, which the position of an unknown id, -1, leads to.
-    """
-
-    store: CandidateStore
-    ends: NDArray[np.uint32]
-
-    @staticmethod
-    def of(store: CandidateStore) -> Layer:
-        """Returns a layer of which all candidates are live."""
-        ends = np.full(store.size + 1, _NEVER, np.uint32)
-        ends[-1] = 0
-        return Layer(store, ends)
-
-    @property
-    def size(self) -> int:
-        """The number of positions."""
-        return self.store.size
-
-    def positions(self, ids: NDArray[Any], field: str, number: int) -> Positions:
-        """Returns [m] int64 positions in the layer that are live after a change, else -1."""
-        positions = self.store.positions(ids, field)
-        # The position -1 of an unknown id wraps around to the last end, which is always over.
-        positions[self.ends.take(positions, mode="wrap") <= number] = -1
-        return positions
-
-    def is_live(self, number: int) -> NDArray[np.bool_]:
-        """Returns which positions are live after a change, [size]."""
-        live: NDArray[np.bool_] = self.ends[:-1] > number
-        return live
-
-
-@dataclass(frozen=True, eq=False)
-class _Slots:
-    """The slots behind the layers.
-
-    Attributes:
-      ends: [capacity] uint32, the number of the change that ended each of them.
-      by_id: The slots of each id that has some, ascending.
-    """
-
-    ends: NDArray[np.uint32]
-    by_id: dict[int | str, list[int]] = field(default_factory=dict)
-
-
 class PositionHistory:
-    """The positions of the candidates of layers, and of the slots behind them. It is only appended
+    """The positions of the candidates of a store, and of the slots behind them. It is only appended
     to, so that snapshots share it: any number of threads may read it while one appends.
 
     Attributes:
-      layers: The store of the bundle, then segments.
-      size: The number of positions of all layers, where the slots begin.
+      base: The store of the bundle.
     """
 
-    def __init__(self, layers: Sequence[Layer], corpus: Corpus) -> None:
+    def __init__(self, base: CandidateStore, corpus: Corpus) -> None:
         """Begins without slots.
 
         Args:
-          layers: One or more. Histories may share them.
+          base: The store of the bundle.
           corpus: The entry of the store in the manifest.
         """
-        self.layers = tuple(layers)
-        self.size = sum(layer.size for layer in layers)
+        self.base = base
         self._checked_keys = strings
         if corpus.id_dtype == "int64":
             self._checked_keys = integers
-        self._slots = _Slots(np.full(_FIRST_CAPACITY, _NEVER, np.uint32))
+        # The number of the change that ended each position. Behind those of the bundle stands one
+        # that was ended before all changes, which the position of an unknown id, -1, leads to.
+        self._base_ends = np.full(base.size + 1, _NEVER, np.uint32)
+        self._base_ends[-1] = 0
+        self._slot_ends = np.full(_FIRST_CAPACITY, _NEVER, np.uint32)
+        self._slot_expires_s = np.full(_FIRST_CAPACITY, np.nan)
         self._slot_count = 0
+        self._slots_by_id: dict[int | str, list[int]] = {}
+        """The slots of each id that has some, ascending."""
 
     def positions(self, ids: NDArray[Any], field: str, number: int, slot_count: int) -> Positions:
         """Returns [m] int64 positions of ids after a change, -1 where there is no such candidate.
@@ -108,63 +61,96 @@ class PositionHistory:
         Raises:
           UnknownCandidate: A value is no id of the store's kind.
         """
-        positions = self.layers[0].positions(ids, field, number)
+        positions = self.base.positions(ids, field)
+        # The position -1 of an unknown id wraps around to the last end, which is always over.
+        positions[self._base_ends.take(positions, mode="wrap") <= number] = -1
         missing = (positions < 0).nonzero()[0]
-        if not missing.size:
-            return positions
-
-        # An id is live in one layer or slot at most, so that each layer is searched for the rest.
-        first = self.layers[0].size
-        for layer in self.layers[1:]:
-            in_layer = layer.positions(ids[missing], field, number)
-            is_live = in_layer >= 0
-            positions[missing[is_live]] = in_layer[is_live] + first
-            missing = missing[~is_live]
-            first += layer.size
         if missing.size and slot_count:
             keys = self._checked_keys("id", ids[missing]).tolist()
             positions[missing] = [self._slot_position(key, number, slot_count) for key in keys]
         return positions
 
-    def append(self, ids: Sequence[int | str]) -> None:
-        """Gives ids the next slots."""
-        slots = self._slots
+    def append(
+        self, ids: Sequence[int | str], number: int, expires_s: NDArray[np.float64] | None
+    ) -> Positions:
+        """Gives ids the next slots by a change. Of an id that comes several times, the last slot
+        alone is live.
+
+        Args:
+          ids: The m ids.
+          number: The number of the change.
+          expires_s: The times when they expire, [m] Unix seconds, NaN: never; None: none does.
+
+        Returns:
+          The positions of slots that are ended already, since their ids come again.
+        """
         first = self._slot_count
         end = first + len(ids)
         # The capacity doubles: each slot is copied a few times at most, however many follow.
-        if end > slots.ends.size:
-            ends = np.full(max(end, 2 * slots.ends.size), _NEVER, np.uint32)
-            ends[:first] = slots.ends[:first]
-            # A thread that reads the former array misses only ends by changes after its own.
-            slots = self._slots = _Slots(ends, slots.by_id)
-        by_id = slots.by_id
+        if end > self._slot_ends.size:
+            capacity = max(end, 2 * self._slot_ends.size)
+            # A thread that reads a former array misses only what came after its own change.
+            self._slot_ends = _grown(self._slot_ends, capacity, _NEVER)
+            self._slot_expires_s = _grown(self._slot_expires_s, capacity, np.nan)
+        if expires_s is not None:
+            self._slot_expires_s[first:end] = expires_s
+        repeated = []
         for slot, key in enumerate(ids, first):
-            by_id.setdefault(key, []).append(slot)
+            slots = self._slots_by_id.setdefault(key, [])
+            if slots and slots[-1] >= first:
+                repeated.append(slots[-1])
+            slots.append(slot)
+        self._slot_ends[repeated] = number
         self._slot_count = end
+        return np.array(repeated, np.int64) + self.base.size
 
     def end(self, positions: Positions, number: int) -> None:
         """Ends live positions by a change."""
-        first = 0
-        for layer in self.layers:
-            in_layer = positions[(positions >= first) & (positions < first + layer.size)]
-            layer.ends[in_layer - first] = number
-            first += layer.size
-        slots = positions[positions >= first] - first
-        self._slots.ends[slots] = number
+        is_base = positions < self.base.size
+        self._base_ends[positions[is_base]] = number
+        self._slot_ends[positions[~is_base] - self.base.size] = number
 
-    def is_live(self, number: int, slot_count: int) -> NDArray[np.bool_]:
-        """Returns which of the first slots are live after a change, [slot_count]."""
-        live: NDArray[np.bool_] = self._slots.ends[:slot_count] > number
+    def is_live(self, slot_count: int) -> NDArray[np.bool_]:
+        """Returns which of the first slots are live now, [slot_count]."""
+        live: NDArray[np.bool_] = self._slot_ends[:slot_count] == _NEVER
         return live
+
+    def is_expired(self, slot_count: int, now_s: float) -> NDArray[np.bool_]:
+        """Returns which of the first slots have expired, [slot_count]; `now_s`: Unix seconds."""
+        expired: NDArray[np.bool_] = self._slot_expires_s[:slot_count] <= now_s
+        return expired
+
+    def expires_s(self, positions: Positions) -> NDArray[np.float64]:
+        """Returns when candidates expire, [m] Unix seconds, NaN: never.
+
+        Args:
+          positions: [m] int64; negative ones never expire.
+        """
+        slots = positions - self.base.size
+        is_slot = slots >= 0
+        times_s = np.full(positions.size, np.nan)
+        times_s[is_slot] = self._slot_expires_s[slots[is_slot]]
+        return times_s
+
+    def ended_in_base(self) -> Positions:
+        """Returns the positions of the bundle's candidates that were ended, ascending."""
+        positions: Positions = (self._base_ends[:-1] != _NEVER).nonzero()[0]
+        return positions
 
     def _slot_position(self, key: int | str, number: int, slot_count: int) -> int:
         """Returns the position of the live slot of an id after a change; -1: it has none."""
-        slots = self._slots
-        key_slots = slots.by_id.get(key)
-        if key_slots is None:
+        slots = self._slots_by_id.get(key)
+        if slots is None:
             return -1
         # The last slot of that state: the ones before were ended by it at the latest.
-        count = bisect_left(key_slots, slot_count)
-        if not count or slots.ends[key_slots[count - 1]] <= number:
+        count = bisect_left(slots, slot_count)
+        if not count or self._slot_ends[slots[count - 1]] <= number:
             return -1
-        return self.size + key_slots[count - 1]
+        return self.base.size + slots[count - 1]
+
+
+def _grown(array: NDArray[Any], capacity: int, filler: float) -> NDArray[Any]:
+    """Returns a longer array that begins with the same values."""
+    grown = np.full(capacity, filler, array.dtype)
+    grown[: array.size] = array
+    return grown

@@ -6,8 +6,8 @@ Memory holds these entries alone.
 
 Left to the service, which reads the log for the new version, too:
 - Rows of tables: their vectors belong to the version for which they were sent.
-- Candidates whose vectors were sent, for the same reason.
-- Candidates that expire: a bundle knows no expiry.
+- Candidates whose vectors were sent, for the same reason, with all changes of theirs.
+- Candidates that expire, likewise: a bundle knows no expiry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bundle.changes.records import (
     Change,
     Kind,
     decode,
-    expiring_ids,
+    left_out_ids,
 )
 from bundle.errors import BundleError
 from bundle.format import manifest
@@ -72,14 +72,13 @@ class LoggedChanges:
             for sequence, change in self.changes
             if (change.head.kind, change.head.target) == (kind, name)
         ]
-        # If any change of an entry expires, all of its changes are left to the service: applied
-        # without the others, they would give another entry.
-        volatile = expiring_ids(change for _, change in changes)
+        # If any change of an entry is left to the service, all are: the others alone would give
+        # another entry.
+        left_out = left_out_ids(change for _, change in changes)
         folded = []
         for sequence, change in changes:
-            if not _has_sent_vectors(change):
-                is_lasting = [key not in volatile for key in change.ids.tolist()]
-                folded.append((sequence, change.only(np.array(is_lasting, bool))))
+            is_included = [key not in left_out for key in change.ids.tolist()]
+            folded.append((sequence, change.only(np.array(is_included, bool))))
         return [(sequence, change) for sequence, change in folded if change.size]
 
     def deleted(self, corpus: str) -> set[Any]:
@@ -263,17 +262,6 @@ def _apply(store_changes: StoreChanges, change: Change) -> None:
         store_changes.upsert(change.columns.select(stored))
 
 
-def _has_sent_vectors(change: Change) -> bool:
-    """Returns whether a candidate's vector was sent for some index."""
-    indexes = {
-        name.removeprefix(f"{VECTOR}:")
-        for name in change.columns.schema.names
-        if name.startswith(f"{VECTOR}:")
-    }
-    # Vectors of `embedded` were computed by the candidate tower of the service, and not sent.
-    return bool(indexes - set(change.head.embedded))
-
-
 def _reason_not_included(change: Change, stores: Mapping[str, Collection[str]]) -> str:
     """Returns why a change is not in the bundle; "": it is, or a part of it is."""
     head = change.head
@@ -284,7 +272,7 @@ def _reason_not_included(change: Change, stores: Mapping[str, Collection[str]]) 
         section = "corpora"
     if head.target not in stores[section]:
         return f"the recipe has no {section}.{head.target}"
-    if _has_sent_vectors(change):
+    if change.sent_indexes:
         return "vectors belong to the version for which they were sent"
     expires_s = change.numbers(EXPIRES)
     # NaN stands for an entry that does not expire.

@@ -263,47 +263,15 @@ EVENTS = {
         "another user, so that the service cannot change their permissions.",
         "Set the permissions to 0600 for files and 0700 for directories.",
     ),
-    "changed_rows_not_absorbed": (
-        "A file of changed rows is damaged, or cannot be read or written. The worker keeps the rows "
-        "in its own memory, and serves them. A damaged file is written anew. Tried again after a "
-        "minute.",
-        "Check the disk of the change log.",
-    ),
     "changes_failed": (
         "A bug stopped a round of following the change logs. The round is repeated.",
         "Report the traceback.",
-    ),
-    "changes_absorbed": (
-        "Changed candidates of a model were absorbed into a segment with an index.",
-        "",
     ),
     "search_costs_implausible": (
         "The bundle says that parts of a search cost what they cannot, as measured on a machine "
         "that was busy when the model was exported. The service chooses how to search by typical "
         "costs. `problem` names the cost, and what is possible.",
         "Filtered searches may take longer. Export the bundle again.",
-    ),
-    "changes_not_absorbed": (
-        "No segment could be made of changed candidates, such as on a full disk. They are searched "
-        "exactly. Tried again twice a second, and logged once per reason.",
-        "Free space on the disk; check the permissions of `changes.segments` beside the log.",
-    ),
-    "absorption_failed": (
-        "A bug stopped a round of absorbing changed candidates. The round is repeated.",
-        "Report the traceback.",
-    ),
-    "segment_not_used": (
-        "A segment is missing, damaged or of another release, or cannot be copied from the service "
-        "that this one follows. The worker searches all changed candidates of the corpus exactly. "
-        "Logged once per reason.",
-        "Check the disk. The next segment replaces it ([How changed candidates are "
-        "found](../how-to/change-while-serving.md#how-changed-candidates-are-found)). A service that "
-        "follows another one tries again every minute.",
-    ),
-    "segment_copied": (
-        "A segment was copied from the service that takes the changes, and all of its bytes were "
-        "compared with their checksums.",
-        "",
     ),
     "command_applied": (
         "A command of an operator is in the state file. The other fields are its arguments.",

@@ -18,7 +18,6 @@ from service.changes.changed_version import ChangedVersion
 from service.changes.embedding import ShardsFailed
 from service.changes.log_summary import LogSummary
 from service.changes.replay import replay
-from service.changes.segments import SegmentDirectory
 from service.errors import NotReady
 from service.versions.lifecycle import VersionManager
 from service.versions.loader import ShardsMissing
@@ -45,27 +44,23 @@ class AppliedLog:
 
     Attributes:
       model: The name of the model.
-      summary: What the log says of ids, streams and segments.
+      summary: What the log says of ids and streams.
       versions: The versions that follow the log.
       problem: Why the log cannot be followed; "": it can.
     """
 
-    def __init__(
-        self, model: str, path: Path, segments: SegmentDirectory, manager: VersionManager
-    ) -> None:
+    def __init__(self, model: str, path: Path, manager: VersionManager) -> None:
         """Begins without versions. Nothing is read yet.
 
         Args:
           model: The name of the model.
           path: The file, which need not exist.
-          segments: The segments that the log names.
           manager: Serves the versions.
         """
         self.model = model
         self.summary = LogSummary()
         self.versions: list[ChangedVersion] = []
         self.problem = ""
-        self._segments = segments
         self._manager = manager
         self._log = ChangeLog(path, model)
         self._tail = LogTail(path)
@@ -97,9 +92,9 @@ class AppliedLog:
         return self._log.sequence
 
     @property
-    def whole_versions(self) -> list[ChangedVersion]:
-        """The versions that miss no change of the log."""
-        return [version for version in self.versions if version not in self._behind]
+    def served_sequence(self) -> int:
+        """The sequence of the last record that all versions are served with."""
+        return min([version.served.changes for version in self.versions], default=self.sequence)
 
     @property
     def behind(self) -> str:
@@ -144,7 +139,7 @@ class AppliedLog:
         # Under one lock: a change that is appended meanwhile is applied before the version is
         # served, or afterwards, but never missed.
         with self.caught_up(time.monotonic() + WAIT_S):
-            version = ChangedVersion(loaded, self._segments)
+            version = ChangedVersion(loaded)
             try:
                 self._replay(version)
                 serve(version.publish())
@@ -161,7 +156,6 @@ class AppliedLog:
                 for version, problem in self._behind.items()
                 if version.loaded is not loaded
             }
-            self._forget_segments()
 
     def follow(self) -> bool:
         """Applies what other processes have appended, and serves it. Waits for no lock: if a thread
@@ -261,15 +255,6 @@ class AppliedLog:
         """
         self._unsound = problem
 
-    def add(self, sequence: int, change: Change) -> None:
-        """Applies and serves a change that was appended to the log and that no version has. The
-        caller holds the state.
-        """
-        self.summary.add(change)
-        self.apply(sequence, change)
-        self.publish()
-        self._forget_segments()
-
     def apply(self, sequence: int, change: Change) -> None:
         """Applies a change, which was appended to the log, to the versions that lack it. The caller
         holds the state, and calls `publish` afterwards.
@@ -279,9 +264,7 @@ class AppliedLog:
 
     def publish(self) -> None:
         """Serves all versions as they are now."""
-        # The state that a segment holds is not known here any more. A fresh version that applies
-        # the log begins with the segment.
-        if self._unsound or any(version.is_lost for version in self.versions):
+        if self._unsound:
             self.restore()
             return
         for version in self.versions:
@@ -309,9 +292,7 @@ class AppliedLog:
             self._unsound = str(problem)
             return
         self.summary = summary
-        self.versions = [
-            ChangedVersion(version.loaded, self._segments) for version in self.versions
-        ]
+        self.versions = [ChangedVersion(version.loaded) for version in self.versions]
         self._behind = {}
         for version in self.versions:
             try:
@@ -378,15 +359,12 @@ class AppliedLog:
 
     def _apply_records(self, records: Sequence[Record]) -> None:
         """Applies records that were read from the log."""
-        runs = decode_runs(records)
-        for run in runs:
+        for run in decode_runs(records):
             self.summary.add_run(run)
             # Without versions, as before the first load, no record need be decoded one by one.
             if self.versions:
                 for sequence, change in run.changes:
                     self.apply(sequence, change)
-        if any(run.head.absorption is not None for run in runs):
-            self._forget_segments()
 
     def _apply_to(self, version: ChangedVersion, sequence: int, change: Change) -> None:
         """Applies a change to a version, unless the version has it or misses earlier ones. A
@@ -423,11 +401,3 @@ class AppliedLog:
           ShardsFailed: A shard does not respond; the version still lacks the records behind.
         """
         replay(version, self._log.reread(), self.summary)
-
-    def _forget_segments(self) -> None:
-        """Forgets the loaded segments that no version uses."""
-        used: set[str] = set()
-        for version in self.versions:
-            for store in version.corpora.values():
-                used.update(segment.name.name for segment in store.segments)
-        self._segments.forget_others(used)

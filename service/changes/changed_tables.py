@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.format.manifest import EmbeddedFeature, KeyedIds, inputs_of
-from bundle.tables.changed_rows import ChangedRows, Exchange
+from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.id_values import integers
 from bundle.tables.new_keys import NewKeys
 from service.engine import lookup
@@ -22,18 +20,6 @@ Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 
 
-class RowCounts(NamedTuple):
-    """The numbers of changed rows of a table, by where they are read from.
-
-    Attributes:
-      memory: The number of rows in the memory of this process.
-      file: The number of rows in a file that all processes map.
-    """
-
-    memory: int
-    file: int
-
-
 class ChangedTables:
     """The changed rows of all tables of a version. One thread at a time changes them.
 
@@ -42,14 +28,8 @@ class ChangedTables:
       new_keys: The keys that have got rows behind the files, of each table that has such keys.
     """
 
-    def __init__(self, loaded: ModelVersion, directory: Path) -> None:
-        """Begins without changes.
-
-        Args:
-          loaded: The version as it was loaded.
-          directory: A directory on the disk, for vectors that would take much memory.
-        """
-        self._directory = directory
+    def __init__(self, loaded: ModelVersion) -> None:
+        """Begins without changes; `loaded`: the version as it was loaded."""
         self.rows: dict[str, ChangedRows] = {}
         self.new_keys: dict[str, NewKeys] = {}
         self._loaded = loaded
@@ -59,25 +39,8 @@ class ChangedTables:
         changed = self.rows.get(table)
         if changed is None:
             dim = self._loaded.manifest.tables[table].dim
-            changed = ChangedRows.none(dim, self._directory)
+            changed = ChangedRows.none(dim)
         return changed
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The numbers of changed rows and of new rows of each table."""
-        counts = {f"table {name}": changed.count for name, changed in self.rows.items()}
-        for name, new_keys in self.new_keys.items():
-            counts[f"new rows of table {name}"] = new_keys.count
-        return counts
-
-    @property
-    def row_counts(self) -> Mapping[str, RowCounts]:
-        """The numbers of changed rows of each table, by where they are read from."""
-        counts = {}
-        for name, changed in self.rows.items():
-            file_count = changed.count - changed.memory_count
-            counts[name] = RowCounts(changed.memory_count, file_count)
-        return counts
 
     def rows_of(self, ids: Ids, feature: str) -> Rows:
         """Returns the rows that ids stand for, -1 for unknown ids.
@@ -127,38 +90,38 @@ class ChangedTables:
         """
         self.rows[table] = self.of(table).with_rows(rows, vectors)
 
-    def add_keys(self, table: str, keys: NDArray[np.int64], rows: Rows) -> Rows:
-        """Gives the keys that have no row of a table the next rows of it.
+    def with_new_rows(self, table: str, rows: Rows) -> Rows:
+        """Returns the rows of keys, where those that have none yet get the next rows of the table;
+        `add_keys` gives them to the keys.
+
+        Args:
+          table: The name of the table.
+          rows: [n], the row of each key; -1: it has none.
+        """
+        is_new = rows < 0
+        all_rows = rows.copy()
+        all_rows[is_new] = np.arange(np.count_nonzero(is_new)) + self._keys_of(table).end_row
+        return all_rows
+
+    def add_keys(self, table: str, keys: NDArray[np.int64], rows: Rows) -> None:
+        """Gives keys rows of a table.
 
         Args:
           table: The name of the table.
           keys: [n], the keys, distinct.
-          rows: [n], the row of each key; -1: it has none.
-
-        Returns:
-          [n], the row of each key.
+          rows: [n], the row of each key, as `with_new_rows` returns them: behind the last row of
+            the table if the key is new.
         """
-        is_new = rows < 0
-        if not is_new.any():
-            return rows
+        new_keys = self._keys_of(table)
+        is_new = rows >= new_keys.end_row
+        if is_new.any():
+            self.new_keys[table] = new_keys.with_keys(keys[is_new])
+
+    def _keys_of(self, table: str) -> NewKeys:
         new_keys = self.new_keys.get(table)
         if new_keys is None:
             new_keys = NewKeys.none(self._loaded.manifest.tables[table].rows)
-        # In the order of the log, so that a key has the same row in all processes.
-        all_rows = rows.copy()
-        all_rows[is_new] = np.arange(np.count_nonzero(is_new)) + new_keys.end_row
-        self.new_keys[table] = new_keys.with_keys(keys[is_new])
-        return all_rows
-
-    def exchange_file(self, table: str, exchange: Exchange) -> bool:
-        """Reads changed rows of a table from a file; returns False if the rows in the file are not
-        those that were applied.
-        """
-        changed = self.of(table).with_file(exchange)
-        if changed is None:
-            return False
-        self.rows[table] = changed
-        return True
+        return new_keys
 
     def _takes_keys(self, entry: EmbeddedFeature) -> bool:
         keys_by_table = self._loaded.reader.growing_tables

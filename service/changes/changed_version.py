@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,18 +14,16 @@ from numpy.typing import NDArray
 from bundle.changes.records import (
     EXPIRES,
     ID,
+    KEY,
     SEQUENCE,
-    Absorption,
     Change,
     Kind,
     Run,
     vector_column,
 )
-from bundle.errors import BundleError, FormatError
+from bundle.errors import BundleError, UnknownCandidate
 from bundle.features.columns import Column
 from bundle.storage import arrow
-from bundle.tables.changed_rows import Exchange, rounded
-from runtime.vectors import is_searchable
 from service.changes.changed_parts import ChangedParts
 from service.changes.changed_tables import ChangedTables
 from service.changes.embedding import (
@@ -33,10 +32,10 @@ from service.changes.embedding import (
     Unembedded,
     embedded,
     is_of_shards,
+    missing_inputs,
 )
 from service.changes.growing_vectors import Vectors
 from service.changes.row_readers import Positions
-from service.changes.segments import UNUSABLE, LoadedSegment, SegmentDirectory
 from service.changes.store_changes import ChangedCorpus
 from service.engine.validation import NotFinite
 from service.errors import ServiceError
@@ -67,29 +66,15 @@ class ChangedVersion:
       served: The version with the changes that were applied before the last `publish`.
       sequence: The sequence of the last change that was applied, or dropped.
       dropped: The number of changes of the log that do not apply to this version, by the reason.
-      is_lost: Whether the state that segments hold is not known any more, so that the log is to be
-        applied anew.
-      unusable: The reason why the last segments of a corpus are not used, by corpus: all its
-        changed candidates are searched exactly.
-      begun: The sequence of the last change in the segments that a corpus began with, by corpus.
     """
 
-    def __init__(self, loaded: ModelVersion, segments: SegmentDirectory) -> None:
-        """Begins without changes.
-
-        Args:
-          loaded: The version as it was loaded.
-          segments: The segments of the model.
-        """
+    def __init__(self, loaded: ModelVersion) -> None:
+        """Begins without changes; `loaded`: the version as it was loaded."""
         self.loaded = loaded
-        self.tables = ChangedTables(loaded, segments.path.parent)
+        self.tables = ChangedTables(loaded)
         self.served = loaded
         self.sequence = 0
         self.dropped: Counter[str] = Counter()
-        self.is_lost = False
-        self.unusable: dict[str, str] = {}
-        self.begun: dict[str, int] = {}
-        self._segments = segments
         self._stores: dict[tuple[Kind, str], ChangedCorpus] = {}
         self._readers = CandidateReaders(loaded)
         self._unembedded = Unembedded()
@@ -103,7 +88,6 @@ class ChangedVersion:
             call tries again.
         """
         if self._is_outdated:
-            self.compact()
             # Twice, if vectors are missing: they are computed with all other changes in effect, by
             # the same code that serves requests.
             self.served = self._with_changes()
@@ -114,12 +98,6 @@ class ChangedVersion:
                 self.served = self._with_changes()
             self._is_outdated = False
         return self.served
-
-    def compact(self) -> None:
-        """Forgets candidates that were added and replaced or deleted since, if they are many."""
-        for (kind, name), store in self._stores.items():
-            if store.compact() and kind == "candidates":
-                self._readers.forget_from(name, store.store.base_size)
 
     def _with_changes(self) -> ModelVersion:
         """Returns the version with the changes now, but for vectors that are not computed yet. It
@@ -167,7 +145,7 @@ class ChangedVersion:
           ShardsFailed: A shard that the change needs does not respond; nothing was changed.
         """
         try:
-            self.change(change, sequence)
+            self.change(change)
         except REJECTIONS as problem:
             # A change does not fit for good, and is dropped alike by all processes. A shard may
             # respond again: the change must not be lost by then.
@@ -177,6 +155,7 @@ class ChangedVersion:
             if isinstance(problem, ChangeDropped):
                 reason = str(problem)
             self.dropped[reason] += 1
+            self._restore(change)
         self.sequence = sequence
         self._is_outdated = True
 
@@ -189,30 +168,35 @@ class ChangedVersion:
             it are missing.
           FormatError: A change cannot be read.
         """
-        if len(run.sequences) > 1 and self._is_joinable(run):
-            first, *_, last = run.sequences
+        store = self.store(run.head.kind, run.head.target)
+        if store is None or not self._is_joinable(run, store):
+            self._apply_singly(run)
+            return
+        rest: Run | None = run
+        while rest is not None:
+            # Up to the change behind which positions are compacted: they are given as by `apply`.
+            count = int(rest.sizes.cumsum().searchsorted(store.slots_left)) + 1
+            last = rest.sequences[:count][-1]
+            part = rest.up_to(last)
+            rest = rest.behind(last)
+            assert part is not None  # noqa: S101 - it has one change at least
             try:
-                self.change(run.last_states, last, first)
+                self.change(part.joined)
             except REJECTIONS:
                 # One of them does not fit. One by one, it is dropped, and the others are applied.
-                pass
+                self._apply_singly(part)
             else:
                 self.set_sequence(last)
-                return
+
+    def _apply_singly(self, run: Run) -> None:
         for sequence, change in run.changes:
             self.apply(sequence, change)
 
-    def _is_joinable(self, run: Run) -> bool:
-        """Returns whether the last states of ids have the effect of all changes of a run.
-
-        That is so for upserts of candidates or contexts, if all are accepted or none is. Where the
-        log has the types of the store, no single value decides whether a change is accepted.
+    def _is_joinable(self, run: Run, store: ChangedCorpus) -> bool:
+        """Returns whether all changes of a run are accepted, or none is: they are upserts, and the
+        log has the types of the store, so that no single value decides.
         """
-        head = run.head
-        if head.action != "upsert" or head.kind == "rows":
-            return False
-        store = self.store(head.kind, head.target)
-        if store is None:
+        if len(run.sequences) == 1 or run.head.action != "upsert":
             return False
         types = store.store.types
         logged = {field.name: field.type for field in run.schema}
@@ -226,14 +210,8 @@ class ChangedVersion:
         self.sequence = sequence
         self._is_outdated = True
 
-    def change(self, change: Change, sequence: int, first_sequence: int | None = None) -> None:
+    def change(self, change: Change) -> None:
         """Applies a change that may not be in the log yet.
-
-        Args:
-          change: The change.
-          sequence: The sequence that it has in the log, or will have.
-          first_sequence: The sequence of the first change, if this one stands for several; None: it
-            does not.
 
         Raises:
           ChangeDropped: The change does not apply to this version; nothing was changed.
@@ -241,40 +219,43 @@ class ChangedVersion:
           ServiceError: The change names something that does not exist; nothing was changed.
           NotFinite: A vector cannot be computed; nothing was changed.
         """
-        head = change.head
-        if head.absorption is not None:
-            self._absorb(head.target, head.version, head.absorption)
-            return
         if not change.size:
             return
         self._is_outdated = True
-        # A change of a row marks all stores: candidates of any store may be embedded anew.
-        try:
-            self._make(change, sequence)
-        finally:
-            for store in self._stores.values():
-                store.mark(sequence, first_sequence)
-
-    def _make(self, change: Change, sequence: int) -> None:
-        """Makes a change that is no absorption. Raises the errors that `change` lists."""
         head = change.head
         if head.kind == "rows":
-            self._change_rows(change, sequence)
+            self._change_rows(change)
+        else:
+            store = self.store(head.kind, head.target)
+            if store is None:
+                raise ChangeDropped(f"there is no store {head.target!r}")
+            if head.action == "delete":
+                store.delete(change.ids)
+            elif head.action == "attributes":
+                store.set_attributes(change.ids, _attributes(change))
+            else:
+                self._upsert(store, change)
+        self._compact(change.time_s)
+
+    def _restore(self, change: Change) -> None:
+        """Gives ids whose candidates or contexts do not fit those that the bundle has: the change
+        replaced all that came before it.
+        """
+        head = change.head
+        if head.kind == "rows" or head.action != "upsert":
             return
         store = self.store(head.kind, head.target)
-        if store is None:
-            raise ChangeDropped(f"there is no store {head.target!r}")
-        if head.action == "delete":
-            store.delete(change.ids)
-        elif head.action == "attributes":
-            store.set_attributes(change.ids, _attributes(change))
-        else:
-            self._upsert(store, change)
+        # Its ids may not even be of the store's kind.
+        if store is not None:
+            with suppress(UnknownCandidate):
+                store.restore(change.ids)
+                self._compact(change.time_s)
 
-    @property
-    def corpora(self) -> dict[str, ChangedCorpus]:
-        """The changes of corpora that have some, by name."""
-        return {name: store for (kind, name), store in self._stores.items() if kind != "contexts"}
+    def _compact(self, now_s: float) -> None:
+        """Compacts the stores in which this is due after a change; `now_s`: its time."""
+        for (kind, name), store in self._stores.items():
+            if store.compact(now_s) and kind == "candidates":
+                self._readers.forget_from(name, store.store.base_size)
 
     def store(self, kind: Kind, name: str) -> ChangedCorpus | None:
         """Returns the changes of a corpus or context store; None: there is no such store."""
@@ -295,112 +276,17 @@ class ChangedVersion:
             self._stores[key] = ChangedCorpus(stores[name], indexes)
         return self._stores[key]
 
-    def uses(self, corpus: str, version: int, absorption: Absorption) -> bool:
-        """Returns whether segments have the vectors of this version.
-
-        Args:
-          corpus: The name of the corpus.
-          version: The number of the version whose vectors the segments have.
-          absorption: The segments.
+    @property
+    def counts(self) -> dict[tuple[Kind, str], int]:
+        """The number of changed rows of each table, and of candidates or contexts behind those of
+        the bundle.
         """
-        loaded = self.loaded
-        is_same_bundle = (version, absorption.fingerprint) == (loaded.version, loaded.fingerprint)
-        return is_same_bundle and corpus in loaded.corpora
-
-    def begin_with(self, corpus: str, absorption: Absorption) -> None:
-        """Begins with the candidates of a corpus that segments hold, before any of its changes.
-
-        Args:
-          corpus: The name of the corpus.
-          absorption: The segments.
-
-        Raises:
-          BundleError: The segments are damaged, or of another corpus; nothing was changed.
-          OSError: The segments cannot be read; nothing was changed.
-        """
-        store = self.store("candidates", corpus)
-        if store is None:
-            raise FormatError(f"there is no corpus {corpus!r}")
-        segments = self._load_segments(store, absorption)
-        store.begin_with(absorption.sequence, segments, self._segments.ended(absorption))
-        self.begun[corpus] = absorption.sequence
-        self._is_outdated = True
-
-    def _absorb(self, corpus: str, version: int, absorption: Absorption) -> None:
-        """Lets segments hold changed candidates, unless the segments cannot be used."""
-        # Another version has other vectors, and its own segments: its candidates did not change.
-        if not self.uses(corpus, version, absorption):
-            return
-        store = self.store("candidates", corpus)
-        if store is None:
-            return
-
-        # Embeds what has changed before: absorbed candidates leave the slots whose vectors are
-        # computed.
-        self.publish()
-        try:
-            segments = self._load_segments(store, absorption)
-            ended = self._segments.ended(absorption)
-        except UNUSABLE as problem:
-            # This does no harm: all changed candidates are searched exactly instead.
-            self.unusable[corpus] = str(problem)
-            return
-        try:
-            store.absorb(absorption.sequence, segments, ended)
-        except FormatError:
-            # The store does not know its state at that sequence, such as after a start from the
-            # log, while the segment was made.
-            self.is_lost = True
-            return
-        self.unusable.pop(corpus, None)
-
-        # All changed candidates have new positions.
-        self._readers.forget_from(corpus, store.store.base_size)
-        self._is_outdated = True
-
-    def load(self, corpus: str, absorption: Absorption) -> None:
-        """Loads segments of a corpus before they are used.
-
-        Raises:
-          BundleError: The segments are damaged, or of another release.
-          OSError: The segments cannot be read.
-        """
-        store = self.store("candidates", corpus)
-        if store is not None:
-            self._load_segments(store, absorption)
-
-    def _load_segments(self, store: ChangedCorpus, absorption: Absorption) -> list[LoadedSegment]:
-        segments = [
-            self._segments.load(segment, store.base, store.indexes)
-            for segment in absorption.segments
-        ]
-        # A segment without candidates only ends others, and is not loaded.
-        return [segment for segment in segments if segment is not None]
-
-    def exchange_file(self, table: str, exchange: Exchange) -> bool:
-        """Reads changed rows of a table from a file; returns False if the rows in the file are not
-        those that were applied.
-        """
-        if not self.tables.exchange_file(table, exchange):
-            return False
-        self._is_outdated = True
-        return True
-
-    def counts(self) -> dict[str, int]:
-        """Returns how many rows of each table, and positions of each store, are changed."""
-        counts = {**self.tables.counts}
-        for (kind, name), store in self._stores.items():
-            counts[f"{kind} {name}"] = store.added_count
+        counts: dict[tuple[Kind, str], int] = {}
+        for table, changed in self.tables.rows.items():
+            counts["rows", table] = changed.count
+        for key, store in self._stores.items():
+            counts[key] = store.added_count
         return counts
-
-    def expired(self, now_s: float) -> dict[str, list[int | str]]:
-        """Returns the ids of candidates that have expired, by corpus."""
-        expired = {}
-        for (_, name), store in self._stores.items():
-            ids = store.expired(now_s)
-            if ids:
-                expired[name] = ids
-        return expired
 
     def embed(self, index: ServedIndex, columns: Mapping[str, Column], n: int) -> Vectors:
         """Returns the vectors of candidates by the candidate tower of an index, [n, dim].
@@ -419,7 +305,7 @@ class ChangedVersion:
         """
         return embedded(self.publish(), index, columns, n)
 
-    def readers(self, table: str, rows: NDArray[np.int64], keys: Ids) -> dict[str, Positions]:
+    def dependents(self, table: str, rows: NDArray[np.int64], keys: Ids) -> dict[str, Positions]:
         """Returns the candidates whose vectors depend on some rows of a table, by corpus.
 
         Args:
@@ -433,72 +319,62 @@ class ChangedVersion:
         """Adds candidates or contexts.
 
         Raises:
-          ChangeDropped: The vectors were sent for another version.
+          ChangeDropped: The vectors were sent for another version, and this one cannot compute
+            its own.
           FormatError: The candidates or contexts do not fit the store; nothing was changed.
         """
         head = change.head
-        is_same_version = head.version == self.loaded.version
         vectors = {}
+        computed = set(head.embedded)
         for name, index in store.indexes.items():
             logged = change.vectors(vector_column(name))
-            if is_same_version and logged is not None:
+            if head.version == self.loaded.version and logged is not None:
                 vectors[name] = logged
+                continue
             # Another version embeds the candidate with its own tower, all of them together before
             # they are served.
-            elif name in head.embedded:
-                vectors[name] = np.zeros((change.size, index.entry.dim), np.float32)
-            else:
+            if missing_inputs(self.loaded, store.base.entry, index):
                 raise ChangeDropped(OTHER_VERSION)
+            vectors[name] = np.zeros((change.size, index.entry.dim), np.float32)
+            computed.add(name)
         columns = change.columns.select(_store_column_names(change))
-        positions = store.upsert(columns, vectors, head.embedded, change.numbers(EXPIRES))
-        # Earlier releases accepted vectors that cannot be searched.
-        for name, index_vectors in vectors.items():
-            is_lost = ~is_searchable(index_vectors)
-            if is_lost.any():
-                store.delete(change.ids[is_lost])
-                self.dropped[f"a vector of index {name!r} cannot be searched"] += 1
-        if store.indexes and not is_same_version:
+        positions = store.upsert(columns, vectors, computed, change.numbers(EXPIRES))
+        if store.indexes and head.version != self.loaded.version:
             self._unembedded.add(head.target, store.store.ids(positions))
 
-    def _change_rows(self, change: Change, sequence: int) -> None:
-        """Gives rows other vectors, and notes the candidates that read them, to embed them anew.
+    def _change_rows(self, change: Change) -> None:
+        """Gives rows other vectors, and notes the candidates that depend on them, to embed them
+        anew.
 
         Raises:
           ChangeDropped: The vectors were sent for another version.
-          BundleError: An id or a vector does not fit the table; nothing was changed.
           ServiceError: A shard does not respond; nothing was changed.
         """
         head = change.head
         if head.version != self.loaded.version:
             raise ChangeDropped(OTHER_VERSION)
-        table = self.loaded.manifest.tables.get(head.target)
-        if table is None:
-            raise ChangeDropped(f"there is no table {head.target!r}")
+        table = self.loaded.manifest.tables[head.target]
         vectors = change.vectors()
         assert vectors is not None  # noqa: S101 - the log has vectors of all rows
-        vectors = rounded(vectors, table.dtype)
-        ids = change.ids
-        rows = self.tables.rows_of(ids, head.feature)
-        keys = np.empty(0, np.int64)
-        takes_keys = self.tables.takes_keys(head.feature)
-        if takes_keys:
-            keys = ids[(rows < 0) | (rows >= table.rows)]
+        rows = change.ids
+        keys = change.numbers(KEY)
+        new_keys = np.empty(0, np.int64)
+        if keys is not None:
+            new_keys = keys[rows >= table.rows]
 
         # Shards are called before anything is changed: if one does not respond, nothing is.
-        reader_vectors: dict[str, tuple[Ids, dict[str, Vectors]]] = {}
-        for corpus, positions in self.readers(head.target, rows, keys).items():
-            # The segments that a corpus began with have the vectors after all changes up to theirs.
-            if sequence > self.begun.get(corpus, 0):
-                store = self._corpus(corpus)
-                reader_vectors[corpus] = store.store.ids(positions), store.vectors(positions)
+        dependents: dict[str, tuple[Ids, dict[str, Vectors]]] = {}
+        for corpus, positions in self.dependents(head.target, rows, new_keys).items():
+            store = self._corpus(corpus)
+            dependents[corpus] = store.store.ids(positions), store.vectors(positions)
 
-        if takes_keys:
-            rows = self.tables.add_keys(head.target, ids, rows)
+        if keys is not None:
+            self.tables.add_keys(head.target, keys, rows)
         self.tables.change(head.target, rows, vectors)
-        for corpus, (reader_ids, stored_vectors) in reader_vectors.items():
+        for corpus, (ids, stored_vectors) in dependents.items():
             # Positions are given here, so that they do not depend on when vectors are computed.
-            self._corpus(corpus).set_attributes(reader_ids, {}, stored_vectors)
-            self._unembedded.add(corpus, reader_ids)
+            self._corpus(corpus).set_attributes(ids, {}, stored_vectors)
+            self._unembedded.add(corpus, ids)
 
     def _corpus(self, name: str) -> ChangedCorpus:
         """Returns the changes of a corpus of the version."""

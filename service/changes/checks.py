@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bundle.changes.records import (
     EXPIRES,
     ID,
+    KEY,
     SEQUENCE,
     VECTOR,
     Change,
@@ -25,6 +26,7 @@ from bundle.tables.changed_rows import rounded
 from bundle.tables.id_values import integers, strings
 from runtime.vectors import SEARCHABLE, find_unsearchable
 from service.changes.changed_version import ChangedVersion
+from service.changes.embedding import missing_inputs
 from service.changes.requests import ChangeRequest, Ids
 from service.changes.store_changes import ChangedCorpus
 from service.config import ServiceSettings
@@ -32,7 +34,7 @@ from service.engine import lookup
 from service.engine.execution import Execution
 from service.engine.validation import at_most, check_names, name_hint, show_id, show_version
 from service.errors import FieldViolation, InvalidArgument, NotFound, TooLarge
-from service.versions.version import ModelVersion, ServedIndex
+from service.versions.version import ModelVersion
 
 Vectors = NDArray[np.float32]
 
@@ -104,19 +106,21 @@ def _rows_change(
         ids = _integers(ids, "keys")
     _check_distinct(ids)
     vectors = _checked_vectors(request.vectors.get(""), ids, table.dim, "vectors")
-    # Rounded to see whether the dtype of the table can hold them; the log stores what was sent.
     try:
-        rounded(vectors, table.dtype)
+        vectors = rounded(vectors, table.dtype)
         rows = version.tables.rows_of(ids, request.feature)
     except VectorRejected as problem:
         id_text = show_id(ids.tolist()[problem.position])
         value = f"{problem.value} of the vector of id {id_text}"
         field = f"vectors[{problem.position}]"
         raise InvalidArgument.of_field(field, value, problem.expected, "has") from problem
-    keys = np.empty(0, np.int64)
+    columns = {}
+    new_keys = np.empty(0, np.int64)
     if takes_keys:
         _check_new_keys(version, request.feature, ids[rows < 0])
-        keys = ids[(rows < 0) | (rows >= table.rows)]
+        rows = version.tables.with_new_rows(name, rows)
+        new_keys = ids[rows >= table.rows]
+        columns[KEY] = _id_array(ids)
     else:
         _check_rows(version, name, ids, rows)
 
@@ -131,8 +135,8 @@ def _rows_change(
         expected = f"at most {settings.max_changed_rows} (max_changed_rows)"
         raise TooLarge(message, FieldViolation("table", f"{count} changed rows", expected))
 
-    # Candidates that read the rows are embedded anew, and are changed candidates then.
-    for corpus, positions in version.readers(name, rows, keys).items():
+    # Candidates that depend on the rows are embedded anew, and are changed candidates then.
+    for corpus, positions in version.dependents(name, rows, new_keys).items():
         store = version.store("candidates", corpus)
         assert store is not None  # noqa: S101 - it has these candidates
         # Those behind the bundle's are changed already, and count once however often they are
@@ -145,10 +149,10 @@ def _rows_change(
         action="upsert",
         target=name,
         version=version.loaded.version,
-        feature=request.feature,
         stream=request.stream,
     )
-    return _change(head, {ID: _id_array(ids), VECTOR: vector_array(vectors)}, request, now_s)
+    columns |= {ID: _id_array(rows), VECTOR: vector_array(vectors)}
+    return _change(head, columns, request, now_s)
 
 
 def _check_rows(version: ChangedVersion, table: str, ids: Ids, rows: NDArray[np.int64]) -> None:
@@ -417,25 +421,17 @@ def _vectors(
             dim = index.entry.dim
             vectors[name] = _checked_vectors(requested, request.ids, dim, f"vectors.{name}")
             continue
-        _check_embeddable(version, store, name, index)
-        vectors[name] = version.embed(index, request.features, request.ids.size)
-        embedded.append(name)
-    return vectors, tuple(embedded)
-
-
-def _check_embeddable(
-    version: ChangedVersion, store: ChangedCorpus, name: str, index: ServedIndex
-) -> None:
-    manifest = version.loaded.manifest
-    tower = version.loaded.towers[index.entry.candidate_tower]
-    for needed in tower.inputs:
-        if needed not in store.base.entry.features and manifest.default_of(needed) is None:
+        missing = missing_inputs(version.loaded, store.base.entry, index)
+        if missing:
             message = (
                 f"vectors of index {name!r} were not sent, and its candidate tower takes "
-                f"{needed!r}, which the corpus does not hold: send the vectors"
+                f"{missing[0]!r}, which the corpus does not hold: send the vectors"
             )
             expected = f"the vectors of index {name!r}"
             raise InvalidArgument(message, FieldViolation("vectors", "empty", expected))
+        vectors[name] = version.embed(index, request.features, request.ids.size)
+        embedded.append(name)
+    return vectors, tuple(embedded)
 
 
 def _checked_vectors(vectors: Vectors | None, ids: Ids, dim: int, field: str) -> Vectors:

@@ -1,26 +1,18 @@
-"""Copies the change log of a model, and its segments, from the service that takes the changes."""
+"""Copies the change log of a model from the service that takes the changes."""
 
 from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
 from bundle.changes.log import RECORD_BYTES_MAX, Record, read_framed
-from bundle.changes.records import decode_head
 from bundle.errors import BundleError
-from service.changes.segment_copying import (
-    Busy,
-    CopyFailed,
-    NoSegment,
-    SegmentCopier,
-    SegmentsCopy,
-)
 from service.config import ServiceSettings, SettingsError
 from service.errors import ServiceError
-from service.http_client import Response, exchange
+from service.http_client import exchange
 from service.observability.logging import logger
 
 log = logger(__name__)
@@ -35,8 +27,6 @@ _POLL_S = 0.1
 """Time between two requests while nothing changes: a copy is behind by that much."""
 _OK = 200
 _TOO_MANY = 429
-_NOT_FOUND = 404
-_DATA_LOSS = 500
 _RETRY_S = 0.5
 """Time between a failed request and the next one."""
 _SHOWN_MAX = 300
@@ -55,16 +45,12 @@ class Copied(NamedTuple):
     sequence: int
 
 
-class _Rejected(CopyFailed):
-    """The service that takes the changes rejects a request.
+class CopyFailed(Exception):
+    """The log cannot be copied now; the message says why."""
 
-    Attributes:
-      status: The HTTP status of its response.
-    """
 
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
+class Busy(Exception):
+    """The service that takes the changes has too many requests now."""
 
 
 class LogCopy(Protocol):
@@ -113,49 +99,19 @@ class Source:
           Busy: The service has too many requests now.
           CopyFailed: The service cannot be reached, or rejects the request.
         """
-        query = {"sequence": sequence, "checksum": checksum}
-        response = self._get(model, "records", query, _RECORDS_BYTES_MAX)
-        try:
-            last = int(response.headers[SEQUENCE_HEADER])
-            return Copied(read_framed(response.content), last)
-        except (TypeError, ValueError, BundleError) as problem:
-            raise CopyFailed(f"{self.url}: {problem}") from problem
-
-    def segment_part(
-        self, model: str, segment: str, file: str, offset: int, bytes_max: int
-    ) -> bytes:
-        """Returns a part of a file of a segment; see `SegmentSource`."""
-        query = {"file": file, "offset": offset, "bytes": bytes_max}
-        try:
-            return self._get(model, f"segments/{segment}", query, bytes_max).content
-        except _Rejected as problem:
-            # The service responds, so that the other changes need not wait for the segment.
-            if problem.status in {_NOT_FOUND, _DATA_LOSS}:
-                raise NoSegment(str(problem)) from problem
-            raise
-
-    def _get(self, model: str, path: str, query: Mapping[str, object], bytes_max: int) -> Response:
-        """Requests something about the changes of a model.
-
-        Args:
-          model: The name of the model.
-          path: The path behind that of its changes.
-          query: The parameters.
-          bytes_max: The maximum size of the response.
-
-        Raises:
-          Busy: The service has too many requests now.
-          CopyFailed: The service cannot be reached, or rejects the request.
-        """
-        base = f"{self.url}/v1/models/{quote(model, safe='')}/changes"
-        url = f"{base}/{path}?{urlencode(query)}"
+        query = urlencode({"sequence": sequence, "checksum": checksum})
+        path = f"/v1/models/{quote(model, safe='')}/changes/records"
         headers = {}
         try:
             # Read for each request: the file may be replaced while the service runs.
             if self._token is not None:
                 headers["authorization"] = f"Bearer {self._token.read_text().strip()}"
             response = exchange(
-                url, headers, bytes_max=bytes_max, deadline_s=_DEADLINE_S, tls=self._tls
+                f"{self.url}{path}?{query}",
+                headers,
+                bytes_max=_RECORDS_BYTES_MAX,
+                deadline_s=_DEADLINE_S,
+                tls=self._tls,
             )
         # ValueError: the file of the token is no text.
         except (OSError, ValueError) as problem:
@@ -165,13 +121,16 @@ class Source:
             raise Busy
         if response.status != _OK:
             body_text = response.content[:_SHOWN_MAX].decode(errors="replace")
-            message = f"{self.url} responds {response.status}: {body_text}"
-            raise _Rejected(message, response.status)
-        return response
+            raise CopyFailed(f"{self.url} responds {response.status}: {body_text}")
+        try:
+            last = int(response.headers[SEQUENCE_HEADER])
+            return Copied(read_framed(response.content), last)
+        except (TypeError, ValueError, BundleError) as problem:
+            raise CopyFailed(f"{self.url}: {problem}") from problem
 
 
 class LogCopier:
-    """Copies the log of one model, and its segments, in a thread.
+    """Copies the log of one model, in a thread.
 
     Attributes:
       problem: Why the log cannot be copied now; "": it can.
@@ -184,7 +143,6 @@ class LogCopier:
         model: str,
         source: Source,
         copy: LogCopy,
-        segments: SegmentsCopy,
         report: Callable[[], object],
     ) -> None:
         """Prepares; `start` begins.
@@ -193,7 +151,6 @@ class LogCopier:
           model: The name of the model.
           source: The service that takes the changes.
           copy: The log.
-          segments: The segments that the log names.
           report: Called when the copy has caught up for the first time.
         """
         self.problem = ""
@@ -205,12 +162,6 @@ class LogCopier:
         self._report = report
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
-        self._segments = SegmentCopier(model, source, segments, self._stopping)
-
-    @property
-    def unusable(self) -> Mapping[tuple[int, str], str]:
-        """Why segments are not used although it was tried to copy them, by version and corpus."""
-        return self._segments.unusable
 
     def start(self) -> None:
         """Begins to copy, unless it has begun."""
@@ -243,31 +194,13 @@ class LogCopier:
                 self._stopping.wait(_RETRY_S)
 
     def _step(self) -> bool:
-        """Copies new records, and their segments; returns whether there were new records."""
+        """Copies new records; returns whether there were any."""
         last, checksum = self._copy.end()
         copied = self._source.fetch(self._model, last, checksum)
         self.lag = max(0, copied.sequence - last)
-        before, after = _split_at_segments(copied.records)
-        sequence = self._copy.copy(before)
-        if after:
-            with self._segments.copied(after):
-                sequence = self._copy.copy(after)
+        sequence = self._copy.copy(copied.records)
         self.lag = max(0, copied.sequence - sequence)
-
-        # Segments that could not be copied are tried again only while no change waits.
-        if not self.lag:
-            self._segments.mend()
-            if not self.has_caught_up:
-                self.has_caught_up = True
-                self._report()
+        if not self.lag and not self.has_caught_up:
+            self.has_caught_up = True
+            self._report()
         return bool(copied.records)
-
-
-def _split_at_segments(records: list[Record]) -> tuple[list[Record], list[Record]]:
-    """Returns the records before the first one that puts segments into effect, which wait for no
-    segment, and the records from that one on.
-    """
-    for position, record in enumerate(records):
-        if decode_head(record.payload).absorption is not None:
-            return records[:position], records[position:]
-    return records, []

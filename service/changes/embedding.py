@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.features.columns import Column
-from bundle.format.manifest import EmbeddedFeature, Manifest
+from bundle.format.manifest import Corpus, EmbeddedFeature, Manifest
 from bundle.tables.id_values import distinct
 from runtime.vectors import is_searchable
 from service.changes.growing_vectors import Vectors
@@ -190,6 +190,23 @@ def embedded(
     if not is_searchable(vectors).all():
         raise NotFinite(f"the product of two vectors of index {index.name!r}")
     return vectors
+
+
+def missing_inputs(loaded: ModelVersion, corpus: Corpus, index: ServedIndex) -> list[str]:
+    """Returns the inputs of the candidate tower of an index that its corpus does not hold, and that
+    have no default: without them, no vector can be computed.
+
+    Args:
+      loaded: The version.
+      corpus: The manifest entry of the corpus.
+      index: The index.
+    """
+    tower = loaded.towers[index.entry.candidate_tower]
+    return [
+        name
+        for name in tower.inputs
+        if name not in corpus.features and loaded.manifest.default_of(name) is None
+    ]
 
 
 def is_of_shards(version: ModelVersion, problem: Exception) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +14,8 @@ from typing import Any
 from bundle.changes.log import Record
 from bundle.changes.log_lock import holders
 from bundle.errors import BundleError, LogLocked, LogsDiffer
-from bundle.format.paths import is_name
 from bundle.storage import files
-from service.changes.absorption import Absorber, AbsorptionFailed
 from service.changes.applied_log import WAIT_S
-from service.changes.changed_tables import RowCounts
 from service.changes.copying import LogCopier, Source
 from service.changes.model_changes import ModelChanges
 from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
@@ -28,7 +26,6 @@ from service.errors import (
     DeadlineExceeded,
     FieldViolation,
     InvalidArgument,
-    NotFound,
     NotReady,
     ServiceError,
     Unimplemented,
@@ -43,24 +40,21 @@ log = logger(__name__)
 LOG_NAME = "changes.log"
 """The log in the directory of a model; no version can have this name."""
 _FILES = "changes.*"
-"""The log, its lock and copies, segments, and files of changed rows."""
-_FOLLOW_S = 0.01
+"""The log, its lock and copies."""
+_FOLLOW_MIN_S = 0.01
+_FOLLOW_MAX_S = 0.04
 """Time between two looks at the logs, each a call of the kernel for each model: a worker serves a
 change of another one some hundredths of a second later.
 """
-_EXPIRE_S = 0.5
-"""Time between two searches for candidates that have expired."""
-_ABSORB_S = 0.5
-"""Time between two searches for changed candidates and rows to absorb."""
-_ABSORB_AGAIN_S = 60.0
-"""Time until the next attempt after a file could not be written or read, such as on a full disk."""
+_FOLLOW_GROWTH = 1.1
+"""Factor by which that time grows from look to look while nothing changes."""
 
 
 class Changes:
     """The changes of all models. Safe for any number of threads.
 
-    A service that follows another one copies its logs and segments, and takes no changes itself:
-    one service writes.
+    A service that follows another one copies its logs, and takes no changes itself: one service
+    writes.
 
     What shards serve does not change: routers lay the changes over what shards return.
     """
@@ -95,31 +89,19 @@ class Changes:
         self._attached: dict[ModelVersion, ModelChanges] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._expire_at = 0.0
-        self._absorber = Absorber(settings.changes_dir or settings.root, self._stopping)
-        self._reported: dict[str, tuple[object, ...]] = {}
-        """The states that the metrics show, by model; see `_metrics_state`."""
-        self._reported_tables: dict[str, set[str]] = {}
-        """The tables that metrics have been set for, by model."""
-        self._unabsorbed: dict[str, str] = {}
-        """Why changes are not absorbed, by model."""
-        self._unusable: dict[tuple[str, int, str], str] = {}
-        """Why segments are not used, by model, version and corpus, as the last line of the
-        service's log says it.
-        """
+        self._reported: dict[str, int] = {}
+        """The sequence of the last change that the metrics show, by model."""
+        self._reported_counts: dict[str, set[tuple[str, str]]] = {}
+        """What the metrics count, by model: the kind and the name of a table, corpus or store."""
         self._locked_models: set[str] = set()
         """The models whose logs' locks are reported as waited for."""
-        self._absorb_rows_at: dict[str, float] = {}
-        """The monotonic time of the next attempt to absorb rows after a failure, by model."""
 
     def start(self) -> None:
-        """Follows the logs, and absorbs changed candidates and rows, in a thread each."""
+        """Follows the logs, in a thread."""
         threading.Thread(target=self._run, name="rowcast-changes", daemon=True).start()
-        if self._settings.shard is None:
-            threading.Thread(target=self._run_absorber, name="rowcast-absorb", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends the threads."""
+        """Ends the threads that follow."""
         self._stopping.set()
         for copier in list(self._copiers.values()):
             copier.stop()
@@ -180,37 +162,6 @@ class Changes:
             last = max(last, records[-1].sequence)
         return records, last
 
-    def segment_part(
-        self, name: str, segment: str, file: str, offset: int, bytes_max: int
-    ) -> bytes:
-        """Returns a part of a file of a segment, for a service that copies it.
-
-        Args:
-          name: The name of the model.
-          segment: The name of the segment.
-          file: The name of the file in the segment.
-          offset: The position of the first byte in the file.
-          bytes_max: The size of the part, which is shorter where the file ends.
-
-        Raises:
-          NotFound: There is no such segment, or it has no such file: segments that later ones
-            replace are removed.
-          ServiceError: There is no such model, or the file cannot be read.
-        """
-        model = self._changes_of(name)
-        shown_file = repr(file[:128])
-        message = f"model {name!r} has no file {shown_file} of segment {segment[:128]!r}"
-        missing = NotFound(message, FieldViolation("file", shown_file, "a file of a segment"))
-        # The name comes from a URL: checked before it becomes part of a path.
-        if not is_name(segment):
-            raise missing
-        try:
-            return model.segments.part(segment, file, offset, bytes_max)
-        except (FileNotFoundError, NotADirectoryError):
-            raise missing from None
-        except (BundleError, OSError) as problem:
-            raise DataLoss(f"segment {segment[:128]!r} cannot be read: {problem}") from problem
-
     def catch_up(self, name: str) -> None:
         """Applies the log of a model before a version is attached, so that this finds the lock of
         the log free.
@@ -248,10 +199,6 @@ class Changes:
         model.log.attach(loaded, lambda served: serve(loaded, served))
         with self._lock:
             self._attached[loaded] = model
-            # Only now: which segments are missing depends on the versions.
-            copier = self._copiers.get(loaded.model)
-            if copier is not None:
-                copier.start()
         self._report(loaded.model, model)
 
     def change(
@@ -352,26 +299,23 @@ class Changes:
         directory = self._settings.changes_dir or self._settings.root
         return directory / model / LOG_NAME
 
-    def follow(self) -> None:
-        """Applies what other processes have appended to the logs; deletes what has expired."""
+    def follow(self) -> bool:
+        """Applies what other processes have appended to the logs; returns whether there was
+        something.
+        """
         self._forget_retired()
-        # Expired candidates are deleted by the log: no clock decides in two processes.
-        is_due = time.monotonic() >= self._expire_at
-        if is_due:
-            self._expire_at = time.monotonic() + _EXPIRE_S
+        has_news = False
         for name, model in list(self._models.items()):
             self._report_lock(name, model)
+            sequence = model.log.sequence
             problem = ""
             try:
-                was_free = model.log.follow()
-                if is_due and self._source is None:
-                    model.submissions.expire(time.time())
-                problem = model.submissions.expiry_problem
                 # Nothing new is known of a log that another thread or process has.
-                if not was_free:
-                    problem = problem or model.log.problem
+                if not model.log.follow():
+                    problem = model.log.problem
             except (BundleError, ServiceError, OSError) as error:
                 problem = str(error)
+            has_news = has_news or model.log.sequence != sequence
             copier = self._copiers.get(name)
             if copier is not None:
                 problem = problem or copier.problem
@@ -385,43 +329,9 @@ class Changes:
                 else:
                     log.info("changes_followed", extra=fields(model=name))
                 self._report(name, model)
-            elif self._reported.get(name) != self._metrics_state(name, model):
+            elif self._reported.get(name) != model.log.served_sequence:
                 self._report(name, model)
-
-    def absorb(self, slots_max: int | None = None) -> int:
-        """Absorbs changed candidates of each model, where they are due, and loads segments that
-        other processes have made.
-
-        Args:
-          slots_max: The number of positions of changed candidates of a corpus that are searched
-            exactly; None: the setting `absorb_changed_at`.
-
-        Returns:
-          The number of models whose candidates were absorbed; 0 if logs and segments are copied
-          from another service.
-        """
-        if slots_max is None:
-            slots_max = self._settings.absorb_changed_at
-        count = 0
-        # The service that is followed makes the segments, and this one copies them.
-        if self._source is not None:
-            return count
-        for name, model in list(self._models.items()):
-            problem = ""
-            try:
-                model.segments.preload()
-                if self._absorber.absorb(model.segments, slots_max):
-                    count += 1
-                    self._metrics.count("absorptions", 1, name, "absorbed")
-                    log.info("changes_absorbed", extra=fields(model=name))
-                    self._report(name, model)
-            except (AbsorptionFailed, BundleError, ServiceError, OSError) as error:
-                problem = str(error)
-                self._metrics.count("absorptions", 1, name, "failed")
-            if problem and problem != self._unabsorbed.get(name):
-                log.warning("changes_not_absorbed", extra=fields(model=name, problem=problem))
-            self._unabsorbed[name] = problem
-        return count
+        return has_news
 
     def _deadline(self, deadline: float | None) -> float:
         if deadline is None:
@@ -445,19 +355,6 @@ class Changes:
         with self._manager.acquire(model) as version:
             return self._existing_changes_of(version.model)
 
-    def absorb_rows(self) -> None:
-        """Moves changed rows into files, for tables with many changed rows in memory."""
-        for name, model in list(self._models.items()):
-            if time.monotonic() < self._absorb_rows_at.get(name, 0.0):
-                continue
-            try:
-                model.rows.absorb()
-            except (BundleError, OSError) as problem:
-                self._absorb_rows_at[name] = time.monotonic() + _ABSORB_AGAIN_S
-                text = str(problem)
-                log.warning("changed_rows_not_absorbed", extra=fields(model=name, problem=text))
-            self._report(name, model)
-
     def _existing_changes_of(self, name: str) -> ModelChanges:
         """Returns the changes of a model that exists, which begin with the first call."""
         with self._lock:
@@ -466,10 +363,9 @@ class Changes:
                 model = ModelChanges(name, self.path_of(name), self._settings, self._manager)
                 self._models[name] = model
                 if self._source is not None:
-                    copier = LogCopier(
-                        name, self._source, model.log, model.segments, self._announce
-                    )
+                    copier = LogCopier(name, self._source, model.log, self._announce)
                     self._copiers[name] = copier
+                    copier.start()
             return self._models[name]
 
     def _keep_private(self, name: str) -> None:
@@ -498,22 +394,6 @@ class Changes:
         for version, model in zip(retired, models, strict=True):
             model.log.detach(version)
 
-    def _metrics_state(self, name: str, model: ModelChanges) -> tuple[object, ...]:
-        """Returns a state of a model: with another one, its metrics are set anew."""
-        copier = self._copiers.get(name)
-        if copier is None:
-            return (model.log.sequence,)
-        return model.log.sequence, copier.unusable
-
-    def _unusable_of(self, name: str, model: ModelChanges) -> Mapping[tuple[int, str], str]:
-        """Returns why segments are not used, by version and corpus. Segments that are still to be
-        copied are left out.
-        """
-        copier = self._copiers.get(name)
-        if copier is None:
-            return model.segments.unusable
-        return copier.unusable
-
     def _report_lock(self, name: str, model: ModelChanges) -> None:
         """Logs that a model waits for the lock of its log, when that begins and when it ends."""
         problem = model.log.file_lock.problem
@@ -537,45 +417,28 @@ class Changes:
             self._report_state(name, model)
 
     def _report_state(self, name: str, model: ModelChanges) -> None:
-        self._reported[name] = self._metrics_state(name, model)
-        self._metrics.set("change_sequence", model.log.sequence, name)
+        served_sequence = model.log.served_sequence
+        self._reported[name] = served_sequence
+        self._metrics.set("change_sequence", served_sequence, name)
         self._metrics.set("change_log_bytes", model.log.size_bytes, name)
         self._metrics.set("change_log_limit_bytes", self._settings.max_log_bytes, name)
         is_followed = not (model.log.problem or model.log.behind)
         self._metrics.set("changes_followed", is_followed, name)
-        in_segments, in_slots = model.segments.changed_candidates
-        self._metrics.set("changed_candidates", in_segments, name, "index")
-        self._metrics.set("changed_candidates", in_slots, name, "exact")
-        self._report_rows(name, model)
-        unusable = self._unusable_of(name, model)
-        self._metrics.set("segments_unusable", len(unusable), name)
-        for (version, corpus), problem in unusable.items():
-            if problem != self._unusable.get((name, version, corpus)):
-                about = fields(model=name, version=version, corpus=corpus, problem=problem)
-                log.error("segment_not_used", extra=about)
-                self._unusable[name, version, corpus] = problem
-
-    def _report_rows(self, name: str, model: ModelChanges) -> None:
-        counts = model.rows.counts
-        tables = self._reported_tables.setdefault(name, set())
-        tables.update(counts)
-        # Tables of versions that are gone, too: their last figures would stay for ever.
-        for table in list(tables):
-            memory, file = counts.get(table, RowCounts(0, 0))
-            self._metrics.set("changed_rows", memory, name, table, "memory")
-            self._metrics.set("changed_rows", file, name, table, "file")
-
-    def _run_absorber(self) -> None:
-        while not self._stopping.wait(_ABSORB_S):
-            try:
-                self.absorb()
-                self.absorb_rows()
-            except Exception:
-                log.exception("absorption_failed")
+        counts: Counter[tuple[str, str]] = Counter()
+        for version in model.log.versions:
+            counts.update(version.counts)
+        counted = self._reported_counts.setdefault(name, set())
+        counted.update(counts)
+        # Those of versions that are gone, too: their last figures would stay for ever.
+        for kind, target in counted:
+            self._metrics.set(f"changed_{kind}", counts[kind, target], name, target)
 
     def _run(self) -> None:
-        while not self._stopping.wait(_FOLLOW_S):
+        pause_s = _FOLLOW_MIN_S
+        while not self._stopping.wait(pause_s):
+            pause_s = min(_FOLLOW_MAX_S, _FOLLOW_GROWTH * pause_s)
             try:
-                self.follow()
+                if self.follow():
+                    pause_s = _FOLLOW_MIN_S
             except Exception:
                 log.exception("changes_failed")

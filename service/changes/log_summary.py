@@ -1,48 +1,116 @@
-"""Sums up what the log of a model says about the model as a whole, whichever version is served."""
+"""Sums up what the log of a model says about the model as a whole, whichever version is served: how
+far streams were applied, and which state of each id by its sender's numbers was applied last.
+
+Each value counts by its own number: an upsert or a deletion states all of a candidate, a change of
+attributes those that it names. So numbered changes may come in any order: what they leave is what
+they would leave in the order of their numbers. A value that belongs to one training, such as a row
+of a table, is numbered anew in each version.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.records import (
-    EXPIRES,
-    SEQUENCE,
-    Absorption,
-    Change,
-    Head,
-    Run,
-    expiring_ids,
-)
+from bundle.changes.records import EXPIRES, SEQUENCE, Change, Head, Run, left_out_ids
 from service.changes.requests import ChangeRequest
 
 Key = int | str
+_ATTRIBUTE = "attribute:"
+_UNNUMBERED = -math.inf
+
+
+class StreamPosition(NamedTuple):
+    """How far a stream was applied.
+
+    Attributes:
+      offset: The offset behind the last change.
+      version: The version that this change was sent for.
+    """
+
+    offset: int
+    version: int
+
+
+class _Numbers:
+    """The numbers of the states of the ids of one table, corpus or store.
+
+    Attributes:
+      states: The number of the last upsert or deletion of each id that has one.
+      trainings: The version that the vectors belong to, of ids whose last upsert has some.
+      attributes: The numbers and values of attributes that were set by later changes, by id.
+    """
+
+    def __init__(self) -> None:
+        """Begins without numbers."""
+        self.states: dict[Key, int] = {}
+        self.trainings: dict[Key, int] = {}
+        self.attributes: dict[Key, dict[str, tuple[int, Any]]] = {}
+
+    def is_outdated(self, key: Key, number: int, training: int) -> bool:
+        """Returns whether a state of an id was applied already, or a later one.
+
+        Args:
+          key: The id.
+          number: The number of the state.
+          training: The version that its vectors belong to; 0: it has none.
+        """
+        last = self.states.get(key, _UNNUMBERED)
+        # The same state with the vectors of a later training is another one.
+        is_newly_trained = 0 < self.trainings.get(key, 0) < training
+        return last > number or (last == number and not is_newly_trained)
+
+    def has_attribute(self, key: Key, attribute: str, number: int) -> bool:
+        """Returns whether a state of an attribute was applied already, or a later one."""
+        last, _ = self.attributes.get(key, {}).get(attribute, (_UNNUMBERED, None))
+        return max(last, self.states.get(key, _UNNUMBERED)) >= number
+
+    def set_state(self, key: Key, number: int, training: int) -> None:
+        """Takes an upsert or a deletion."""
+        self.states[key] = number
+        if training:
+            self.trainings[key] = training
+        else:
+            self.trainings.pop(key, None)
+        attributes = self.attributes.pop(key, {})
+        later = {name: state for name, state in attributes.items() if state[0] > number}
+        if later:
+            self.attributes[key] = later
 
 
 class LogSummary:
-    """What the records of a log say so far of ids, streams and segments. Used under the lock of the
-    log.
+    """What the records of a log say so far. Used under the lock of the log.
 
     Attributes:
-      streams: The offset behind the last change of each stream that was applied.
-      absorptions: The last absorption by version and corpus.
-      expiring: The ids of candidates that have, or had, an expiry, by corpus. No bundle contains
-        them.
+      streams: How far each stream was applied.
+      left_out: The ids of candidates of which no bundle contains the changes, by corpus.
     """
 
     def __init__(self) -> None:
         """Begins before the first record."""
-        self.streams: dict[str, int] = {}
-        self.absorptions: dict[tuple[int, str], Absorption] = {}
-        self.expiring: dict[str, set[Key]] = {}
-        self._sequences: dict[tuple[str, str], dict[Key, int]] = {}
-        """The last sequence that a sender gave a state of an id, by kind and target of the change.
-        """
+        self.streams: dict[str, StreamPosition] = {}
+        self.left_out: dict[str, set[Key]] = {}
+        self._numbers: dict[tuple[str, str, int], _Numbers] = {}
+        """By kind, target, and the version of rows, which 0 stands for elsewhere."""
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """The offset behind the last change of each stream."""
+        return {stream: position.offset for stream, position in self.streams.items()}
 
     def add_run(self, run: Run) -> None:
         """Adds what a run of changes says, whose columns are read only if they say something."""
         self._add_head(run.head, run.offset)
-        if not {SEQUENCE, EXPIRES}.isdisjoint(run.schema.names):
+        numbers = self._numbers_of(run.head)
+        if (
+            not {SEQUENCE, EXPIRES}.isdisjoint(run.schema.names)
+            or run.head.sent_indexes(run.schema)
+            or (numbers is not None and numbers.attributes)
+        ):
             self._add_columns(run.joined)
 
     def add(self, change: Change) -> None:
@@ -53,37 +121,127 @@ class LogSummary:
     def outdated(self, change: Change) -> NDArray[np.bool_]:
         """Returns whether the log has the same state of each id, or a later one, [m]."""
         sequences = change.numbers(SEQUENCE)
-        last_sequences = self._sequences.get((change.head.kind, change.head.target))
-        if sequences is None or not last_sequences:
+        numbers = self._numbers_of(change.head)
+        if sequences is None or numbers is None:
             return np.zeros(change.size, bool)
         pairs = zip(change.ids.tolist(), sequences.tolist(), strict=True)
-        # An id without an earlier sequence is compared with the one below its own.
-        is_outdated = [last_sequences.get(key, sequence - 1) >= sequence for key, sequence in pairs]
+        if change.head.action == "attributes":
+            names = _attribute_names(change)
+            is_outdated = [
+                all(numbers.has_attribute(key, name, number) for name in names)
+                for key, number in pairs
+            ]
+        else:
+            training = _training(change)
+            is_outdated = [numbers.is_outdated(key, number, training) for key, number in pairs]
         return np.array(is_outdated, bool)
+
+    def with_later_attributes(self, change: Change) -> Change:
+        """Returns a change with those values of attributes that changes with larger numbers have
+        set, which came before it.
+        """
+        import pyarrow as pa
+
+        sequences = change.numbers(SEQUENCE)
+        numbers = self._numbers_of(change.head)
+        if sequences is None or numbers is None or not numbers.attributes:
+            return change
+        later_by_column: dict[str, dict[int, Any]] = {}
+        for row, (key, number) in enumerate(
+            zip(change.ids.tolist(), sequences.tolist(), strict=True)
+        ):
+            for name, (last, value) in numbers.attributes.get(key, {}).items():
+                if last > number:
+                    later_by_column.setdefault(f"{_ATTRIBUTE}{name}", {})[row] = value
+        columns = change.columns
+        for position, field in enumerate(columns.schema):
+            later = later_by_column.get(field.name)
+            if later:
+                values = columns.column(position).to_pylist()
+                for row, value in later.items():
+                    values[row] = value
+                columns = columns.set_column(position, field, pa.array(values, field.type))
+        return change.with_columns(columns)
 
     def is_repeated(self, request: ChangeRequest) -> bool:
         """Returns whether the log has all of a request from a stream, or a part of it."""
-        applied_offset = self.streams.get(request.stream)
-        if not request.stream or applied_offset is None:
+        position = self.streams.get(request.stream)
+        if not request.stream or position is None:
             return False
-        if request.offset <= applied_offset:
+        if request.offset <= position.offset:
             return True
         # It begins before the end of what was applied: another sender was faster with a part of it.
-        return request.from_offset is not None and request.from_offset < applied_offset
+        return request.from_offset is not None and request.from_offset < position.offset
+
+    def _numbers_of(self, head: Head) -> _Numbers | None:
+        return self._numbers.get(_numbered_key(head))
 
     def _add_head(self, head: Head, offset: int) -> None:
-        if head.absorption is not None:
-            self.absorptions[head.version, head.target] = head.absorption
-        if head.stream:
-            self.streams[head.stream] = max(offset, self.streams.get(head.stream, 0))
+        if not head.stream:
+            return
+        position = self.streams.get(head.stream)
+        if position is None or offset > position.offset:
+            self.streams[head.stream] = StreamPosition(offset, head.version)
 
     def _add_columns(self, change: Change) -> None:
         head = change.head
-        sequences = change.numbers(SEQUENCE)
-        if sequences is not None:
-            last_sequences = self._sequences.setdefault((head.kind, head.target), {})
-            last_sequences.update(zip(change.ids.tolist(), sequences.tolist(), strict=True))
         if head.kind == "candidates":
-            ids = expiring_ids([change])
+            ids = left_out_ids([change])
             if ids:
-                self.expiring.setdefault(head.target, set()).update(ids)
+                self.left_out.setdefault(head.target, set()).update(ids)
+        sequences = change.numbers(SEQUENCE)
+        if sequences is None:
+            self._forget_attributes(change)
+            return
+        numbers = self._numbers.setdefault(_numbered_key(head), _Numbers())
+        keys = change.ids.tolist()
+        pairs = zip(keys, sequences.tolist(), strict=True)
+        if head.action != "attributes":
+            training = _training(change)
+            for key, number in pairs:
+                numbers.set_state(key, number, training)
+            return
+        columns = {
+            name: change.columns.column(f"{_ATTRIBUTE}{name}") for name in _attribute_names(change)
+        }
+        for row, (key, number) in enumerate(pairs):
+            for name, column in columns.items():
+                if not numbers.has_attribute(key, name, number):
+                    states = numbers.attributes.setdefault(key, {})
+                    states[name] = number, column[row].as_py()
+
+    def _forget_attributes(self, change: Change) -> None:
+        """Forgets values of attributes that a change without numbers has replaced."""
+        numbers = self._numbers_of(change.head)
+        if numbers is None or not numbers.attributes:
+            return
+        names: Sequence[str] = _attribute_names(change)
+        for key in change.ids.tolist():
+            states = numbers.attributes.get(key, {})
+            if change.head.action != "attributes":
+                names = [*states]
+            for name in names:
+                states.pop(name, None)
+
+
+def _numbered_key(head: Head) -> tuple[str, str, int]:
+    # The vector of a row belongs to one training.
+    version = 0
+    if head.kind == "rows":
+        version = head.version
+    return head.kind, head.target, version
+
+
+def _training(change: Change) -> int:
+    """Returns the version that the vectors of candidates belong to; 0: none were sent."""
+    if change.head.kind == "candidates" and change.sent_indexes:
+        return change.head.version
+    return 0
+
+
+def _attribute_names(change: Change) -> list[str]:
+    return [
+        name.removeprefix(_ATTRIBUTE)
+        for name in change.columns.schema.names
+        if name.startswith(_ATTRIBUTE)
+    ]

@@ -2,19 +2,17 @@
 
     requests --> Submissions --\\
     other processes' records ---> AppliedLog --> ChangedVersion, one for each loaded version
-    ModelSegments -------------/                  |- ChangedCorpus, one for each store
-    RowAbsorption ------------/                   '- ChangedRows, one for each table
+                                                  |- ChangedCorpus, one for each store
+                                                  '- ChangedRows, one for each table
 
 `AppliedLog` owns the log, what it says, the versions, and the lock of this state. All others hold
 the state where they read or change these, and none waits for it without a deadline:
 
 - **threads of requests** submit, and wait for the result until their deadlines;
-- **the thread `rowcast-write-changes`** writes all that was submitted by then, and the deletion of
-  what has expired. It runs while there is something to write;
+- **the thread `rowcast-write-changes`** writes all that was submitted by then. It runs while there
+  is something to write;
 - **the thread `rowcast-changes`** applies what other processes have appended, a hundred times per
   second. It waits for no lock: one model must not hold up the others;
-- **the thread `rowcast-absorb`** plans segments and puts them into effect, and moves changed rows
-  into files. It holds the state for neither the making nor the loading of a file;
 - **the thread `rowcast-copy-changes`**, where another service is followed, appends copied records;
 - **threads that load versions** attach them: the log is applied to a version before it is served.
 """
@@ -28,16 +26,10 @@ from typing import Any
 from bundle.errors import BundleError
 from service.changes.applied_log import AppliedLog
 from service.changes.changed_version import ChangedVersion
-from service.changes.model_segments import ModelSegments
 from service.changes.requests import AppliedChanges
-from service.changes.row_absorption import RowAbsorption
-from service.changes.segments import SegmentDirectory
 from service.changes.submissions import Submissions
 from service.config import ServiceSettings
 from service.versions.lifecycle import VersionManager
-
-SEGMENTS_NAME = "changes.segments"
-"""The directory of segments, beside the log."""
 
 
 class ModelChanges:
@@ -46,8 +38,6 @@ class ModelChanges:
     Attributes:
       log: The log as it was applied, and the versions that follow it.
       submissions: Takes requests that change the model.
-      segments: Hold candidates that have changed.
-      rows: Moves changed rows into files.
     """
 
     def __init__(
@@ -61,11 +51,8 @@ class ModelChanges:
           settings: The limits.
           manager: Serves the versions.
         """
-        directory = SegmentDirectory(path.with_name(SEGMENTS_NAME))
-        self.log = AppliedLog(model, path, directory, manager)
+        self.log = AppliedLog(model, path, manager)
         self.submissions = Submissions(self.log, settings, manager)
-        self.segments = ModelSegments(self.log, directory, settings.root / model)
-        self.rows = RowAbsorption(self.log)
 
     def applied(self, deadline: float) -> AppliedChanges:
         """Returns what was changed so far, by any process.
@@ -82,7 +69,7 @@ class ModelChanges:
         applied = self.log
         with applied.held(deadline):
             applied.follow()
-            return AppliedChanges(applied.model, applied.sequence, dict(applied.summary.streams))
+            return AppliedChanges(applied.model, applied.sequence, applied.summary.offsets)
 
     def status(self, deadline: float) -> dict[str, Any]:
         """Returns the status that operators see.
@@ -102,17 +89,21 @@ class ModelChanges:
                 "log": str(applied.path),
                 "sequence": applied.sequence,
                 "problem": applied.problem or applied.behind,
-                "streams": dict(applied.summary.streams),
+                "streams": applied.summary.offsets,
                 "versions": [_version_status(version) for version in applied.versions],
             }
 
 
 def _version_status(version: ChangedVersion) -> dict[str, Any]:
-    row_counts = version.tables.row_counts
+    changed = {}
+    for (kind, target), count in version.counts.items():
+        what = kind.replace("rows", "table")
+        changed[f"{what} {target}"] = count
+    for table, new_keys in version.tables.new_keys.items():
+        changed[f"new rows of table {table}"] = new_keys.count
     return {
         "version": version.loaded.version,
         "sequence": version.sequence,
-        "changed": version.counts(),
-        "rows": {table: counts._asdict() for table, counts in row_counts.items()},
+        "changed": changed,
         "dropped": dict(version.dropped),
     }

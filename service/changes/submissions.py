@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from bundle.changes.log import RECORD_BYTES_MAX, LogWriter
 from bundle.changes.records import Change, encode
 from bundle.errors import BundleError, FeatureError, LogLocked, LogUnwritable, UnknownCandidate
-from service.changes.applied_log import WAIT_S, AppliedLog
-from service.changes.changed_version import REJECTIONS, ChangeDropped, ChangedVersion
+from service.changes.applied_log import AppliedLog
+from service.changes.changed_version import REJECTIONS, ChangeDropped
 from service.changes.checks import checked_change
 from service.changes.embedding import ShardsFailed
 from service.changes.requests import ChangeRequest, ChangeResult
@@ -48,7 +48,6 @@ class _Submission(NamedTuple):
       request: The request.
       version: The number of the version that it is checked against.
       deadline: The monotonic time until which its sender waits.
-      is_expiry: Whether it deletes what has expired.
       result: The result, for which its sender waits. The sender cancels it to withdraw the request,
         which is possible until it is being written.
     """
@@ -57,7 +56,6 @@ class _Submission(NamedTuple):
     version: int
     deadline: float
     result: Future[ChangeResult]
-    is_expiry: bool = False
 
 
 class _Applied(NamedTuple):
@@ -82,9 +80,6 @@ class Submissions:
     While requests wait, a thread writes them: all that have come by the time it has the lock of the
     log, with one write to the disk. Their senders wait until their deadlines, whatever the lock and
     the disk do.
-
-    Attributes:
-      expiry_problem: Why candidates that have expired could not be deleted; "": they could.
     """
 
     def __init__(self, log: AppliedLog, settings: ServiceSettings, manager: VersionManager) -> None:
@@ -95,19 +90,14 @@ class Submissions:
           settings: The limits.
           manager: Serves the versions.
         """
-        self.expiry_problem = ""
         self._log = log
         self._settings = settings
         self._manager = manager
         self._waiting: list[_Submission] = []
-        self._expiry_s: float | None = None
-        """The time, in Unix seconds, by which candidates have expired that are to be deleted; None:
-        there are none.
-        """
         self._is_writing = False
         """Whether the thread that writes runs."""
         self._waiting_lock = threading.Lock()
-        """The lock of the three attributes above, which is never held for long."""
+        """The lock of the two attributes above, which is never held for long."""
 
     def submit(
         self,
@@ -159,20 +149,6 @@ class Submissions:
             )
         return submission.result.result()
 
-    def expire(self, now_s: float) -> None:
-        """Has the candidates deleted that have expired; does not wait for it.
-
-        Args:
-          now_s: The time, in Unix seconds.
-        """
-        # If a thread has the state, the next call looks again.
-        with suppress(LogLocked), self._log.held(time.monotonic()):
-            if not any(version.expired(now_s) for version in self._log.versions):
-                return
-            with self._waiting_lock:
-                self._expiry_s = now_s
-                self._begin_to_write()
-
     def _begin_to_write(self) -> None:
         """Starts the thread that writes, unless it runs."""
         if self._is_writing:
@@ -187,7 +163,6 @@ class Submissions:
         """Writes until nothing waits."""
         while True:
             now = time.monotonic()
-            deadline = now + WAIT_S
             with self._waiting_lock:
                 for submission in self._waiting:
                     # Its sender withdraws it at this moment, too.
@@ -196,11 +171,10 @@ class Submissions:
                 self._waiting = [
                     submission for submission in self._waiting if not submission.result.cancelled()
                 ]
-                if not self._waiting and self._expiry_s is None:
+                if not self._waiting:
                     self._is_writing = False
                     return
-                if self._waiting:
-                    deadline = max(submission.deadline for submission in self._waiting)
+                deadline = max(submission.deadline for submission in self._waiting)
             self._write(deadline)
 
     def _write(self, deadline: float) -> None:
@@ -233,51 +207,13 @@ class Submissions:
                     submission.result.set_exception(error)
 
     def _take(self) -> list[_Submission]:
-        """Returns the requests that are to be written now, which cannot be withdrawn any more, and
-        deletions of what has expired.
-        """
+        """Returns the requests that are to be written now, which cannot be withdrawn any more."""
         with self._waiting_lock:
             waiting = self._waiting
             self._waiting = []
-            expiry_s = self._expiry_s
-            self._expiry_s = None
-        submissions = []
-        # First: a request of the same group may renew a candidate that has expired.
-        if expiry_s is not None:
-            submissions = self._deletions(expiry_s)
-        for submission in waiting:
-            if submission.result.set_running_or_notify_cancel():
-                submissions.append(submission)
-        return submissions
-
-    def _deletions(self, now_s: float) -> list[_Submission]:
-        """Returns requests to delete the candidates that have expired. The caller has the lock of
-        the log, so that nobody renews a candidate meanwhile.
-        """
-        submissions: list[_Submission] = []
-        listed: set[tuple[str, int | str]] = set()
-        for version in self._log.versions:
-            for corpus, expired_ids in version.expired(now_s).items():
-                # Another version may have the same candidates.
-                ids = [key for key in expired_ids if (corpus, key) not in listed]
-                if not ids:
-                    continue
-                listed.update((corpus, key) for key in ids)
-                keys: NDArray[Any] = np.array(ids, object)
-                if not isinstance(ids[0], str):
-                    keys = np.array(ids, np.int64)
-                request = ChangeRequest("candidates", "delete", keys, corpus)
-                result: Future[ChangeResult] = Future()
-                result.add_done_callback(self._note_expiry)
-                number = version.loaded.version
-                submissions.append(_Submission(request, number, math.inf, result, is_expiry=True))
-        return submissions
-
-    def _note_expiry(self, result: Future[ChangeResult]) -> None:
-        problem = result.exception()
-        self.expiry_problem = ""
-        if problem is not None:
-            self.expiry_problem = f"candidates that have expired cannot be deleted: {problem}"
+        return [
+            submission for submission in waiting if submission.result.set_running_or_notify_cancel()
+        ]
 
     def _apply(
         self, submission: _Submission, before: Sequence[_Applied], leases: ExitStack
@@ -297,12 +233,9 @@ class Submissions:
             if change is None:
                 submission.result.set_result(result)
                 return None
-            # What has expired is deleted from a full log, too: once for each time it was added.
-            if not submission.is_expiry:
-                self._check_size(len(payload) + sum(len(change.payload) for change in before))
-            sequence = self._log.sequence + len(before) + 1
+            self._check_size(len(payload) + sum(len(change.payload) for change in before))
             is_checked = True
-            self._log.version(submission.version).change(change, sequence)
+            self._log.version(submission.version).change(change)
         except (*REJECTIONS, ShardsFailed) as problem:
             submission.result.set_exception(_rejection(problem))
             return None
@@ -382,9 +315,14 @@ class Submissions:
         number = submission.version
         summary = self._log.summary
         if summary.is_repeated(request):
-            applied_offset = summary.streams[request.stream]
+            position = summary.streams[request.stream]
             repeated = ChangeResult(
-                self._log.model, number, 0, 0, is_repeated=True, stream_offset=applied_offset
+                self._log.model,
+                position.version,
+                0,
+                0,
+                is_repeated=True,
+                stream_offset=position.offset,
             )
             return None, b"", repeated
         streams = summary.streams
@@ -406,43 +344,51 @@ class Submissions:
             )
         change = checked_change(version, request, self._settings, time.time())
 
-        # Ids whose later state is applied already, or that do not exist, are left out.
+        # Ids whose later state is applied already are left out. Others are written although no
+        # loaded version has them: a later one may, and their numbers count.
         is_outdated = summary.outdated(change)
-        is_unknown = _is_unknown(version, request, change) & ~is_outdated
-        is_applicable = ~(is_outdated | is_unknown)
+        is_unknown = self._is_unknown(request, change) & ~is_outdated
+        ids = change.ids
+        if request.kind == "rows":  # as they were sent, and not the rows that they stand for
+            ids = request.ids
         result = ChangeResult(
             model=self._log.model,
             version=number,
             sequence=0,
-            changed=int(np.count_nonzero(is_applicable)),
-            outdated=tuple(change.ids[is_outdated].tolist()[:_LISTED_MAX]),
-            unknown=tuple(change.ids[is_unknown].tolist()[:_LISTED_MAX]),
+            changed=int(np.count_nonzero(~(is_outdated | is_unknown))),
+            outdated=tuple(ids[is_outdated].tolist()[:_LISTED_MAX]),
+            unknown=tuple(ids[is_unknown].tolist()[:_LISTED_MAX]),
             outdated_count=int(np.count_nonzero(is_outdated)),
             unknown_count=int(np.count_nonzero(is_unknown)),
             stream_offset=request.offset,
         )
-        if not is_applicable.all():
-            change = change.only(is_applicable)
+        if is_outdated.any():
+            change = change.only(~is_outdated)
         # An empty change of a stream is written, too, since it has the offset.
         if not change.size and not request.stream:
             return None, b"", result
+        change = summary.with_later_attributes(change)
         payload = encode(change)
         if len(payload) > RECORD_BYTES_MAX:
             size = f"more than {RECORD_BYTES_MAX} bytes for the log"
             raise TooLarge.of_limit("request", size, RECORD_BYTES_MAX, "send fewer ids at a time")
         return change, payload, result
 
-
-def _is_unknown(
-    version: ChangedVersion, request: ChangeRequest, change: Change
-) -> NDArray[np.bool_]:
-    """Returns which ids are to be deleted, or to get attributes, and are not there, [m]."""
-    if request.kind == "rows" or request.action == "upsert":
-        return np.zeros(change.size, bool)
-    store = version.store(request.kind, change.head.target)
-    assert store is not None  # noqa: S101 - it was checked
-    is_unknown: NDArray[np.bool_] = store.store.positions(change.ids) < 0
-    return is_unknown
+    def _is_unknown(self, request: ChangeRequest, change: Change) -> NDArray[np.bool_]:
+        """Returns which ids are to be deleted, or to get attributes, and are in no loaded version,
+        [m].
+        """
+        is_unknown = np.zeros(change.size, bool)
+        if request.kind == "rows" or request.action == "upsert":
+            return is_unknown
+        is_unknown[:] = True
+        for version in self._log.versions:
+            store = version.store(request.kind, change.head.target)
+            # The ids of another version may be of another kind.
+            if store is not None:
+                with suppress(UnknownCandidate):
+                    is_unknown &= store.store.positions(change.ids) < 0
+        return is_unknown
 
 
 def _rejection(problem: Exception) -> Exception:

@@ -445,12 +445,6 @@ def _version_lines(version: Document) -> Iterator[str]:
     changed = ", ".join(f"{count:,} in {name}" for name, count in version["changed"].items())
     number = version["version"]
     yield f"  version {number}: sequence {version['sequence']}; {changed or 'no changes'}"
-    for table, counts in version["rows"].items():
-        if counts["file"]:
-            yield (
-                f"    table {table}: {counts['memory']:,} changed rows in memory, "
-                f"{counts['file']:,} in a file"
-            )
     for reason, count in version["dropped"].items():
         yield f"    {count:,} changes dropped: {reason}"
 

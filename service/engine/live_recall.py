@@ -110,7 +110,7 @@ class _Part:
     searched exactly.
 
     Attributes:
-      index: The index of the bundle, or of a segment.
+      index: The index of the bundle, or of what was added to it.
       matches: [m] positions of the candidates that match the filter; None: there is none.
       excluded: Positions that the query must not find, each array ascending.
       scored: The number of candidates that are scored already.
@@ -273,8 +273,7 @@ class LiveRecall:
           index: The index of the bundle.
           vectors: [n, dim] float32.
           k: The number of neighbors that were searched.
-          parts: What was found in the index of the bundle, in segments, and among the candidates
-            that are searched exactly.
+          parts: What was found in the index of the bundle, and among the candidates behind it.
           neighbors: What was found in all of them.
         """
         count = len(vectors)
@@ -435,7 +434,7 @@ class LiveRecall:
             part = query.parts[0]
             part_index = part.index()
             is_outdated = index is None or query.index() is not index
-            if is_outdated or part_index is None:  # as of a segment that was merged with others
+            if is_outdated or part_index is None:
                 self._finish(query, None)
                 return
             query.search_step(part, part_index)

@@ -8,16 +8,15 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 from starlette.types import Receive
 
 from bundle.changes.log import framed
 from bundle.changes.records import Action, Kind
-from bundle.changes.segments import PART_BYTES
 from service.change_plane import Authorize, ChangePlane
 from service.change_schemas import CHANGE_SCHEMAS, ChangeResponse, ChangesResponse
 from service.changes.copying import SEQUENCE_HEADER
@@ -170,25 +169,6 @@ def change_routes(
         records, last = await plane.run(after, context)
         headers = {SEQUENCE_HEADER: str(last)}
         return Response(framed(records), media_type=_BYTES, headers=headers)
-
-    @router.get(
-        "/changes/segments/{segment}",
-        operation_id="get_change_segment",
-        summary="Get a part of a file of a segment of changed candidates",
-        response_class=Response,
-        responses=copies,
-    )
-    async def get_segment(
-        request: Request,
-        model: str,
-        segment: str,
-        file: str,
-        offset: Annotated[Int64, Query(ge=0)],
-        bytes_max: Annotated[int, Query(alias="bytes", ge=1, le=PART_BYTES)],
-    ) -> Response:
-        context = begin(request, "changes", model, authorize)
-        part = partial(plane.changes.segment_part, model, segment, file, offset, bytes_max)
-        return Response(await plane.run(part, context), media_type=_BYTES)
 
     return router
 

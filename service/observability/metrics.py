@@ -222,10 +222,6 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Rows, candidates and contexts that this service was sent changes of",
         ("model", "kind", "action"),
     ),
-    "absorptions": (
-        "Times that changed candidates were absorbed into a segment, by how it ended",
-        ("model", "outcome"),
-    ),
     "log_lines_dropped": ("Log lines that could not be written", ()),
     "page_faults": (
         "Page faults; a `major` fault reads from disk, a `minor` fault does not",
@@ -306,21 +302,18 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         "livemin",
     ),
     "changed_candidates": (
-        "Positions of changed candidates, replaced ones included, in segments with an index "
-        "(`index`) or searched exactly (`exact`)",
-        ("model", "search"),
+        "Candidates of a corpus that were added or replaced while it was served",
+        ("model", "corpus"),
+        "livemax",
+    ),
+    "changed_contexts": (
+        "Contexts of a store that were added or replaced while it was served",
+        ("model", "store"),
         "livemax",
     ),
     "changed_rows": (
-        "Changed rows of a table that each worker reads from its own memory (`memory`), or from "
-        "the file that all workers map (`file`)",
-        ("model", "table", "storage"),
-        "livemax",
-    ),
-    "segments_unusable": (
-        "Corpora whose segments a process cannot use, so that it searches all changed candidates "
-        "exactly",
-        ("model",),
+        "Rows of a table that were changed while it was served",
+        ("model", "table"),
         "livemax",
     ),
     "load_seconds": ("Duration of the most recent load", ("model",), "livemostrecent"),

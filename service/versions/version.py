@@ -5,6 +5,7 @@ closed as a whole.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,7 +36,6 @@ from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.changed import ChangedAttributeIndex, ChangedStore
 from bundle.stores.reader import CandidateStore
 from bundle.tables.id_values import DECIMAL, distinct
-from bundle.tables.offsets import lengths_of
 from bundle.tables.reader import TableReader
 from runtime import tower
 from runtime.exact import ExactIndex, VectorBlock
@@ -259,7 +259,8 @@ class LoadedList:
 
     def positions(self, store: Store, segment: str) -> Rows:
         """Returns the positions of the candidates of a segment in a state of their corpus, [m]
-        int64, without the candidates that were deleted.
+        int64, without the candidates that were deleted or
+        have expired.
 
         Args:
           store: The corpus.
@@ -271,9 +272,10 @@ class LoadedList:
         cached_store, positions = self._positions.get(segment, (None, None))
         if cached_store is not store or positions is None:
             positions = store.positions(self._ids[segment])
-            positions = positions[positions >= 0]
             self._positions[segment] = store, positions
-        return positions
+        if isinstance(store, ChangedStore):
+            positions = store.unexpired(positions, time.time())
+        return positions[positions >= 0]
 
 
 class DeniedAdded:
@@ -383,37 +385,43 @@ class LoadedStore(FilteredCorpus):
     Attributes:
       store: The store.
       denied: The candidates that operators withdrew.
-      ended: [e] uint32 positions, ascending, of candidates that were deleted, or replaced by others
-        behind them, since the version was loaded.
       denied_added: The denied candidates among those that were added since the version was loaded.
     """
 
     store: Store
     denied: Denied = field(default_factory=Denied)
-    ended: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
     denied_added: DeniedAdded = field(default_factory=DeniedAdded)
-    _unavailable: list[tuple[Any, Any, Any]] = field(default_factory=list, init=False, repr=False)
+    _unavailable: list[tuple[Any, Any, int, Any]] = field(
+        default_factory=list, init=False, repr=False
+    )
 
     @property
     def unavailable(self) -> NDArray[Any]:
-        """The positions that no request may find, [m] uint32, ascending: denied and ended ones."""
+        """The positions that no request may find now, [m] uint32, ascending: denied ones, and those
+        whose candidates were replaced, were deleted or have expired.
+        """
         denied = self.denied.positions
+        store = self.store
+        if not isinstance(store, ChangedStore):
+            return denied
         added = self.denied_added.positions
-        if not (self.ended.size or added.size):
+        expired = store.expiries.expired(time.time())
+        if not (store.ended.size or added.size or expired.size):
             return denied
 
         # Compared by identity: a deny list is replaced as a whole, and so are its positions.
         unavailable: NDArray[Any]
-        for cached_denied, cached_added, unavailable in self._unavailable:
-            if cached_denied is denied and cached_added is added:
+        for cached_denied, cached_added, expired_count, unavailable in self._unavailable:
+            is_same = cached_denied is denied and cached_added is added
+            if is_same and expired_count == expired.size:
                 return unavailable
-        unavailable = self.ended
-        if denied.size or added.size:
-            further = distinct(np.concatenate([denied, added]))
+        unavailable = store.ended
+        if denied.size or added.size or expired.size:
+            further = distinct(np.concatenate([denied, added, expired]))
             further = further[~np.isin(further, unavailable, assume_unique=True)]
             # Few candidates are denied: to sort all of them for each change would take longer.
             unavailable = np.insert(unavailable, unavailable.searchsorted(further), further)
-        self._unavailable[:] = [(denied, added, unavailable)]
+        self._unavailable[:] = [(denied, added, expired.size, unavailable)]
         return unavailable
 
     def deny(self, ids: tuple[str, ...]) -> None:
@@ -472,8 +480,8 @@ class LoadedIndex:
 
 @dataclass(frozen=True, eq=False)
 class LiveIndex(LoadedIndex):
-    """Candidates that are searched exactly, without those that ended: what was added or replaced
-    since the last segment was made, or a segment of which few candidates are left.
+    """The candidates that were added or replaced since the bundle was loaded, without those that
+    ended.
 
     Attributes:
       live: [m] uint32 positions, ascending, of the candidates that have not ended.
@@ -533,21 +541,21 @@ class DeniedParts:
 
     Attributes:
       positions: The positions in the whole index, ascending.
-      by_part: The positions in the bundle, and in each changed part, counted from its first one.
+      by_part: The positions in the bundle, and those behind it, counted from there.
     """
 
     def __init__(
         self,
         positions: NDArray[np.uint32],
-        by_part: Sequence[NDArray[np.uint32]],
-        part_ends: NDArray[np.uint32],
+        by_part: tuple[NDArray[np.uint32], NDArray[np.uint32]],
+        sizes: tuple[int, int],
     ) -> None:
-        """Stores the positions; `part_ends` are the positions where the parts end."""
+        """Stores the positions; `sizes` are the numbers of all positions of the two parts."""
         self.positions = positions
         self.by_part = by_part
-        self._sizes = lengths_of(np.concatenate([[0], part_ends])).tolist()
+        self._sizes = sizes
         self._searches_left = _SEARCHES_PER_MASK
-        self._masks: Sequence[NDArray[np.bool_] | None] = [None] * len(by_part)
+        self._masks: Sequence[NDArray[np.bool_] | None] = [None, None]
 
     def masks(self) -> Sequence[NDArray[np.bool_] | None]:
         """Returns which candidates of each part are denied, [size]; None: none is, or they are not
@@ -581,10 +589,8 @@ class ServedIndex:
       here: The index on this machine; None: shards hold it.
       shards: Reach what shards hold; None: the service is no router.
       compiled: The compiled filters of the index and the others of the process.
-      segments: Candidates behind those of the bundle, which were added or replaced while the
-        version was served, and have indexes of their own.
-      added: Candidates behind those of the segments, which were added or replaced later; None:
-        there are none.
+      added: The candidates behind those of the bundle, which were added or replaced while the
+        version was served; None: there are none.
     """
 
     name: str
@@ -593,14 +599,17 @@ class ServedIndex:
     here: LoadedIndex | None
     shards: RemoteParts | None
     compiled: FilterCache
-    segments: tuple[LoadedIndex, ...] = ()
     added: LiveIndex | None = None
     _denied: list[DeniedParts] = field(default_factory=list, init=False, repr=False)
 
     @property
-    def is_changed(self) -> bool:
-        """Whether candidates were added or replaced."""
-        return self.added is not None or bool(self.segments)
+    def unsearchable(self) -> NDArray[np.uint32]:
+        """The candidates here whose vectors cannot be searched; see `LoadedIndex.unsearchable`."""
+        assert self.here is not None  # noqa: S101 - shards leave out theirs
+        if self.added is None:
+            return self.here.unsearchable
+        added = self.added.unsearchable + np.uint32(self.base_size)
+        return np.concatenate([self.here.unsearchable, added])
 
     @cached_property
     def base_size(self) -> int:
@@ -609,39 +618,14 @@ class ServedIndex:
         assert isinstance(store, ChangedStore)  # noqa: S101 - candidates were added
         return store.base_size
 
-    @cached_property
-    def changed_parts(self) -> tuple[LoadedIndex, ...]:
-        """The indexes of the candidates behind those of the bundle, in the order of their
-        positions.
+    def divided(
+        self, positions: NDArray[np.uint32]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Returns which of some ascending positions lie in the bundle, and which behind it, counted
+        from there.
         """
-        if self.added is None:
-            return self.segments
-        return (*self.segments, self.added)
-
-    @cached_property
-    def part_ends(self) -> NDArray[np.uint32]:
-        """The positions where the bundle's candidates and those of each changed part end."""
-        sizes = [self.base_size, *(len(part.vectors) for part in self.changed_parts)]
-        return np.cumsum(sizes, dtype=np.uint32)
-
-    @property
-    def unsearchable(self) -> NDArray[np.uint32]:
-        """The candidates here whose vectors cannot be searched; see `LoadedIndex.unsearchable`."""
-        assert self.here is not None  # noqa: S101 - shards leave out theirs
-        if not self.is_changed:
-            return self.here.unsearchable
-        firsts = [0, *self.part_ends.tolist()]
-        parts = zip((self.here, *self.changed_parts), firsts, strict=False)
-        return np.concatenate([part.unsearchable + np.uint32(first) for part, first in parts])
-
-    def by_part(self, positions: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
-        """Returns which of some ascending positions lie in the bundle, and in each changed part,
-        counted from its first one.
-        """
-        ends = self.part_ends
-        in_bundle, *changed, _ = np.split(positions, positions.searchsorted(ends))
-        # Each part begins where the one before it ends; nothing lies behind the last one.
-        return [in_bundle, *map(np.subtract, changed, ends)]
+        boundary = positions.searchsorted(self.base_size)
+        return positions[:boundary], positions[boundary:] - np.uint32(self.base_size)
 
     @property
     def denied(self) -> DeniedParts:
@@ -650,7 +634,8 @@ class ServedIndex:
         for denied in self._denied:
             if denied.positions is unavailable:
                 return denied
-        denied = DeniedParts(unavailable, self.by_part(unavailable), self.part_ends)
+        sizes = self.base_size, self.corpus.store.size - self.base_size
+        denied = DeniedParts(unavailable, self.divided(unavailable), sizes)
         self._denied[:] = [denied]
         return denied
 

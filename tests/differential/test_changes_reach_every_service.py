@@ -1,6 +1,6 @@
 """A random history of changes, sent to several processes of a host in every way, is served alike by
 all that share its log, copy it, read rows and search by shards, or start later: as by one process
-that received each change as JSON, and has absorbed none.
+that received each change as JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from tests.units.service.changes import keyed
 from tests.units.service.changes.making import (
     Rejected,
     change,
-    indexed,
     status,
     until_applied,
 )
@@ -41,7 +40,6 @@ from tests.units.service.running import RunningService
 
 CHANGES = 120
 REQUESTS = 40
-ABSORB_AT = 40
 TOKEN = "0123456789abcdef-of-the-writer"
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
 
@@ -77,7 +75,6 @@ class Hosts:
             "changes_dir": self._directory / host,
             "tokens": self._tokens,
             "changes_from": ("writer",),
-            "absorb_changed_at": ABSORB_AT,
             "live_recall_share": 0,
             "poll_interval_s": 60.0,
         }
@@ -112,8 +109,8 @@ def hosts(tmp_path: Path, small_towers: Path) -> Iterator[Hosts]:
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has rows move to files, and logs be read in parts, from a few changes on."""
-    monkeypatch.setattr("service.changes.row_files.MEMORY_BYTES", 10 * 32)
+    """Has positions be compacted, and logs be read in parts, from a few changes on."""
+    monkeypatch.setattr("service.changes.store_changes._COMPACTED_MIN", 40)
     monkeypatch.setattr("bundle.changes.log._READ_BYTES", 20_000)
 
 
@@ -159,7 +156,7 @@ def test_every_service_responds_as_one_that_received_each_change(
 ) -> None:
     hosts.write(1)
     shards = hosts.start_shards()
-    expected = hosts.start("twin", absorb_changed_at=10_000)
+    expected = hosts.start("twin")
     writer = hosts.start("writer")
     router = hosts.start("writer", **shards)
     follower = hosts.follow("follower", writer)
@@ -193,7 +190,6 @@ def test_every_service_responds_as_one_that_received_each_change(
                 drawn_names |= names_of(drawn)
     assert drawn_names == NAMES - REJECTED, "never made"
 
-    until(lambda: indexed(writer) > 0)
     services["worker that starts later"] = hosts.start("writer")
     services["router that starts later"] = hosts.start("writer", **shards)
     requests = RandomRequests(seed, STORED + NEW, CONTEXTS)

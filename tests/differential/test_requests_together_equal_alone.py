@@ -26,9 +26,8 @@ from tests.differential.requests_together import (
     read,
     together,
 )
-from tests.e2e.process import until
 from tests.random_cases import seeds
-from tests.units.service.changes.making import candidate, change, deletion, deny, indexed
+from tests.units.service.changes.making import candidate, change, deletion, deny
 from tests.units.service.running import RunningService
 
 pytestmark = pytest.mark.slow
@@ -80,9 +79,8 @@ def changed(
     write_small_bundle(
         root, small_towers, users=True, size=2000, index_kind="tree_ah", parameters=TREE
     )
-    service = RunningService(root, **LIMITS, **LOOP, absorb_changed_at=300)
+    service = RunningService(root, **LIMITS, **LOOP)
     change(service, "candidates/upsert", *[candidate(key) for key in range(5000, 5300)])
-    until(lambda: indexed(service) > 0)
     change(service, "candidates/upsert", *[candidate(key) for key in (*IDS[:20], 6001, 6002)])
     change(service, "candidates/delete", *deletion([IDS[30], 5010]))
     deny(service, IDS[40], 5020, 6001)

@@ -1,4 +1,4 @@
-"""Any history of changes of rows, in memory and in files, has the last vector of each row."""
+"""Any history of changes of rows has the last vector of each row."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bundle.errors import BundleError, VectorRejected
+from bundle.errors import VectorRejected
 from bundle.format.tables import TableDtype
 from bundle.tables import changed_rows
 from bundle.tables.changed_rows import ChangedRows, rounded
 from bundle.tables.reader import TableReader
-from bundle.tables.row_file import RowFile, write_row_file
 from tests.bundles.tables import write_floats
 
 DTYPES: tuple[TableDtype, ...] = get_args(TableDtype)
 VECTORS = 60
 DIM = 3
 CHANGES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, VECTORS - 1)), max_size=9)
-HISTORIES = st.lists(st.tuples(st.integers(0, 99), st.booleans(), CHANGES), max_size=9)
-"""The state before a change, modulo their number; whether a file takes its rows; new vectors."""
+HISTORIES = st.lists(st.tuples(st.integers(0, 99), CHANGES), max_size=9)
+"""The state before a change, modulo their number; new vectors."""
 
 
 def floats() -> NDArray[np.float32]:
@@ -51,32 +50,18 @@ def test_vectors_are_rounded_as_a_table_stores_them(tmp_path: Path, dtype: Table
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@given(history=HISTORIES, in_files=st.booleans(), recent=st.sampled_from([3, 1 << 14]))
+@given(history=HISTORIES, recent=st.sampled_from([3, 1 << 14]))
 def test_every_state_of_any_history_has_the_last_vector_of_each_row(
-    tmp_path_factory: pytest.TempPathFactory,
-    dtype: TableDtype,
-    history: list[tuple[int, bool, list[tuple[int, int]]]],
-    in_files: bool,
-    recent: int,
+    dtype: TableDtype, history: list[tuple[int, list[tuple[int, int]]]], recent: int
 ) -> None:
-    directory = tmp_path_factory.mktemp("rows")
     vectors = rounded(floats(), dtype)
     states: list[tuple[ChangedRows, dict[int, int]]] = [(ChangedRows.none(DIM), {})]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(changed_rows, "_RECENT_MAX", recent)
-        for number, (before, is_written, changes) in enumerate(history):
+        for before, changes in history:
             state, sources = states[before % len(states)]
-            exchange = None
-            if in_files and is_written:
-                path = directory / str(number)
-                write_row_file(path, "t", dtype, state.rows, DIM, state.vectors_of)
-                exchange = state.exchange(RowFile(path))
             rows = np.array([row for row, _ in changes], np.int64)
             state = state.with_rows(rows, vectors[[source for _, source in changes]])
-            if exchange is not None:  # the change came while the file was written
-                exchanged = state.with_file(exchange)
-                assert exchanged is not None
-                state = exchanged
             states.append((state, {**sources, **dict(changes)}))
     for state, sources in states:
         rows = np.arange(-2, 12)
@@ -88,23 +73,6 @@ def test_every_state_of_any_history_has_the_last_vector_of_each_row(
         state.replace(rows, replaced)
         expected = [vectors[sources[row]] if row in sources else [7] * DIM for row in rows.tolist()]
         assert bits(replaced) == bits(expected)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_a_damaged_file_of_rows_is_rejected(tmp_path: Path, dtype: TableDtype) -> None:
-    state = ChangedRows.none(DIM).with_rows(np.arange(9), rounded(floats()[:9], dtype))
-    path = tmp_path / "rows"
-    write_row_file(path, "t", dtype, state.rows, DIM, state.vectors_of)
-    content = path.read_bytes()
-    damaged = [content[:size] for size in (0, 7, 4095, 4096, len(content) - 1)]
-    for position in (0, 9, 13, 20, 4096, 4096 + 9 * 8, len(content) - 1):
-        flipped = bytearray(content)
-        flipped[position] ^= 4
-        damaged.append(bytes(flipped))
-    for wrong in damaged:
-        path.write_bytes(wrong)
-        with pytest.raises(BundleError, match="file 'rows'"):
-            RowFile(path)
 
 
 @pytest.mark.parametrize(

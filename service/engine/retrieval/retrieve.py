@@ -237,7 +237,7 @@ def _find_here(
     """Finds the nearest candidates in an index of this process; what was found in each part is
     empty if there are no others.
     """
-    if index.is_changed:
+    if index.added is not None:
         return changed_search.nearest(index, queries, options, execution)
     return search.nearest(here, queries, options, execution), ()
 

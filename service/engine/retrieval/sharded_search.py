@@ -47,24 +47,25 @@ class IndexSearch:
 
 async def vectors_at(index: ServedIndex, positions: Positions, execution: Execution) -> Vectors:
     """Returns the vectors of candidates, [m, dim] float32."""
-    if index.here is not None and index.is_changed:
-        return changed_search.vectors_at(index, positions)
+    if index.added is None:
+        return await _exported_vectors_at(index, positions, execution)
+    # Changed candidates lie behind those of the bundle, and in this process.
+    is_changed = positions >= index.base_size
+    vectors: Vectors = np.empty((positions.size, index.entry.dim), np.float32)
+    vectors[is_changed] = index.added.vectors[positions[is_changed] - index.base_size]
+    if not is_changed.all():
+        exported = positions[~is_changed]
+        vectors[~is_changed] = await _exported_vectors_at(index, exported, execution)
+    return vectors
+
+
+async def _exported_vectors_at(
+    index: ServedIndex, positions: Positions, execution: Execution
+) -> Vectors:
+    """Returns the vectors of candidates of the bundle, [m, dim] float32."""
     if index.here is not None:
         return np.array(index.here.vectors[positions], np.float32)
-    shards = _shards(index)
-    if not index.is_changed:
-        return await shards.vectors(index.name, positions, execution.left_s)
-
-    base_size = index.base_size
-    is_changed = positions >= base_size
-    # Changed candidates lie behind those of the bundle, and in this process.
-    vectors: Vectors = np.empty((positions.size, index.entry.dim), np.float32)
-    changed = positions[is_changed] - base_size
-    vectors[is_changed] = changed_search.changed_vectors_at(index, changed)
-    if not is_changed.all():
-        stored = positions[~is_changed]
-        vectors[~is_changed] = await shards.vectors(index.name, stored, execution.left_s)
-    return vectors
+    return await _shards(index).vectors(index.name, positions, execution.left_s)
 
 
 async def nearest(
@@ -72,8 +73,8 @@ async def nearest(
 ) -> Neighbors:
     """Finds the k nearest allowed candidates of each query; as `search.nearest`."""
     base_allowed = queries.allowed
-    if index.is_changed:
-        base_allowed = changed_search.allowed_in_base(index, queries.allowed)
+    if index.added is not None:
+        base_allowed, _ = changed_search.divide_allowed(index, queries.allowed)
     query_count = len(base_allowed.excluded)
     offsets = queries.offsets
     excluded = list[NDArray[Any]]()
@@ -110,7 +111,7 @@ async def nearest(
             ends = offsets.tolist()
         explanations = [merge_explanations(parts, range(*pair), size) for pair in pairwise(ends)]
         neighbors = neighbors._replace(explanations=tuple(explanations))
-    if not index.is_changed:
+    if index.added is None:
         return neighbors
     contiguous_queries = queries._replace(vectors=wanted.vectors)
     return changed_search.add_changed(neighbors, index, contiguous_queries, options, execution)

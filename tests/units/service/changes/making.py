@@ -156,19 +156,6 @@ def ids_of(service: RunningService, **options: Any) -> set[Any]:
     return {*nearest(service, [1.0] * 8, **{"k": 1000, **options})[0][0]}
 
 
-def absorb(service: RunningService) -> None:
-    """Waits until a service, whose `absorb_changed_at` is 1, has absorbed all changed candidates
-    into segments with an index.
-    """
-    exact = {"model": "movies", "search": "exact"}
-    until(lambda: service.value("rowcast_changed_candidates", **exact) == 0)
-
-
-def indexed(service: RunningService) -> float:
-    """Returns how many positions of changed candidates are in segments with an index."""
-    return service.value("rowcast_changed_candidates", model="movies", search="index")
-
-
 def log_of(service: RunningService) -> Path:
     """Returns the change log of a service."""
     return (service.settings.changes_dir or service.settings.root) / "movies" / "changes.log"

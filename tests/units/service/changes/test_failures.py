@@ -1,4 +1,4 @@
-"""What breaks while changes are made, kept or absorbed, and what the caller and the candidates get:
+"""What breaks while changes are made, or kept, and what the caller and the candidates get:
 nothing is lost, nothing is made twice, and nobody waits beyond a deadline.
 """
 
@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,16 +19,12 @@ from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.units.service.changes.making import (
     Rejected,
-    absorb,
     candidate,
     change,
     deletion,
     ids_of,
-    indexed,
     log_of,
-    nearest,
     status,
-    until_applied,
 )
 from tests.units.service.cli.test_ctl import ctl
 from tests.units.service.running import RunningService, flip
@@ -39,7 +33,6 @@ pytestmark = pytest.mark.slow
 
 Serve = Callable[..., RunningService]
 Write = Callable[..., SmallBundle]
-UNUSABLE = "rowcast_segments_unusable"
 SOON_S = 0.4
 
 
@@ -188,35 +181,6 @@ def test_files_of_changes_are_private_and_become_so(write: Write, serve: Serve) 
     path = log_of(serve())
     change(serve(), "candidates/upsert", candidate(5000))
     path.chmod(0o644)
-    absorb(serve(absorb_changed_at=1))
-    segments = path.with_name("changes.segments")
-    files = [*path.parent.glob("changes.*"), *segments.rglob("*")]
-    assert {file.stat().st_mode & 0o777 for file in files if file.is_file()} == {0o600}
-    assert segments.stat().st_mode & 0o777 == 0o700
-
-
-def test_damaged_segments_are_not_used_and_made_anew(
-    write: Write, serve: Serve, tmp_path: Path
-) -> None:
-    small = write()
-    service = serve(changes_dir=tmp_path / "host")
-    change(service, "candidates/upsert", *[candidate(key) for key in range(5000, 5020)])
-    change(service, "candidates/delete", {"id": 1000})
-    service = serve(changes_dir=tmp_path / "host", absorb_changed_at=1)  # both in one segment
-    absorb(service)
-    expected = nearest(service, small.vectors[:3], k=60)
-    for file in ("segment.json", "candidates.arrow", "ended.bin", "vectors.bin"):
-        host = tmp_path / file
-        shutil.copytree(tmp_path / "host", host)
-        (damaged,) = host.rglob(file)
-        flip(damaged, 0)
-        restarted = serve(changes_dir=host)
-        assert restarted.value(UNUSABLE, model="movies") == 1
-        assert indexed(restarted) == 0
-        assert nearest(restarted, small.vectors[:3], k=60) == expected
-    mending = serve(changes_dir=host, absorb_changed_at=1)
-    until(lambda: indexed(mending) > 0)
-    until_applied(mending, restarted)
-    for running in (mending, restarted, serve(changes_dir=host)):
-        until(lambda: running.value(UNUSABLE, model="movies") == 0)  # noqa: B023
-        assert nearest(running, small.vectors[:3], k=60) == expected
+    serve()
+    files = path.parent.glob("changes.*")
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}

@@ -15,7 +15,6 @@ from tests.units.service.changes.making import (
     change,
     deletion,
     deny,
-    indexed,
     random_vectors,
     responds,
 )
@@ -44,13 +43,11 @@ def retrieved(service: RunningService, count: int, seed: int, **options: Any) ->
 
 
 def test_recall_is_that_of_exact_searches_among_what_each_query_may_find(
-    write: Write, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    write: Write, serve: Serve
 ) -> None:
-    monkeypatch.setattr("service.changes.segments._TREE_MIN", 100)
     write(**BUNDLE)
-    service = serve(absorb_changed_at=200, **MEASURED)
+    service = serve(**MEASURED)
     add(service, random_vectors(500, seed=5), 5000)
-    until(lambda: indexed(service) == 500)
     add(service, random_vectors(100, seed=6), 6000)
     classics = [
         candidate(key, vectors={"movies": vector.tolist()}, attributes={"classic": True})
