@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from service.changes import copying
-from service.changes.segment_copying import CopyFailed
 from service.cli import admin_client
 from service.cli.admin_client import Admin, CtlError
 from service.config import ServiceSettings
@@ -120,7 +119,7 @@ def request_of(
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
 
     def send_request(address: str) -> str:
-        with pytest.raises((CopyFailed, OSError, CtlError)) as failed:
+        with pytest.raises((copying.CopyFailed, OSError, CtlError)) as failed:
             request.param(address, token, tmp_path)
         return str(failed.value)
 
