@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +22,6 @@ from service.changes.requests import ChangeRequest
 Key = int | str
 _ATTRIBUTE = "attribute:"
 _UNNUMBERED = -math.inf
-
-
-class StreamPosition(NamedTuple):
-    """How far a stream was applied.
-
-    Attributes:
-      offset: The offset behind the last change.
-      version: The version that this change was sent for.
-    """
-
-    offset: int
-    version: int
 
 
 class _Numbers:
@@ -86,25 +74,28 @@ class LogSummary:
     """What the records of a log say so far. Used under the lock of the log.
 
     Attributes:
-      streams: How far each stream was applied.
       left_out: The ids of candidates of which no bundle contains the changes, by corpus.
     """
 
     def __init__(self) -> None:
         """Begins before the first record."""
-        self.streams: dict[str, StreamPosition] = {}
         self.left_out: dict[str, set[Key]] = {}
+        self._offsets: dict[tuple[str, int], int] = {}
+        """The offset behind the last change of each stream, by the training of its values."""
         self._numbers: dict[tuple[str, str, int], _Numbers] = {}
         """By kind, target, and the version of rows, which 0 stands for elsewhere."""
 
     @property
     def offsets(self) -> dict[str, int]:
         """The offset behind the last change of each stream."""
-        return {stream: position.offset for stream, position in self.streams.items()}
+        offsets: dict[str, int] = {}
+        for (stream, _), offset in self._offsets.items():
+            offsets[stream] = max(offset, offsets.get(stream, 0))
+        return offsets
 
     def add_run(self, run: Run) -> None:
         """Adds what a run of changes says, whose columns are read only if they say something."""
-        self._add_head(run.head, run.offset)
+        self._add_offset(run.head, run.schema, run.offset)
         numbers = self._numbers_of(run.head)
         if (
             not {SEQUENCE, EXPIRES}.isdisjoint(run.schema.names)
@@ -115,7 +106,7 @@ class LogSummary:
 
     def add(self, change: Change) -> None:
         """Adds what a change says."""
-        self._add_head(change.head, change.offset)
+        self._add_offset(change.head, change.columns.schema, change.offset)
         self._add_columns(change)
 
     def outdated(self, change: Change) -> NDArray[np.bool_]:
@@ -132,7 +123,7 @@ class LogSummary:
                 for key, number in pairs
             ]
         else:
-            training = _training(change)
+            training = _training(change.head, change.columns.schema)
             is_outdated = [numbers.is_outdated(key, number, training) for key, number in pairs]
         return np.array(is_outdated, bool)
 
@@ -163,25 +154,32 @@ class LogSummary:
                 columns = columns.set_column(position, field, pa.array(values, field.type))
         return change.with_columns(columns)
 
-    def is_repeated(self, request: ChangeRequest) -> bool:
-        """Returns whether the log has all of a request from a stream, or a part of it."""
-        position = self.streams.get(request.stream)
-        if not request.stream or position is None:
-            return False
-        if request.offset <= position.offset:
-            return True
-        # It begins before the end of what was applied: another sender was faster with a part of it.
-        return request.from_offset is not None and request.from_offset < position.offset
+    def repeated_offset(self, request: ChangeRequest, version: int) -> int | None:
+        """Returns how far the stream of a request was applied; None: the log has no part of it.
+
+        Args:
+          request: The request.
+          version: The version that it is sent for.
+        """
+        training = 0
+        if request.vectors:
+            training = version
+        applied_offset = self._offsets.get((request.stream, training))
+        if not request.stream or applied_offset is None:
+            return None
+        # If it begins before the end of what was applied, another sender was faster with a part.
+        begin = request.from_offset
+        if request.offset <= applied_offset or (begin is not None and begin < applied_offset):
+            return applied_offset
+        return None
 
     def _numbers_of(self, head: Head) -> _Numbers | None:
         return self._numbers.get(_numbered_key(head))
 
-    def _add_head(self, head: Head, offset: int) -> None:
-        if not head.stream:
-            return
-        position = self.streams.get(head.stream)
-        if position is None or offset > position.offset:
-            self.streams[head.stream] = StreamPosition(offset, head.version)
+    def _add_offset(self, head: Head, schema: Any, offset: int) -> None:
+        if head.stream:
+            key = head.stream, _training(head, schema)
+            self._offsets[key] = max(offset, self._offsets.get(key, 0))
 
     def _add_columns(self, change: Change) -> None:
         head = change.head
@@ -197,7 +195,7 @@ class LogSummary:
         keys = change.ids.tolist()
         pairs = zip(keys, sequences.tolist(), strict=True)
         if head.action != "attributes":
-            training = _training(change)
+            training = _training(change.head, change.columns.schema)
             for key, number in pairs:
                 numbers.set_state(key, number, training)
             return
@@ -225,17 +223,21 @@ class LogSummary:
 
 
 def _numbered_key(head: Head) -> tuple[str, str, int]:
-    # The vector of a row belongs to one training.
     version = 0
     if head.kind == "rows":
         version = head.version
     return head.kind, head.target, version
 
 
-def _training(change: Change) -> int:
-    """Returns the version that the vectors of candidates belong to; 0: none were sent."""
-    if change.head.kind == "candidates" and change.sent_indexes:
-        return change.head.version
+def _training(head: Head, schema: Any) -> int:
+    """Returns the version that rows or vectors belong to; 0: a change has none that were sent.
+
+    Args:
+      head: The head of the change.
+      schema: The `pyarrow.Schema` of its columns.
+    """
+    if head.kind == "rows" or (head.kind == "candidates" and head.sent_indexes(schema)):
+        return head.version
     return 0
 
 

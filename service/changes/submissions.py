@@ -314,23 +314,18 @@ class Submissions:
         request = submission.request
         number = submission.version
         summary = self._log.summary
-        if summary.is_repeated(request):
-            position = summary.streams[request.stream]
+        repeated_offset = summary.repeated_offset(request, number)
+        if repeated_offset is not None:
             repeated = ChangeResult(
-                self._log.model,
-                position.version,
-                0,
-                0,
-                is_repeated=True,
-                stream_offset=position.offset,
+                self._log.model, number, 0, 0, is_repeated=True, stream_offset=repeated_offset
             )
             return None, b"", repeated
-        streams = summary.streams
+        offsets = summary.offsets
         streams_max = self._settings.max_streams
-        if request.stream and request.stream not in streams and len(streams) >= streams_max:
+        if request.stream and request.stream not in offsets and len(offsets) >= streams_max:
             raise TooLarge.of_limit(
                 "stream",
-                f"a new name beside {len(streams)} of model {self._log.model!r}",
+                f"a new name beside {len(offsets)} of model {self._log.model!r}",
                 streams_max,
                 "max_streams",
                 "is",
