@@ -363,9 +363,7 @@ class Worker:
             self._loop.call_soon_threadsafe(self._announce)
 
     def _announce_changes(self) -> None:
-        """Reports that the copy of a change log has caught up, or that the lock of a log is waited
-        for, in the thread that noticed it.
-        """
+        """Reports that the copy of a change log has caught up, in the thread that noticed it."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._announce)
 
@@ -397,9 +395,6 @@ class Worker:
     def _current_problem(self) -> str:
         """Returns the reason why requests should not be sent here; "": they should."""
         problem = self.engine.problem or self.changes.problem
-        # A version that waits for its change log seems to be loaded still, or has failed.
-        if problem and not self.engine.shutting_down:
-            problem = self.changes.lock_problem or problem
         if not problem and self.shards is not None and self._settings.ready_requires_shards:
             problem = self.shards.problem
         if self._listens:

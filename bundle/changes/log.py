@@ -7,11 +7,11 @@
 
 Sequences rise. The first record has sequence 0 and says of which model the log is.
 
-One process writes at a time, under a lock. It holds the lock until what it wrote is on the disk,
-and readers of new records take the lock, too: nothing is read that a loss of power could take back.
-Records that were read once are read again without it. What a writer that died has left behind the
-last record is cut off by the next one. A record that is damaged in any other way is an error with
-its position; `recover` leaves out what is damaged and keeps the rest.
+One process writes. It holds the lock of the log (`log_lock.py`), and publishes up to where the log
+is on the disk: others read no further, and nothing that a loss of power could take back. What a
+writer that died has left behind the last record is cut off by the next one. A record that is
+damaged in any other way is an error with its position; `recover` leaves out what is damaged and
+keeps the rest.
 """
 
 from __future__ import annotations
@@ -24,15 +24,22 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
 import orjson
 
-from bundle.changes.log_lock import LogLock, held
-from bundle.errors import BundleError, FormatError, LogDamaged, LogsDiffer, LogUnwritable
+from bundle.changes.log_lock import LogEnd, LogLock, Writer, attempts, held
+from bundle.errors import (
+    BundleError,
+    FormatError,
+    LogDamaged,
+    LogLocked,
+    LogsDiffer,
+    LogUnwritable,
+)
 from bundle.format.checksums import crc32c
 from bundle.storage import files
 
@@ -124,18 +131,6 @@ class _State(NamedTuple):
         return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-class LogEnd(NamedTuple):
-    """How far one process has read a log.
-
-    Attributes:
-      inode: The inode of the file; 0: nothing was read.
-      position: The offset behind the last record.
-    """
-
-    inode: int
-    position: int
-
-
 class _Span(NamedTuple):
     """Where a record lies in a file.
 
@@ -181,18 +176,15 @@ class ChangeLog:
         """The largest sequence that the file has, as far as it was read."""
         self._unreturned: list[Record] = []
         """Records before one that is damaged: they are returned once it is gone."""
-        self._examined: _State | None = None
-        """The state of the file when all of it had been examined."""
+        self._seen: LogEnd | None = LogEnd(0, 0)
+        """The published end when all up to it had been read; None: nothing was published then."""
         self._problem: BundleError | None = None
-        """What was wrong with the file in that state."""
+        """What was wrong with the file up to that end."""
 
     @property
     def has_news(self) -> bool:
-        """Whether the file may have records that were not read yet, or cannot be read on; costs one
-        system call.
-        """
-        state = _state_of(self.path)
-        return state is not None and (state != self._examined or self._problem is not None)
+        """Whether there may be records that were not read yet, or cannot be read on."""
+        return self._problem is not None or self.lock.published() != self._seen
 
     def read(self, bytes_max: int | None = None, deadline: float = math.inf) -> list[Record]:
         """Returns the records that were appended since the last call.
@@ -200,22 +192,37 @@ class ChangeLog:
         Args:
           bytes_max: The maximum size of the payloads together; the next call returns the rest. At
             least one record is returned if there is one. None: all of them are.
-          deadline: The monotonic time until which the lock is waited for.
+          deadline: The monotonic time until which a writer that begins is waited for.
 
         Raises:
           LogDamaged: A record is damaged. Those before it that are new are returned after a
             recovery.
           LogUnwritable: An older copy lies in the place of the log.
-          LogLocked: Another process has held the lock until the deadline.
+          LogLocked: Another process has begun to write, and not published an end by the deadline.
           FormatError: The file is no log, or that of another model.
           OSError: The file cannot be read.
         """
-        # Without the lock of the file: services call this often, and mostly in vain.
         if not self.has_news:
             return []
-        self._raise_known_problem()
-        with self.lock.to_read(deadline):
-            return self._read_new(bytes_max)
+        published: LogEnd | None = None
+        for _ in attempts(deadline):
+            with self.lock.free() as is_free:
+                published = self.lock.published()
+                if self._problem is not None and published == self._seen:
+                    # A large file is not read again and again in vain.
+                    raise self._problem.with_traceback(None)
+                if is_free or published is None:
+                    return self._read_new(published, None, bytes_max)
+                if not published.inode:  # the writer has not read it yet
+                    continue
+                state = _state_of(self.path)
+                if state is not None and state.inode == published.inode:
+                    return self._read_new(published, published, bytes_max)
+        if published is not None and published.inode:
+            raise _older_copy(self.path)
+        raise LogLocked(
+            f"change log {self.path} is being opened by {self.lock.holders()}; try again"
+        )
 
     def batches(self, deadline: float = math.inf) -> Iterator[list[Record]]:
         """Yields the records that were appended since they were read last, about 8 MiB at a time,
@@ -227,24 +234,42 @@ class ChangeLog:
                 return
             yield records
 
-    @contextmanager
-    def writing(self, deadline: float = math.inf) -> Iterator[LogWriter]:
-        """Waits until no other process writes, and yields what appends records.
+    def begin_to_write(self, writer: Writer) -> LogWriter | None:
+        """Makes this process the writer, until it releases the log; returns what appends records,
+        or None: another process is the writer.
 
         Args:
-          deadline: The monotonic time until which the lock is waited for.
+          writer: How other processes of the host reach this one.
 
         Raises:
-          LogLocked: Another process has held the lock until the deadline.
           LogUnwritable: The directory or the lock cannot be written.
         """
-        with ExitStack() as lock:
-            try:
-                files.make_private_directory(self.path.parent)
-                lock.enter_context(self.lock.to_write(deadline))
-            except OSError as problem:
-                raise _unwritable(self.path, problem) from problem
-            yield LogWriter(self, lock)
+        try:
+            files.make_private_directory(self.path.parent)
+            if self.lock.acquire(writer):
+                return LogWriter(self)
+        except OSError as problem:
+            raise _unwritable(self.path, problem) from problem
+        return None
+
+    @contextmanager
+    def writing(self, deadline: float = math.inf) -> Iterator[LogWriter]:
+        """Makes this process the writer for a while, and yields what appends records.
+
+        Args:
+          deadline: The monotonic time until which another writer is waited for.
+
+        Raises:
+          LogLocked: Another process was the writer until the deadline.
+          LogUnwritable: See `begin_to_write`.
+        """
+        for _ in attempts(deadline):
+            writer = self.begin_to_write(Writer(os.getpid()))
+            if writer is not None:
+                with closing(writer):
+                    yield writer
+                return
+        raise LogLocked(f"change log {self.path} is written by {self.lock.holders()}; try again")
 
     def reread(self) -> Iterator[list[Record]]:
         """Yields the records up to the last one that was read once more, about 8 MiB at a time. It
@@ -278,19 +303,20 @@ class ChangeLog:
         if records:
             yield records
 
-    def _raise_known_problem(self) -> None:
-        """Raises what was wrong with the file, if it is still as it was then: a large file is not
-        read again and again in vain.
-        """
-        if self._problem is not None and _state_of(self.path) == self._examined:
-            raise self._problem.with_traceback(None)
+    def _read_new(
+        self, published: LogEnd | None, end: LogEnd | None, bytes_max: int | None = None
+    ) -> list[Record]:
+        """Returns the records behind the last one that was read.
 
-    def _read_new(self, bytes_max: int | None = None) -> list[Record]:
-        """Returns the records behind the last one that was read. To be called under the lock."""
-        self._raise_known_problem()
+        Args:
+          published: The end that is published.
+          end: The end up to which records are read; None: that of the file, which nobody writes.
+          bytes_max: See `read`.
+        """
         try:
             file = self.path.open("rb", buffering=0)
         except FileNotFoundError:
+            self._seen = published
             return []
         records = self._unreturned
         self._unreturned = []
@@ -298,18 +324,23 @@ class ChangeLog:
             state = _State.of(os.fstat(file.fileno()))
             self._problem = None
             try:
-                is_whole = self._read_from(file, state, records, bytes_max)
+                is_whole = self._read_from(file, state, records, end, bytes_max)
             except BundleError as problem:
                 self._unreturned = records
                 self._problem = problem
-                self._examined = state
+                self._seen = published
                 raise
         if is_whole:
-            self._examined = state
+            self._seen = published
         return records
 
     def _read_from(
-        self, file: FileIO, state: _State, records: list[Record], bytes_max: int | None
+        self,
+        file: FileIO,
+        state: _State,
+        records: list[Record],
+        end: LogEnd | None,
+        bytes_max: int | None,
     ) -> bool:
         """Adds the records behind the last one that was read to a list; returns whether these are
         all.
@@ -328,7 +359,7 @@ class ChangeLog:
             if magic != MAGIC:  # its first writer died
                 return True
             self.end = LogEnd(state.inode, len(MAGIC))
-        for frame, end in _frames(self.path, descriptor, self.end.position):
+        for frame, frame_end in _frames(self.path, descriptor, self.end.position, end):
             record = frame.record
             if bytes_max is not None and records and size + len(record.payload) > bytes_max:
                 return False
@@ -345,7 +376,7 @@ class ChangeLog:
                 self.checksum = frame.checksum
                 self.sequence = max(self.sequence, record.sequence)
             self._file_sequence = max(self._file_sequence, record.sequence)
-            self.end = LogEnd(state.inode, end)
+            self.end = LogEnd(state.inode, frame_end)
         # A recovery never gives a log fewer sequences than it had.
         if self._file_sequence < self._read_sequence:
             self.end = LogEnd(0, 0)
@@ -354,37 +385,28 @@ class ChangeLog:
 
 
 class LogWriter:
-    """Appends records to a log, within the `with` statement of `ChangeLog.writing`."""
+    """Appends records to a log. While it is there, no other process writes the log."""
 
-    def __init__(self, log: ChangeLog, lock: ExitStack) -> None:
+    def __init__(self, log: ChangeLog) -> None:
         self._log = log
-        self._lock = lock
 
-    def release(self) -> None:
-        """Lets other processes write, before the end of the `with` statement."""
-        self._lock.close()
+    def close(self) -> None:
+        """Lets another process become the writer."""
+        self._log.lock.release()
 
     def read(self) -> list[Record]:
-        """Returns what others have appended since the log was read; see `ChangeLog.read`.
-
-        Raises:
-          LogUnwritable: The log was removed since it was read.
+        """Returns what others have appended before this process became the writer, to be called
+        once before the first record is appended; errors as of `ChangeLog.read`.
         """
         log = self._log
-        # A new file in its place would begin with sequences that others have read already.
         if log.end.position and not log.path.exists():
-            raise LogUnwritable(
-                f"change log {log.path} was removed while it is served; no change was made: put it "
-                "back, or restart the service without it"
-            )
-        if not log.has_news:
-            return []
-        return log._read_new()
+            raise _removed(log.path)
+        records = log._read_new(log.lock.published(), None)
+        self._publish(log.end)
+        return records
 
     def append(self, payloads: Sequence[bytes]) -> list[int]:
         """Appends records; when this returns, they are on the disk.
-
-        What others have appended must have been read before.
 
         Args:
           payloads: The payloads, of at least one byte and at most `RECORD_BYTES_MAX` each.
@@ -393,7 +415,8 @@ class LogWriter:
           The sequence of each record.
 
         Raises:
-          LogUnwritable: The disk is full or broken, and no record was appended.
+          LogUnwritable: The disk is full or broken, or another file lies in the place of the log
+            or its lock; no record was appended.
           ValueError: A payload is empty or too long.
         """
         first = self._log.sequence + 1
@@ -427,15 +450,42 @@ class LogWriter:
         content += b"".join(map(_framed, records))
         # One write and one sync for all records: the sync is what a change waits for.
         try:
+            self._check_place()
             state = _write_at(log.path, content, begin)
         except OSError as problem:
             raise _unwritable(log.path, problem) from problem
         log._header = header
-        log._examined = state
         log.end = LogEnd(state.inode, begin + len(content))
         if records:
             log.sequence = log._read_sequence = log._file_sequence = records[-1].sequence
             log.checksum = crc32c(records[-1].payload)
+        self._publish(log.end)
+
+    def _publish(self, end: LogEnd) -> None:
+        self._log.lock.publish(end)
+        self._log._seen = end
+
+    def _check_place(self) -> None:
+        """Checks that the log and its lock are the files that this process has.
+
+        Raises:
+          LogUnwritable: They are not.
+          OSError: They cannot be read.
+        """
+        log = self._log
+        if not log.lock.is_in_place:
+            raise LogUnwritable(
+                f"{log.lock.path} was removed or replaced, so that another process may write the "
+                f"change log {log.path}; no change was made: restart the service"
+            )
+        state = _state_of(log.path)
+        if state is None:
+            # A new file in its place would begin with sequences that others have read already.
+            if log.end.position:
+                raise _removed(log.path)
+            return
+        if log.end.inode and (state.inode != log.end.inode or state.size < log.end.position):
+            raise _older_copy(log.path)
 
 
 class LogTail:
@@ -575,7 +625,7 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
       OSError: It cannot be read, or the new file cannot be written; nothing was changed.
     """
     log = ChangeLog(path, model)
-    with log.lock.to_write(deadline), ExitStack() as stack:
+    with log.writing(deadline), ExitStack() as stack:
         file = stack.enter_context(path.open("rb"))
         content: bytes | mmap.mmap = b""
         # A map, since a log may be larger than the memory; there is none of an empty file.
@@ -610,6 +660,9 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
         os.link(path, damaged)
         recovered.replace(path)
         files.sync(path.parent)
+        # Others read no further than was published: the new file is read to its end.
+        status = path.stat()
+        log.lock.publish(LogEnd(status.st_ino, status.st_size))
         return Recovery(len(frames), dropped_bytes, tuple(lost), damaged)
 
 
@@ -821,6 +874,13 @@ def _write_at(path: Path, content: bytes, position: int) -> _State:
 def _unwritable(path: Path, problem: OSError) -> LogUnwritable:
     return LogUnwritable(
         f"change log {path} cannot be written: {problem.strerror or problem}; no change was made"
+    )
+
+
+def _removed(path: Path) -> LogUnwritable:
+    return LogUnwritable(
+        f"change log {path} was removed while it is served; no change was made: put it back, or "
+        "restart the service without it"
     )
 
 

@@ -1,7 +1,12 @@
-"""The lock of a change log: a file beside it that one process locks to write, and others to read.
+"""The lock of a change log: a file beside it. The process that holds it is the writer of the log,
+for as long as it lives: the kernel releases the lock when it dies, and nothing is to be cleaned up.
 
-The kernel releases the lock when its holder dies, so that nothing has to be cleaned up. A lock that
-another process holds is tried again and again until a deadline: `flock` itself would wait for ever.
+    inode, end     of the log, up to which it is on the disk (two uint64, little-endian); 0: the
+                   writer has not read the log yet
+    writer         JSON: how other processes of the host reach the writer
+
+Others read the log up to that end, and nothing that a loss of power could take back. While nobody
+holds the lock, the log is read to the end of its file.
 """
 
 from __future__ import annotations
@@ -9,24 +14,27 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import struct
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+import orjson
 
 from bundle.errors import LogLocked
 from bundle.storage import files
 
-_REPORTED_S = 5.0
-"""Time for which a lock is waited for before that is a problem: a write takes milliseconds."""
 _PAUSE_MIN_S = 0.001
 _PAUSE_MAX_S = 0.05
 _PAUSE_SHARE = 10
 """A pause is the time waited so far divided by this: a wait lasts a tenth longer than it must."""
-
 _COMMAND_CHARACTERS_MAX = 120
 """Maximum number of characters of a command line that are shown."""
+_END = struct.Struct("<QQ")
+_WRITER_BYTES_MAX = 4096
 
 
 class ThreadLock(Protocol):
@@ -39,16 +47,28 @@ class ThreadLock(Protocol):
         """Releases the lock."""
 
 
-class Holder(NamedTuple):
-    """A process that holds a lock.
+class LogEnd(NamedTuple):
+    """How far a log was read, or is on the disk.
+
+    Attributes:
+      inode: The inode of the file; 0: it is not known.
+      position: The offset behind the last record.
+    """
+
+    inode: int
+    position: int
+
+
+class Writer(NamedTuple):
+    """How other processes of the host reach the writer of a log.
 
     Attributes:
       pid: Its process id.
-      command: Its command line; "": it cannot be read.
+      address: The address of its Unix socket; "": it takes nothing from others.
     """
 
     pid: int
-    command: str
+    address: str = ""
 
 
 class LogLock:
@@ -61,89 +81,114 @@ class LogLock:
     def __init__(self, path: Path) -> None:
         """Takes nothing yet; `path`: the file."""
         self.path = path
-        self._failed_first = 0.0
-        """The monotonic time of the first of the last attempts that failed in a row; 0: the last
-        one succeeded.
-        """
-        self._failed_last = 0.0
+        self._held: int | None = None
+        self._lock = threading.Lock()
 
     @property
-    def is_held_elsewhere(self) -> bool:
-        """Whether the last attempt to take it failed."""
-        return bool(self._failed_first)
+    def is_held(self) -> bool:
+        """Whether this process is the writer."""
+        return self._held is not None
 
     @property
-    def waited_s(self) -> float:
-        """The time for which this process has waited for the lock, once it is long enough to be
-        reported; 0: it has the lock, or has not waited for so long.
-        """
-        waited_s = self._failed_last - self._failed_first
-        is_recent = time.monotonic() - self._failed_last < _REPORTED_S
-        if not self._failed_first or waited_s < _REPORTED_S or not is_recent:
-            return 0.0
-        return waited_s
-
-    @property
-    def problem(self) -> str:
-        """That the lock has been waited for for long, and who holds it; "": it has not."""
-        waited_s = self.waited_s
-        if not waited_s:
-            return ""
-        shown_holders = [
-            f"process {holder.pid} ({holder.command or 'unknown command'})"
-            for holder in holders(self.path)
-        ]
-        names = " and ".join(shown_holders) or "a process that this one cannot see"
-        return f"the lock {self.path} is held by {names}"
-
-    def to_read(self, deadline: float) -> AbstractContextManager[object]:
-        """Waits until nobody writes; returns what releases the lock at its end.
+    def is_in_place(self) -> bool:
+        """Whether the file is still the one that this process holds.
 
         Raises:
-          LogLocked: Another process has held the lock until the deadline.
-          OSError: The file cannot be opened.
+          OSError: It is gone, or its directory cannot be read.
         """
-        return self._acquired(fcntl.LOCK_SH, deadline)
+        if self._held is None:
+            return False
+        return os.fstat(self._held).st_ino == self.path.stat().st_ino
 
-    def to_write(self, deadline: float) -> AbstractContextManager[object]:
-        """Waits until nobody reads or writes; otherwise as `to_read`."""
-        return self._acquired(fcntl.LOCK_EX, deadline)
+    def acquire(self, writer: Writer) -> bool:
+        """Makes this process the writer, if no other one is; returns whether it is now.
 
-    def _acquired(self, kind: int, deadline: float) -> AbstractContextManager[object]:
-        for _ in attempts(deadline):
-            lock = self._attempt(kind)
-            if lock is not None:
-                self._failed_first = 0.0
-                return lock
-            now = time.monotonic()
-            # Attempts that lie far apart are two waits.
-            if not self._failed_first or now - self._failed_last > _REPORTED_S:
-                self._failed_first = now
-            self._failed_last = now
-        raise LogLocked(f"another process holds the lock {self.path}; try again")
+        Args:
+          writer: How others reach it.
 
-    def _attempt(self, kind: int) -> AbstractContextManager[object] | None:
-        """Returns the lock if nobody else has it now."""
+        Raises:
+          OSError: The file cannot be written.
+        """
+        with self._lock:
+            if self._held is not None:
+                return True
+            descriptor = self._locked(fcntl.LOCK_EX)
+            if descriptor is None:
+                return False
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, _END.pack(0, 0) + orjson.dumps(writer._asdict()), 0)
+            self._held = descriptor
+            return True
+
+    def publish(self, end: LogEnd) -> None:
+        """Lets others read the log up to an end, by the writer."""
+        assert self._held is not None  # noqa: S101 - the writer calls it
+        os.pwrite(self._held, _END.pack(*end), 0)
+
+    def release(self) -> None:
+        """Lets another process become the writer."""
+        with self._lock:
+            if self._held is not None:
+                os.close(self._held)
+                self._held = None
+
+    def published(self) -> LogEnd | None:
+        """Returns the end up to which others may read; None: nobody has ever written."""
+        content = self._content()
+        if len(content) < _END.size:
+            return None
+        return LogEnd(*_END.unpack_from(content))
+
+    def writer(self) -> Writer | None:
+        """Returns how the last writer is reached; None: nobody has ever written."""
         try:
-            # Only whoever may write the log needs to be able to write its lock.
-            flags = os.O_RDWR
-            if kind == fcntl.LOCK_SH:
-                flags = os.O_RDONLY
-            file = open(files.open_private(self.path, flags), "rb", buffering=0)  # noqa: SIM115
+            return Writer(**orjson.loads(self._content()[_END.size :]))
+        except (ValueError, TypeError):
+            return None
+
+    @contextmanager
+    def free(self) -> Iterator[bool]:
+        """Keeps the log without a writer, if it has none; yields whether it has none."""
+        descriptor = None
+        try:
+            descriptor = self._locked(fcntl.LOCK_SH)
+            is_free = descriptor is not None
         except OSError:
             # A log that lies where nothing can be created is read without a lock: nobody writes it.
-            if kind == fcntl.LOCK_SH and not self.path.exists():
-                return nullcontext()
-            raise
+            is_free = not self.path.exists()
         try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            yield is_free
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def holders(self) -> str:
+        """Returns the processes that hold the lock, for errors."""
+        shown_holders = [f"process {pid} ({_command(pid)})" for pid in _holders(self.path)]
+        return " and ".join(shown_holders) or "a process that this one cannot see"
+
+    def _locked(self, kind: int) -> int | None:
+        """Returns a descriptor that holds the lock; None: another process holds it."""
+        flags = os.O_RDWR
+        if kind == fcntl.LOCK_SH:  # only a writer needs to be able to write the file
+            flags = os.O_RDONLY
+        descriptor = files.open_private(self.path, flags)
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.close()
+            os.close(descriptor)
             return None
         except OSError:
-            file.close()
+            os.close(descriptor)
             raise
-        return file
+        return descriptor
+
+    def _content(self) -> bytes:
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                return file.read(_WRITER_BYTES_MAX)
+        except FileNotFoundError:
+            return b""
 
 
 @contextmanager
@@ -181,8 +226,8 @@ def attempts(deadline: float) -> Iterator[None]:
         time.sleep(min(pause_s, deadline - now))
 
 
-def holders(path: Path) -> list[Holder]:
-    """Returns the processes that hold a lock, as far as this one can see them."""
+def _holders(path: Path) -> list[int]:
+    """Returns the ids of the processes that hold a lock, as far as this one can see them."""
     try:
         inode = path.stat().st_ino
         lines = Path("/proc/locks").read_text().splitlines()
@@ -196,12 +241,12 @@ def holders(path: Path) -> list[Holder]:
         if columns[1] == "FLOCK" and columns[5].endswith(f":{inode}"):
             pids.append(int(columns[4]))
     # A process of another PID namespace has the number 0.
-    return [Holder(pid, _command(pid)) for pid in pids if pid > 0]
+    return [pid for pid in pids if pid > 0]
 
 
 def _command(pid: int) -> str:
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
-        return ""
+        return "unknown command"
     return b" ".join(arguments).decode(errors="replace").strip()[:_COMMAND_CHARACTERS_MAX]

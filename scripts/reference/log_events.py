@@ -251,12 +251,6 @@ EVENTS = {
         "The change log of a model can be read again, and the worker serves all changes.",
         "",
     ),
-    "change_log_locked": (
-        "Another process has held the lock of a change log for 5 seconds. `holders` has its process "
-        "id and command, as far as this process can see them. Changes end at their deadlines and are "
-        "not made; a service that starts does not serve the model.",
-        "End the process if it hangs; check the disk of the change log.",
-    ),
     "change_log_unlocked": ("The lock of a change log is no longer waited for.", ""),
     "changes_not_private": (
         "Other users of the host may read files of the changes of a model. The files belong to "

@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from bundle.changes.log import recover
 from bundle.errors import LogLocked
 from service.change_plane import ChangePlane
 from service.changes.follower import Changes
@@ -43,13 +42,13 @@ def _recover(changes: Changes, model: str, deadline: float) -> dict[str, Any]:
     """Recovers the change log of a model, and returns what was lost.
 
     Raises:
-      DeadlineExceeded: Another process has held the lock of the log until the deadline.
+      DeadlineExceeded: The log was being written until the deadline.
       NotFound: The model has no change log.
       NotReady: The log cannot be read or written.
     """
     path = changes.path_of(model)
     try:
-        recovery = recover(path, model, deadline)
+        recovery = changes.recover(model, deadline)
     except LogLocked as problem:
         raise DeadlineExceeded(f"{problem}; nothing was recovered") from problem
     except FileNotFoundError:

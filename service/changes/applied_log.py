@@ -7,11 +7,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from bundle.changes.log import ChangeLog, LogTail, LogWriter, Record
-from bundle.changes.log_lock import LogLock, attempts, held
+from bundle.changes.log import ChangeLog, LogTail, LogWriter, Record, Recovery, recover
+from bundle.changes.log_lock import Writer, held
 from bundle.changes.records import Change, decode_runs
 from bundle.errors import BundleError, LogLocked, LogUnwritable
 from service.changes.changed_version import ChangedVersion
@@ -36,8 +36,8 @@ WAIT_S = 10.0
 class AppliedLog:
     """A log, and the loaded versions that it is applied to. Safe for any number of threads.
 
-    This state has a lock of the process, and the file one of all processes. Whoever waits for the
-    lock of the file does not hold the state meanwhile, so that it can be read and served.
+    One process of the host writes the file; the others read what it has published. The state has a
+    lock of the process.
 
     On a router, to apply a change may need shards. A version that misses changes because shards
     did not respond is behind: it serves its last state, takes no further change, and tries again.
@@ -49,13 +49,14 @@ class AppliedLog:
       problem: Why the log cannot be followed; "": it can.
     """
 
-    def __init__(self, model: str, path: Path, manager: VersionManager) -> None:
+    def __init__(self, model: str, path: Path, manager: VersionManager, writer: Writer) -> None:
         """Begins without versions. Nothing is read yet.
 
         Args:
           model: The name of the model.
           path: The file, which need not exist.
           manager: Serves the versions.
+          writer: How other processes reach this one once it writes the log.
         """
         self.model = model
         self.summary = LogSummary()
@@ -63,6 +64,8 @@ class AppliedLog:
         self.problem = ""
         self._manager = manager
         self._log = ChangeLog(path, model)
+        self._own = writer
+        self._writer: LogWriter | None = None
         self._tail = LogTail(path)
         self._behind: dict[ChangedVersion, str] = {}
         """The versions that miss changes of the log, and the reason."""
@@ -77,9 +80,14 @@ class AppliedLog:
         return self._log.path
 
     @property
-    def file_lock(self) -> LogLock:
-        """The lock of the file."""
-        return self._log.lock
+    def other_writer(self) -> Writer | None:
+        """How the process is reached that writes the log; None: no process has ever written it."""
+        return self._log.lock.writer()
+
+    @property
+    def holders(self) -> str:
+        """The processes that hold the lock of the log, for errors."""
+        return self._log.lock.holders()
 
     @property
     def size_bytes(self) -> int:
@@ -130,7 +138,7 @@ class AppliedLog:
           serve: Called with the version as it is with its changes.
 
         Raises:
-          LogLocked: A thread or a process has held a lock for `WAIT_S`.
+          LogLocked: A thread has held the state, or a process has begun to write, for `WAIT_S`.
           LogDamaged: The log is damaged.
           FormatError: The log has records of another release.
           OSError: The log cannot be read.
@@ -169,8 +177,8 @@ class AppliedLog:
           FormatError: The log has records of another release.
           OSError: The log cannot be read.
         """
-        # Called a hundred times per second. Mostly the file has not grown, and requests that change
-        # the model have the lock for themselves.
+        # Called many times per second. Mostly the file has not grown, and requests that change the
+        # model have the lock for themselves.
         now = time.monotonic()
         is_due = bool(self._behind or self._unsound) and now >= self._retry_at
         if not is_due and not self._log.has_news:
@@ -189,13 +197,15 @@ class AppliedLog:
         """Applies what other processes have appended, and serves it; holds the state to the end.
 
         Args:
-          deadline: The monotonic time until which locks are waited for.
+          deadline: The monotonic time until which others are waited for.
 
         Raises:
-          LogLocked: A thread or a process has held a lock until the deadline.
+          LogLocked: A thread has held the state, or a process has begun to write, until the
+            deadline.
           BundleError, OSError: See `follow`.
         """
-        with self._locked(lambda _: self._read(time.monotonic()), deadline):
+        with self.held(deadline):
+            self._read(deadline)
             yield
 
     def version(self, number: int) -> ChangedVersion:
@@ -218,36 +228,72 @@ class AppliedLog:
                 return problem
         return ""
 
-    @contextmanager
-    def writing(self, deadline: float) -> Iterator[LogWriter]:
-        """Waits until no other process writes, applies the records that others have appended, and
-        yields a writer. The state is held to the end, also when the writer has released the file.
+    def may_write(self, deadline: float) -> bool:
+        """Makes this process the writer of the log if no other process of the host is, and applies
+        what others have appended; returns whether it is the writer now.
 
         Args:
-          deadline: The monotonic time until which locks are waited for.
+          deadline: The monotonic time until which other threads are waited for.
 
         Raises:
-          LogLocked: A thread or a process has held a lock until the deadline.
+          LogLocked: Another thread has held the state until the deadline.
           LogUnwritable: The directory or the lock cannot be written.
           LogDamaged: The log is damaged.
           FormatError: The log has records of another release.
           OSError: The log cannot be read.
         """
-        writers: list[LogWriter] = []
+        if self._writer is not None:
+            return True
+        with self.held(deadline):
+            if self._writer is not None:
+                return True
+            writer = self._log.begin_to_write(self._own)
+            if writer is None:
+                return False
+            try:
+                self._apply_records(writer.read())
+            except BaseException:
+                writer.close()
+                raise
+            self._writer = writer
+            self.publish()
+            return True
 
-        def lock_file(locks: ExitStack) -> None:
-            writers.append(locks.enter_context(self._log.writing(time.monotonic())))
+    def close(self) -> None:
+        """Lets another process write the log."""
+        with self.held():
+            if self._writer is not None:
+                self._writer.close()
+            self._writer = None
 
-        with self._locked(lock_file, deadline):
-            (writer,) = writers
-            # A change is checked against a state that has all changes before it: no other process
-            # appends until this one has written.
-            self._apply_records(writer.read())
+    @contextmanager
+    def writing(self, deadline: float) -> Iterator[LogWriter]:
+        """Yields what appends records, by the process that writes the log; holds the state to the
+        end.
+
+        Args:
+          deadline: The monotonic time until which other threads are waited for.
+
+        Raises:
+          LogLocked: A thread has held the state until the deadline.
+          LogUnwritable: Versions have changes that the log does not have.
+          NotReady: Another process writes the log now.
+        """
+        # A change is checked against a state that has all changes before it: this process alone
+        # appends.
+        with self.held(deadline):
+            if self._writer is None:
+                raise NotReady("another process writes the log now; no change was made")
             if self._unsound:
                 self.restore()
             if self._unsound:
                 raise LogUnwritable(f"{self._unsound}; no change was made")
-            yield writer
+            yield self._writer
+
+    def recover(self, deadline: float) -> Recovery:
+        """Rewrites the log without what is damaged in it; see `recover` of `bundle.changes.log`."""
+        self.close()
+        return recover(self.path, self.model, deadline)
 
     def distrust(self, problem: str) -> None:
         """Has the log applied anew by the next `publish`, since versions may have changes that it
@@ -313,43 +359,22 @@ class AppliedLog:
         return self._tail.after(sequence, checksum, _COPIED_BYTES, self._log.end, deadline)
 
     def copy(self, records: Sequence[Record]) -> int:
-        """Appends records of another log and serves them; returns the sequence of the last one.
-
-        Records that another worker has copied meanwhile are left out.
+        """Appends records of another log and serves them, if this process writes the log; returns
+        the sequence of the last record.
 
         Raises:
-          BundleError: The log is damaged, or another process has held its lock for `WAIT_S`.
+          BundleError: The log is damaged, or another thread has held the state for `WAIT_S`.
           OSError: The log cannot be read or written.
         """
-        if not records:
-            return self._log.sequence
-        with self.writing(time.monotonic() + WAIT_S) as writer:
-            new = [record for record in records if record.sequence > self._log.sequence]
-            if new:
-                writer.copy(new)
-            writer.release()
-            self._apply_records(new)
-            self.publish()
-            return self._log.sequence
-
-    def _locked(self, lock_file: Callable[[ExitStack], None], deadline: float) -> ExitStack:
-        """Returns the lock of the state, held, once what needs that of the file has succeeded.
-
-        Args:
-          lock_file: Takes the lock of the file without waiting for it, and may keep it in the
-            stack. Between its attempts, the state is not held.
-          deadline: The monotonic time until which locks are waited for.
-
-        Raises:
-          LogLocked: A thread or a process has held a lock until the deadline.
-        """
-        for _ in attempts(deadline):
-            with ExitStack() as locks:
-                locks.enter_context(self.held(deadline))
-                with suppress(LogLocked):
-                    lock_file(locks)
-                    return locks.pop_all()
-        raise LogLocked(f"another process holds the lock {self.file_lock.path}; try again")
+        deadline = time.monotonic() + WAIT_S
+        if records and self.may_write(deadline):
+            with self.writing(deadline) as writer:
+                new = [record for record in records if record.sequence > self._log.sequence]
+                if new:
+                    writer.copy(new)
+                    self._apply_records(new)
+                    self.publish()
+        return self._log.sequence
 
     def _read(self, deadline: float) -> None:
         """Applies what other processes have appended since the log was read, and serves it."""

@@ -8,17 +8,20 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bundle.changes.log import Record
-from bundle.changes.log_lock import holders
+from bundle.changes.log import Record, Recovery
+from bundle.changes.log_lock import attempts
 from bundle.errors import BundleError, LogLocked, LogsDiffer
 from bundle.storage import files
-from service.changes.applied_log import WAIT_S
+from service.changes.applied_log import WAIT_S, AppliedLog
 from service.changes.copying import LogCopier, Source
+from service.changes.hand_over import Client, Server, WriterGone
 from service.changes.model_changes import ModelChanges
 from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
+from service.changes.submissions import rejection_of_log
 from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.errors import (
@@ -46,6 +49,10 @@ _FOLLOW_MAX_S = 0.04
 """Time between two looks at the logs, each a call of the kernel for each model: a worker serves a
 change of another one some hundredths of a second later.
 """
+_TAKE_OVER_S = 2.0
+"""Time for which a process that writes the log is looked for. If it has died, the next one that is
+to change the model takes over.
+"""
 _FOLLOW_GROWTH = 1.1
 """Factor by which that time grows from look to look while nothing changes."""
 
@@ -72,7 +79,7 @@ class Changes:
           settings: The directory of the logs, and the limits.
           manager: Serves the versions.
           metrics: Counts the changes.
-          report: Called when the copy of a log has caught up, and when a lock is waited for.
+          report: Called when the copy of a log has caught up.
 
         Raises:
           SettingsError: The service that is to be followed cannot be.
@@ -93,18 +100,27 @@ class Changes:
         """The sequence of the last change that the metrics show, by model."""
         self._reported_counts: dict[str, set[tuple[str, str]]] = {}
         """What the metrics count, by model: the kind and the name of a table, corpus or store."""
-        self._locked_models: set[str] = set()
-        """The models whose logs' locks are reported as waited for."""
+        # Shards change nothing.
+        self._client = Client()
+        self._server: Server | None = None
+        if settings.shard is None:
+            self._server = Server({"change": self.change, "recover": self.recover})
 
     def start(self) -> None:
         """Follows the logs, in a thread."""
         threading.Thread(target=self._run, name="rowcast-changes", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends the threads that follow."""
+        """Ends the threads that follow, and lets other processes write."""
         self._stopping.set()
         for copier in list(self._copiers.values()):
             copier.stop()
+        if self._server is not None:
+            self._server.close()
+        self._client.close()
+        for model in list(self._models.values()):
+            with suppress(LogLocked):  # its thread holds it until the process ends
+                model.log.close()
 
     @property
     def problem(self) -> str:
@@ -115,15 +131,6 @@ class Changes:
             if not copier.has_caught_up:
                 reason = copier.problem or f"{copier.lag} are missing"
                 return f"the changes of model {name!r} are not copied yet: {reason}"
-        return ""
-
-    @property
-    def lock_problem(self) -> str:
-        """Which lock of a log this process has waited for for long, and who holds it; "": none."""
-        for name, model in list(self._models.items()):
-            problem = model.log.file_lock.problem
-            if problem:
-                return f"model {name!r} waits for its change log: {problem}"
         return ""
 
     def after(
@@ -163,15 +170,13 @@ class Changes:
         return records, last
 
     def catch_up(self, name: str) -> None:
-        """Applies the log of a model before a version is attached, so that this finds the lock of
-        the log free.
+        """Applies the log of a model before a version is attached, so that this takes no time.
 
         Args:
           name: The name of the model, which exists.
 
         Raises:
-          LogLocked: Another process has held the lock of the log for `WAIT_S`.
-          BundleError, OSError: See `attach`.
+          LogLocked, BundleError, OSError: See `attach`.
         """
         if self._settings.shard is None:
             log_of_model = self._existing_changes_of(name).log
@@ -186,7 +191,8 @@ class Changes:
           serve: Called with the version as it was loaded, and as it is with its changes.
 
         Raises:
-          LogLocked: Another process has held the lock of the log for `WAIT_S`.
+          LogLocked: Another process has begun to write the log, or a thread has held its state, for
+            `WAIT_S`.
           LogDamaged: The log is damaged.
           FormatError: The log has records of another release.
           OSError: The log cannot be read.
@@ -237,7 +243,13 @@ class Changes:
         with self._manager.acquire(target.model, target.version, target.label) as version:
             model = self._existing_changes_of(version.model)
             end = self._deadline(deadline)
-            result = model.submissions.submit(request, version.version, end, withdrawal)
+
+            def submit() -> ChangeResult:
+                return model.submissions.submit(request, version.version, end, withdrawal)
+
+            named = replace(target, model=version.model)
+            result = self._by_writer(model.log, end, submit, "change", named, request, end)
+            self._serve_up_to(model.log, version.version, result.sequence, end)
         if result.sequence:
             self._metrics.count(
                 "changes", result.changed, version.model, request.kind, request.action
@@ -294,10 +306,99 @@ class Changes:
         except OSError as problem:
             raise NotReady(f"change log {problem.filename} cannot be read: {problem}") from problem
 
+    def recover(self, name: str, deadline: float) -> Recovery:
+        """Rewrites the log of a model without what is damaged in it; see `recover` of
+        `bundle.changes.log`, also for errors.
+
+        Args:
+          name: The name of the model.
+          deadline: The monotonic time until which others are waited for.
+        """
+        applied = self._existing_changes_of(name).log
+        try:
+            return applied.recover(time.monotonic())
+        except LogLocked as problem:
+            writer = applied.other_writer
+            if writer is None:
+                raise
+            try:
+                left_s = deadline - time.monotonic()
+                recovery: Recovery = self._client.call(
+                    writer.address, "recover", name, deadline, timeout_s=left_s
+                )
+                return recovery
+            except WriterGone:
+                raise problem from None
+
     def path_of(self, model: str) -> Path:
         """Returns the path of the log of a model."""
         directory = self._settings.changes_dir or self._settings.root
         return directory / model / LOG_NAME
+
+    def _by_writer(
+        self,
+        applied: AppliedLog,
+        deadline: float,
+        here: Callable[[], ChangeResult],
+        function: str,
+        *arguments: Any,
+    ) -> ChangeResult:
+        """Has a log changed by the process of the host that writes it.
+
+        Args:
+          applied: The log.
+          deadline: The monotonic time until which the result is waited for.
+          here: Changes it, if this process is the one.
+          function: The name of the function that changes it elsewhere.
+          arguments: The arguments of that function.
+
+        Raises:
+          NotReady: The process that writes cannot be reached, or has ended before it responded.
+          ServiceError: Whatever changes it raises.
+        """
+        for _ in attempts(min(deadline, time.monotonic() + _TAKE_OVER_S)):
+            try:
+                if applied.may_write(deadline):
+                    return here()
+            except LogLocked as problem:
+                raise DeadlineExceeded(f"{problem}; the change was not made") from problem
+            except (BundleError, OSError) as problem:
+                raise rejection_of_log(problem) from problem
+            writer = applied.other_writer
+            if writer is None:
+                continue
+            # One that has died is replaced at the next attempt.
+            with suppress(WriterGone):
+                left_s = max(0.0, deadline - time.monotonic())
+                result: ChangeResult = self._client.call(
+                    writer.address, function, *arguments, timeout_s=left_s
+                )
+                return result
+        raise NotReady(
+            f"change log {applied.path} is written by {applied.holders}, which this process cannot "
+            "reach; no change was made"
+        )
+
+    def _serve_up_to(
+        self, applied: AppliedLog, version: int, sequence: int, deadline: float
+    ) -> None:
+        """Serves a log up to a sequence that another process has appended.
+
+        Raises:
+          NotReady: The change is in the log, and is not served yet.
+        """
+        if sequence <= applied.sequence:
+            return
+        try:
+            with applied.caught_up(deadline):
+                problem = applied.problem_of(version)
+        except (BundleError, OSError) as error:
+            problem = str(error)
+        if problem:
+            raise NotReady(
+                f"the change is in the log, as sequence {sequence}, and is not served yet: "
+                f"{problem}"
+            )
 
     def follow(self) -> bool:
         """Applies what other processes have appended to the logs; returns whether there was
@@ -306,7 +407,6 @@ class Changes:
         self._forget_retired()
         has_news = False
         for name, model in list(self._models.items()):
-            self._report_lock(name, model)
             sequence = model.log.sequence
             problem = ""
             try:
@@ -360,7 +460,10 @@ class Changes:
         with self._lock:
             if name not in self._models:
                 self._keep_private(name)
-                model = ModelChanges(name, self.path_of(name), self._settings, self._manager)
+                assert self._server is not None  # noqa: S101 - nothing changes on a shard
+                model = ModelChanges(
+                    name, self.path_of(name), self._settings, self._manager, self._server.writer
+                )
                 self._models[name] = model
                 if self._source is not None:
                     copier = LogCopier(name, self._source, model.log, self._announce)
@@ -393,23 +496,6 @@ class Changes:
             models = [self._attached.pop(version) for version in retired]
         for version, model in zip(retired, models, strict=True):
             model.log.detach(version)
-
-    def _report_lock(self, name: str, model: ModelChanges) -> None:
-        """Logs that a model waits for the lock of its log, when that begins and when it ends."""
-        problem = model.log.file_lock.problem
-        if bool(problem) == (name in self._locked_models):
-            return
-        if problem:
-            self._locked_models.add(name)
-            lock = model.log.file_lock
-            lock_holders = [holder._asdict() for holder in holders(lock.path)]
-            waited_s = round(lock.waited_s, 1)
-            about = fields(model=name, lock=str(lock.path), waited_s=waited_s, holders=lock_holders)
-            log.warning("change_log_locked", extra=about)
-        else:
-            self._locked_models.discard(name)
-            log.info("change_log_unlocked", extra=fields(model=name))
-        self._announce()
 
     def _report(self, name: str, model: ModelChanges) -> None:
         """Sets the metrics of a model, unless a thread has its state: then `follow` tries again."""

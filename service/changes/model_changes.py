@@ -11,8 +11,10 @@ the state where they read or change these, and none waits for it without a deadl
 - **threads of requests** submit, and wait for the result until their deadlines;
 - **the thread `rowcast-write-changes`** writes all that was submitted by then. It runs while there
   is something to write;
-- **the thread `rowcast-changes`** applies what other processes have appended, a hundred times per
-  second. It waits for no lock: one model must not hold up the others;
+- **the thread `rowcast-changes`** applies what the process that writes has appended, some ten times
+  per second. It waits for no lock: one model must not hold up the others;
+- **the threads `rowcast-handed-over`** submit what other processes of the host hand over to the one
+  that writes (`hand_over.py`), one for each connection;
 - **the thread `rowcast-copy-changes`**, where another service is followed, appends copied records;
 - **threads that load versions** attach them: the log is applied to a version before it is served.
 """
@@ -23,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from bundle.changes.log_lock import Writer
 from bundle.errors import BundleError
 from service.changes.applied_log import AppliedLog
 from service.changes.changed_version import ChangedVersion
@@ -41,7 +44,12 @@ class ModelChanges:
     """
 
     def __init__(
-        self, model: str, path: Path, settings: ServiceSettings, manager: VersionManager
+        self,
+        model: str,
+        path: Path,
+        settings: ServiceSettings,
+        manager: VersionManager,
+        writer: Writer,
     ) -> None:
         """Begins to follow a log.
 
@@ -50,8 +58,9 @@ class ModelChanges:
           path: The log, which need not exist.
           settings: The limits.
           manager: Serves the versions.
+          writer: How other processes reach this one once it writes the log.
         """
-        self.log = AppliedLog(model, path, manager)
+        self.log = AppliedLog(model, path, manager, writer)
         self.submissions = Submissions(self.log, settings, manager)
 
     def applied(self, deadline: float) -> AppliedChanges:

@@ -77,9 +77,8 @@ class _Applied(NamedTuple):
 class Submissions:
     """Takes requests that change a model. Safe for any number of threads.
 
-    While requests wait, a thread writes them: all that have come by the time it has the lock of the
-    log, with one write to the disk. Their senders wait until their deadlines, whatever the lock and
-    the disk do.
+    While requests wait, a thread writes them: all that have come meanwhile, with one write to the
+    disk (group commit). Their senders wait until their deadlines, whatever the disk does.
     """
 
     def __init__(self, log: AppliedLog, settings: ServiceSettings, manager: VersionManager) -> None:
@@ -135,12 +134,9 @@ class Submissions:
         if submission.result.cancel():
             if withdrawal is not None and withdrawal.done():
                 raise Cancelled("the client has disconnected; the change was not made")
-            problem = "earlier changes were being written"
-            if self._log.file_lock.is_held_elsewhere:
-                problem = f"another process held the lock {self._log.file_lock.path}"
             raise DeadlineExceeded(
-                f"the deadline of the request has passed: {problem}; the change was not made, and "
-                "will not be"
+                "the deadline of the request has passed while earlier changes were being written; "
+                "the change was not made, and will not be"
             )
         if not submission.result.done():
             raise DeadlineExceeded(
@@ -181,12 +177,12 @@ class Submissions:
         """Applies requests and appends them to the log, all at once; sets their results.
 
         Args:
-          deadline: The monotonic time until which locks are waited for.
+          deadline: The monotonic time until which the state of the log is waited for.
         """
         submissions: list[_Submission] = []
         try:
             with self._log.writing(deadline) as writer, ExitStack() as leases:
-                # Only now: while the locks were waited for, each could be withdrawn.
+                # Only now: while the state was waited for, each could be withdrawn.
                 submissions = self._take()
                 # Applied before they are written: each is checked against a state that has those
                 # before it, and one that fails is not in the log at all.
@@ -201,7 +197,7 @@ class Submissions:
             # The deadline of all that waited has passed.
             if isinstance(problem, LogLocked) and not submissions:
                 return
-            error = _error_of(problem)
+            error = rejection_of_log(problem)
             for submission in submissions or self._take():
                 if not submission.result.done():
                     submission.result.set_exception(error)
@@ -264,24 +260,20 @@ class Submissions:
             raise TooLarge(message)
 
     def _append(self, writer: LogWriter, payloads: Sequence[bytes]) -> list[int]:
-        """Appends changes that were applied to the log, and lets other processes write.
+        """Appends changes that were applied to the log.
 
         Raises:
           LogUnwritable: The disk is full or broken; none of the changes is in effect.
         """
         if not payloads:
-            writer.release()
             return []
         try:
-            sequences = writer.append(payloads)
+            return writer.append(payloads)
         except Exception as problem:
             # Applied and not written: the state must be that of the log again.
-            writer.release()
             self._log.distrust(str(problem))
             self._log.publish()
             raise
-        writer.release()
-        return sequences
 
     def _serve(self, applied: Sequence[_Applied], sequences: Sequence[int]) -> None:
         """Serves changes that are in the log; sets their results."""
@@ -402,7 +394,7 @@ def _rejection(problem: Exception) -> Exception:
     return problem
 
 
-def _error_of(problem: Exception) -> Exception:
+def rejection_of_log(problem: Exception) -> Exception:
     """Returns the error for senders if the log cannot be read or written."""
     if isinstance(problem, LogUnwritable | OSError):
         return NotReady(str(problem))

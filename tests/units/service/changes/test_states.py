@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -97,7 +97,7 @@ def test_numbered_changes_in_any_order_leave_the_state_of_their_numbers(
 
 
 @pytest.fixture
-def next_version(write: Write, small_towers: Any) -> Iterator[Callable[..., None]]:
+def next_version(write: Write, small_towers: Any) -> Callable[..., None]:
     """Writes version 1, and returns what writes version 2 and loads it in a service."""
     first = write(size=20)
 
@@ -106,7 +106,7 @@ def next_version(write: Write, small_towers: Any) -> Iterator[Callable[..., None
         service.scan()
         until(lambda: service.current().version == 2)
 
-    yield write_next
+    return write_next
 
 
 def test_deletion_of_an_id_that_only_a_later_version_has_is_kept(

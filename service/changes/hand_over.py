@@ -1,0 +1,175 @@
+"""Hands what is to be written over to the process of the host that writes a log.
+
+Every worker listens on a Unix socket of Linux's abstract namespace, for which there is no file.
+Both sides check that the other one is of the same user: what they exchange are pickles.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from bundle.changes.log_lock import Writer
+from service.errors import DeadlineExceeded, Internal, NotReady, ServiceError
+from service.observability.logging import logger
+
+log = logger(__name__)
+
+_CREDENTIALS = struct.Struct("3i")
+"""A process id, a user id and a group id, as `SO_PEERCRED` returns them."""
+_LATE_S = 1.0
+"""Time behind a deadline until which a response is waited for: the writer ends the call itself."""
+
+
+class WriterGone(Exception):
+    """No process listens at the address of a writer; nothing was sent."""
+
+
+class Server:
+    """Calls functions for other processes of the host, each in a thread of its connection.
+
+    Attributes:
+      writer: How other processes reach this one.
+    """
+
+    def __init__(self, functions: dict[str, Callable[..., Any]]) -> None:
+        """Listens from now on; `functions`: what others may call, by name."""
+        self.writer = Writer(os.getpid(), f"\0rowcast-changes-{secrets.token_hex(8)}")
+        self._functions = functions
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(self.writer.address)
+        self._socket.listen(socket.SOMAXCONN)
+        threading.Thread(target=self._accept, name="rowcast-hand-over", daemon=True).start()
+
+    def close(self) -> None:
+        """Takes no further connections."""
+        # A thread that waits in `accept` goes on only if the socket is shut down.
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._socket.accept()
+            except OSError:  # it is closed
+                return
+            if not _is_of_this_user(accepted):
+                accepted.close()
+                continue
+            connection = Connection(accepted.detach())
+            threading.Thread(
+                target=self._respond, args=(connection,), name="rowcast-handed-over", daemon=True
+            ).start()
+
+    def _respond(self, connection: Connection) -> None:
+        with connection:
+            while True:
+                try:
+                    name, arguments = connection.recv()
+                except (EOFError, OSError):
+                    return
+                result: Any
+                try:
+                    result = self._functions[name](*arguments)
+                except ServiceError as problem:
+                    result = problem
+                except Exception:
+                    log.exception("changes_failed")
+                    result = Internal("a change that was handed over failed")
+                try:
+                    connection.send(result)
+                except OSError:  # the other process is gone
+                    return
+
+
+class Client:
+    """Calls functions of other processes of the host. Safe for any number of threads."""
+
+    def __init__(self) -> None:
+        """Connects at the first call."""
+        self._idle: dict[str, list[Connection]] = {}
+        self._lock = threading.Lock()
+
+    def call(self, address: str, name: str, *arguments: Any, timeout_s: float) -> Any:
+        """Returns the result of a function of another process.
+
+        Args:
+          address: The address of the other process.
+          name: The name of the function.
+          arguments: Its arguments.
+          timeout_s: The time in which it is to respond.
+
+        Raises:
+          WriterGone: No process listens at the address; nothing was sent.
+          DeadlineExceeded: It has not responded in time.
+          NotReady: It has ended before it responded.
+          ServiceError: Whatever the function raises.
+        """
+        connection = self._connection(address)
+        try:
+            connection.send((name, arguments))
+            if not connection.poll(timeout_s + _LATE_S):
+                raise DeadlineExceeded(
+                    "the deadline of the request has passed while the process that writes the log "
+                    "was busy; it may have been made, and it is safe to send it again"
+                )
+            result = connection.recv()
+        except (EOFError, OSError) as problem:
+            connection.close()
+            raise NotReady(
+                "the process that writes the log has ended; the change may have been made, and it "
+                "is safe to send it again"
+            ) from problem
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            self._idle.setdefault(address, []).append(connection)
+        if isinstance(result, ServiceError):
+            raise result
+        return result
+
+    def close(self) -> None:
+        """Closes the connections that no call uses."""
+        with self._lock:
+            for connections in self._idle.values():
+                for connection in connections:
+                    connection.close()
+            self._idle.clear()
+
+    def _connection(self, address: str) -> Connection:
+        """Returns a connection to an address."""
+        with self._lock:
+            idle = self._idle.pop(address, [])
+            # Those to writers that have ended.
+            for connections in self._idle.values():
+                for connection in connections:
+                    connection.close()
+            self._idle.clear()
+            while idle:
+                connection = idle.pop()
+                if not connection.poll():  # else it has ended, which is all that it can say
+                    self._idle[address] = idle
+                    return connection
+                connection.close()
+        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connecting.connect(address)
+            if not _is_of_this_user(connecting):
+                raise ConnectionRefusedError("another user listens at the address")
+        except OSError as problem:
+            connecting.close()
+            raise WriterGone(str(problem)) from problem
+        return Connection(connecting.detach())
+
+
+def _is_of_this_user(connected: socket.socket) -> bool:
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(credentials)
+    return bool(user == os.getuid())
