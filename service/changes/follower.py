@@ -104,7 +104,7 @@ class Changes:
         self._client = Client()
         self._server: Server | None = None
         if settings.shard is None:
-            self._server = Server({"change": self.change, "recover": self.recover})
+            self._server = Server({"change": self.change, "recover": self._recover})
 
     def start(self) -> None:
         """Follows the logs, in a thread."""
@@ -248,7 +248,7 @@ class Changes:
                 return model.submissions.submit(request, version.version, end, withdrawal)
 
             named = replace(target, model=version.model)
-            result = self._by_writer(model.log, end, submit, "change", named, request, end)
+            result = self._by_writer(model.log, end, submit, (named, request, end), withdrawal)
             self._serve_up_to(model.log, version.version, result.sequence, end)
         if result.sequence:
             self._metrics.count(
@@ -335,31 +335,34 @@ class Changes:
         directory = self._settings.changes_dir or self._settings.root
         return directory / model / LOG_NAME
 
+    def _recover(self, name: str, deadline: float, _: Future[None]) -> Recovery:
+        return self.recover(name, deadline)
+
     def _by_writer(
         self,
         applied: AppliedLog,
         deadline: float,
-        here: Callable[[], ChangeResult],
-        function: str,
-        *arguments: Any,
+        submit: Callable[[], ChangeResult],
+        change: tuple[Target, ChangeRequest, float],
+        withdrawal: Future[None] | None,
     ) -> ChangeResult:
-        """Has a log changed by the process of the host that writes it.
+        """Has a change made by the process of the host that writes its log.
 
         Args:
           applied: The log.
           deadline: The monotonic time until which the result is waited for.
-          here: Changes it, if this process is the one.
-          function: The name of the function that changes it elsewhere.
-          arguments: The arguments of that function.
+          submit: Makes the change, if this process is the one.
+          change: The arguments of `change` in another process.
+          withdrawal: See `change`.
 
         Raises:
           NotReady: The process that writes cannot be reached, or has ended before it responded.
-          ServiceError: Whatever changes it raises.
+          ServiceError: See `change`.
         """
         for _ in attempts(min(deadline, time.monotonic() + _TAKE_OVER_S)):
             try:
                 if applied.may_write(deadline):
-                    return here()
+                    return submit()
             except LogLocked as problem:
                 raise DeadlineExceeded(f"{problem}; the change was not made") from problem
             except (BundleError, OSError) as problem:
@@ -371,7 +374,7 @@ class Changes:
             with suppress(WriterGone):
                 left_s = max(0.0, deadline - time.monotonic())
                 result: ChangeResult = self._client.call(
-                    writer.address, function, *arguments, timeout_s=left_s
+                    writer.address, "change", *change, timeout_s=left_s, withdrawal=withdrawal
                 )
                 return result
         raise NotReady(

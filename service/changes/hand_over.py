@@ -12,11 +12,13 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from concurrent.futures import Future
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from bundle.changes.log_lock import Writer
-from service.errors import DeadlineExceeded, Internal, NotReady, ServiceError
+from service.errors import Cancelled, DeadlineExceeded, Internal, NotReady, ServiceError
 from service.observability.logging import logger
 
 log = logger(__name__)
@@ -39,7 +41,12 @@ class Server:
     """
 
     def __init__(self, functions: dict[str, Callable[..., Any]]) -> None:
-        """Listens from now on; `functions`: what others may call, by name."""
+        """Listens from now on.
+
+        Args:
+          functions: What others may call, by name. Behind its arguments, each takes a future that
+            is set when the other process waits no more.
+        """
         self.writer = Writer(os.getpid(), f"\0rowcast-changes-{secrets.token_hex(8)}")
         self._functions = functions
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -68,24 +75,36 @@ class Server:
             ).start()
 
     def _respond(self, connection: Connection) -> None:
+        """Responds to the calls of a connection, one after the other."""
+        withdrawal: Future[None] = Future()
         with connection:
             while True:
                 try:
                     name, arguments = connection.recv()
                 except (EOFError, OSError):
+                    # The other process waits no more for the call in progress.
+                    withdrawal.set_result(None)
                     return
-                result: Any
-                try:
-                    result = self._functions[name](*arguments)
-                except ServiceError as problem:
-                    result = problem
-                except Exception:
-                    log.exception("changes_failed")
-                    result = Internal("a change that was handed over failed")
-                try:
-                    connection.send(result)
-                except OSError:  # the other process is gone
-                    return
+                withdrawal = Future()
+                call = (connection, name, arguments, withdrawal)
+                threading.Thread(
+                    target=self._call, args=call, name="rowcast-handed-over", daemon=True
+                ).start()
+
+    def _call(
+        self, connection: Connection, name: str, arguments: Any, withdrawal: Future[None]
+    ) -> None:
+        """Calls a function, and sends what it returns or raises."""
+        result: Any
+        try:
+            result = self._functions[name](*arguments, withdrawal)
+        except ServiceError as problem:
+            result = problem
+        except Exception:
+            log.exception("changes_failed")
+            result = Internal("a change that was handed over failed")
+        with suppress(OSError):  # the other process waits no more
+            connection.send(result)
 
 
 class Client:
@@ -96,7 +115,14 @@ class Client:
         self._idle: dict[str, list[Connection]] = {}
         self._lock = threading.Lock()
 
-    def call(self, address: str, name: str, *arguments: Any, timeout_s: float) -> Any:
+    def call(
+        self,
+        address: str,
+        name: str,
+        *arguments: Any,
+        timeout_s: float,
+        withdrawal: Future[None] | None = None,
+    ) -> Any:
         """Returns the result of a function of another process.
 
         Args:
@@ -104,31 +130,39 @@ class Client:
           name: The name of the function.
           arguments: Its arguments.
           timeout_s: The time in which it is to respond.
+          withdrawal: Ends the wait when it is set; None: nothing does.
 
         Raises:
           WriterGone: No process listens at the address; nothing was sent.
           DeadlineExceeded: It has not responded in time.
+          Cancelled: The call was withdrawn.
           NotReady: It has ended before it responded.
           ServiceError: Whatever the function raises.
         """
         connection = self._connection(address)
-        try:
-            connection.send((name, arguments))
-            if not connection.poll(timeout_s + _LATE_S):
-                raise DeadlineExceeded(
-                    "the deadline of the request has passed while the process that writes the log "
-                    "was busy; it may have been made, and it is safe to send it again"
-                )
-            result = connection.recv()
-        except (EOFError, OSError) as problem:
-            connection.close()
-            raise NotReady(
-                "the process that writes the log has ended; the change may have been made, and it "
-                "is safe to send it again"
-            ) from problem
-        except BaseException:
-            connection.close()
-            raise
+        woken, waking = Pipe(duplex=False)
+        if withdrawal is not None:
+            withdrawal.add_done_callback(lambda _: _wake(waking))
+        with woken, waking:
+            try:
+                connection.send((name, arguments))
+                ready = wait([connection, woken], timeout_s + _LATE_S)
+                if connection not in ready:
+                    # So the other process ends the call, too.
+                    connection.close()
+                    if woken in ready:
+                        raise Cancelled("the client has disconnected; the change was withdrawn")
+                    raise DeadlineExceeded(
+                        "the deadline of the request has passed while the process that writes the "
+                        "log was busy; it may have been made, and it is safe to send it again"
+                    )
+                result = connection.recv()
+            except (EOFError, OSError) as problem:
+                connection.close()
+                raise NotReady(
+                    "the process that writes the log has ended; the change may have been made, and "
+                    "it is safe to send it again"
+                ) from problem
         with self._lock:
             self._idle.setdefault(address, []).append(connection)
         if isinstance(result, ServiceError):
@@ -167,6 +201,11 @@ class Client:
             connecting.close()
             raise WriterGone(str(problem)) from problem
         return Connection(connecting.detach())
+
+
+def _wake(waking: Connection) -> None:
+    with suppress(OSError):  # the call has ended
+        waking.send_bytes(b"\n")
 
 
 def _is_of_this_user(connected: socket.socket) -> bool:

@@ -1,14 +1,13 @@
-"""Changes that wait for a lock that another program holds, and many large ones at once: whatever
-does not need the lock responds, no worker is killed, and no change is made late.
+"""Changes that wait for the process that writes the log, and many large ones at once: whatever does
+not need that process responds, no worker is killed, and no change is made late.
 """
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,22 +44,30 @@ LARGE_IDS = 300_000
 
 
 @pytest.fixture
-def service(root: Path, write: Write, launch: Launch, tmp_path: Path) -> Process:
+def start(root: Path, write: Write, launch: Launch, tmp_path: Path) -> Callable[[str], Process]:
+    """Starts services over one root, which have one log."""
     write()
     tokens = tmp_path / "tokens"
     tokens.write_text(f"trainer {TOKEN}\n")
     tokens.chmod(0o600)
-    timeouts = ("--worker-timeout-s", "5", "--request-timeout-s", str(TIMEOUT_S))
-    service = launch("--tokens", str(tokens), "--changes-from", "trainer", *timeouts)
-    wait_for(service, "1")
-    return service
+
+    def start(worker_timeout_s: str) -> Process:
+        timeouts = ("--worker-timeout-s", worker_timeout_s, "--request-timeout-s", str(TIMEOUT_S))
+        service = launch("--tokens", str(tokens), "--changes-from", "trainer", *timeouts)
+        wait_for(service, "1")
+        return service
+
+    return start
 
 
 @contextmanager
-def held(lock: Path) -> Iterator[None]:
-    with lock.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def stopped(service: Process) -> Iterator[None]:
+    (worker,) = workers_of(service)
+    worker.suspend()
+    try:
         yield
+    finally:
+        worker.resume()
 
 
 def candidate(key: int) -> dict[str, Any]:
@@ -123,8 +130,12 @@ def check_many_large_changes_at_once(service: Process) -> None:
 
 
 def test_changes_that_wait_or_are_large_delay_nothing_else_and_are_not_made_late(
-    service: Process, root: Path
+    start: Callable[[str], Process],
 ) -> None:
+    writer = start("60")
+    with client_of(writer, TOKEN) as client:
+        assert send(client, 5000) == (200, "")
+    service = start("5")
     (worker,) = workers_of(service)
     admin_url = f"http://127.0.0.1:{service.ports['admin']}"
     with (
@@ -133,9 +144,9 @@ def test_changes_that_wait_or_are_large_delay_nothing_else_and_are_not_made_late
         grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel,
         ThreadPoolExecutor(OVER_HTTP + OVER_GRPC + OVER_ADMIN) as senders,
     ):
-        assert send(client, 5000) == (200, "")
-        with held(root / "movies" / "changes.log.lock"):
-            # Later senders find no thread, or wait for the lock in one.
+        assert send(client, 5001) == (200, "")
+        with stopped(writer):
+            # Later senders find no thread, or wait for the other process in one.
             over_http = [senders.submit(send, client, 6000 + n) for n in range(OVER_HTTP)]
             over_admin = [senders.submit(send, admin, 7000 + n) for n in range(OVER_ADMIN)]
             over_grpc = [
@@ -159,14 +170,17 @@ def test_changes_that_wait_or_are_large_delay_nothing_else_and_are_not_made_late
         assert codes <= {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
 
         before = cancelled_changes(client)
-        with held(root / "movies" / "changes.log.lock"):
+        with stopped(writer):
             for _ in range(3):
                 with pytest.raises(httpx.ReadTimeout):
                     client.post(UPSERT, json={"items": [candidate(6000)]}, timeout=0.5)
-            # They are withdrawn before the lock is free.
+            # They are withdrawn before the other process goes on.
             until(lambda: cancelled_changes(client) == before + 3)
         # The next change is the next of the log: none of those that failed was made.
-        assert send(client, 5001) == (200, "")
-        assert sequence_of(service) == 2
+        assert send(client, 5002) == (200, "")
+        assert sequence_of(service) == 3
+        # One that has died is replaced.
+        writer.kill()
+        assert send(client, 5003) == (200, "")
     check_many_large_changes_at_once(service)
     assert workers_of(service) == [worker]
