@@ -150,6 +150,7 @@ def test_run_and_verify_tell_what_was_verified(
     text = words_of((undisturbed.parents[2] / "output").read_text())
     for fact in ("50 of 50 rows equal", "original model, 24", "recall@10 1.0000", "published"):
         assert fact in text
+    assert "more tables" not in text
     line = ["verify", undisturbed, "--checkpoint", movies.prefix]
     page = command(*line, "--full", "--json").json
     assert page["tables"]["users"] == {"rows_compared": 50, "rows": 50}

@@ -30,6 +30,7 @@ def write(path: Path, text: str) -> Path:
         ("A = ['b', 'a']\nB = tuple(sorted(A)) + tuple(range(len(A)))", "B", ("a", "b", 0, 1)),
         ("A = {}\nA['b'] = 1", "A", {"b": 1}),
         ("import json.decoder as decoder\nA = decoder.JSONDecodeError", "A", json.JSONDecodeError),
+        ("B = [2]\nA = 'b.c'\nprint(A.partition('.'))", "A", "b.c"),
         ("class A:\n  b = 1\nA().run()\nA.build()\nprint(A)", "A.b", 1),
         ("def f(x): return 1\ndef f(x): return 2", "f(0)", 2),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  import no_such\nA = 1", "A", 1),

@@ -165,6 +165,12 @@ LOOKUPS: dict[str, tuple[Call, tuple[str, ...]]] = {
         lambda model, f: tf.nn.embedding_lookup_sparse(model.items, f["bag"], f["weights"] * 2.0),
         ("(Mul)", LINE, "an input of weights"),
     ),
+    "weights that the model rounds": (
+        lambda model, f: tf.nn.embedding_lookup_sparse(
+            model.items, f["bag"], tf.cast(tf.cast(f["weights"], tf.float16), tf.float32)
+        ),
+        ("(Cast)", LINE, "an input of weights"),
+    ),
     "split with a limit": (sum_of_split(lambda f: tf.strings.split(f["text"], maxsplit=2)), ()),
     "average under a comparison": (average_masked_otherwise(lambda ids: ids > 0), ()),
 }

@@ -17,7 +17,7 @@ model = "normalized"
 checkpoint = { path = "ckpt", object_path = "model" }
 code.factory = "FOLDER/normalizations.py:build_FACTORY"
 output = { root = "bundles" }
-inputs.n = { dtype = "float32", shape = [2] }
+inputs.n = { dtype = "DTYPE", shape = [2] }
 towers.query = { role = "query" }
 """
 
@@ -31,24 +31,26 @@ def numbers(seed: int) -> NDArray[np.float32]:
     "ignore:Even though the `tf.config.experimental_run_functions_eagerly`"
 )  # adapt()
 @pytest.mark.parametrize(
-    ("factory", "trained", "keras"),
+    ("factory", "trained", "keras", "dtype"),
     [
-        ("plain", 1, "2"),
-        ("adapted", None, "3"),
+        ("plain", 1, "2", "float32"),
+        ("plain", 1, "2", "int32"),
+        ("adapted", None, "3", "float32"),
     ],
 )
 def test_towers_normalize_by_the_checkpoints_values(
-    factory: str, trained: int | None, keras: str, tmp_path: Path
+    factory: str, trained: int | None, keras: str, dtype: str, tmp_path: Path
 ) -> None:
     tf = load_tensorflow()
     model = load_factory(f"normalizations.py:build_plain_{keras}", MODELS)()
     if trained is not None:
         model.norm.adapt(numbers(trained))
-    sample = numbers(5)
+    sample = numbers(5).astype(dtype)
     expected = model({"n": tf.constant(sample)}).numpy()
     tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
     path = tmp_path / "recipe.toml"
-    path.write_text(RECIPE.replace("FOLDER", str(MODELS)).replace("FACTORY", f"{factory}_{keras}"))
+    page = RECIPE.replace("FOLDER", str(MODELS)).replace("FACTORY", f"{factory}_{keras}")
+    path.write_text(page.replace("DTYPE", dtype))
     published = export(path)
     assert isinstance(published.directory, Path)
     tower = open_tower(published.directory, published.manifest.towers["query"], "f32")
