@@ -27,7 +27,7 @@ from bundle.storage import arrow
 from service.changes.changed_parts import ChangedParts
 from service.changes.changed_tables import ChangedTables
 from service.changes.embedding import (
-    CandidateReaders,
+    Dependents,
     ShardsFailed,
     Unembedded,
     embedded,
@@ -35,7 +35,7 @@ from service.changes.embedding import (
     missing_inputs,
 )
 from service.changes.growing_vectors import Vectors
-from service.changes.row_readers import Positions
+from service.changes.row_dependents import Positions
 from service.changes.store_changes import ChangedCorpus
 from service.engine.validation import NotFinite
 from service.errors import ServiceError
@@ -76,7 +76,7 @@ class ChangedVersion:
         self.sequence = 0
         self.dropped: Counter[str] = Counter()
         self._stores: dict[tuple[Kind, str], ChangedCorpus] = {}
-        self._readers = CandidateReaders(loaded)
+        self._dependents = Dependents(loaded)
         self._unembedded = Unembedded()
         self._is_outdated = False
 
@@ -255,7 +255,7 @@ class ChangedVersion:
         """Compacts the stores in which this is due after a change; `now_s`: its time."""
         for (kind, name), store in self._stores.items():
             if store.compact(now_s) and kind == "candidates":
-                self._readers.forget_from(name, store.store.base_size)
+                self._dependents.forget_from(name, store.store.base_size)
 
     def store(self, kind: Kind, name: str) -> ChangedCorpus | None:
         """Returns the changes of a corpus or context store; None: there is no such store."""
@@ -313,7 +313,7 @@ class ChangedVersion:
           rows: The rows of the table.
           keys: Keys of the table, known or about to be added, whose rows are not in its files.
         """
-        return self._readers.positions(table, rows, keys, self._corpus)
+        return self._dependents.positions(table, rows, keys, self._corpus)
 
     def _upsert(self, store: ChangedCorpus, change: Change) -> None:
         """Adds candidates or contexts.

@@ -14,7 +14,7 @@ from bundle.format.manifest import Corpus, EmbeddedFeature, Manifest
 from bundle.tables.id_values import distinct
 from runtime.vectors import is_searchable
 from service.changes.growing_vectors import Vectors
-from service.changes.row_readers import Positions, RowReaders
+from service.changes.row_dependents import Positions, RowDependents
 from service.changes.store_changes import ChangedCorpus
 from service.engine import lookup, towers
 from service.engine.computation import completed
@@ -33,7 +33,7 @@ class ShardsFailed(Exception):
     """Shards that a router needs to apply a change do not respond now."""
 
 
-class CandidateReaders:
+class Dependents:
     """The candidates of a version whose vectors depend on rows of a table."""
 
     def __init__(self, loaded: ModelVersion) -> None:
@@ -43,7 +43,7 @@ class CandidateReaders:
           loaded: The version as it was loaded.
         """
         self._loaded = loaded
-        self._readers: dict[tuple[str, str], RowReaders] = {}
+        self._dependents: dict[tuple[str, str], RowDependents] = {}
         """The candidates of a corpus that read a table, by both names."""
 
     def positions(
@@ -61,22 +61,24 @@ class CandidateReaders:
           keys: Keys of the table, known or about to be added, whose rows are not in its files.
           corpus_of: Returns the changes of a corpus by its name.
         """
-        readers_by_corpus = {}
+        dependents_by_corpus = {}
         for corpus in self._loaded.corpora:
             features = self._features_of(corpus, table)
             if features:
                 store = corpus_of(corpus).store
-                readers = self._readers_of(corpus, table, features)
-                readers_by_corpus[corpus] = readers.positions(store, rows, keys)
+                dependents = self._dependents_of(corpus, table, features)
+                dependents_by_corpus[corpus] = dependents.positions(store, rows, keys)
         return {
-            corpus: positions for corpus, positions in readers_by_corpus.items() if positions.size
+            corpus: positions
+            for corpus, positions in dependents_by_corpus.items()
+            if positions.size
         }
 
     def forget_from(self, corpus: str, position: int) -> None:
         """Forgets the candidates from a position on: others have their positions now."""
-        for (name, _), readers in self._readers.items():
+        for (name, _), dependents in self._dependents.items():
             if name == corpus:
-                readers.forget_from(position)
+                dependents.forget_from(position)
 
     def _features_of(self, corpus: str, table: str) -> list[str]:
         """Returns the features by which candidate towers over a corpus read a table."""
@@ -88,15 +90,15 @@ class CandidateReaders:
                 names |= dict.fromkeys(features)
         return [name for name in names if _reads(loaded.manifest, name, table)]
 
-    def _readers_of(self, corpus: str, table: str, features: Sequence[str]) -> RowReaders:
+    def _dependents_of(self, corpus: str, table: str, features: Sequence[str]) -> RowDependents:
         """Returns the candidates of a corpus that read a table by some features."""
         # Made only at the first change of a row of the table, since it looks up all candidates.
         key = (corpus, table)
-        if key not in self._readers:
+        if key not in self._dependents:
             loaded = self._loaded
             stored = loaded.corpora[corpus].entry.features
-            self._readers[key] = RowReaders(loaded.manifest, loaded.reader, features, stored)
-        return self._readers[key]
+            self._dependents[key] = RowDependents(loaded.manifest, loaded.reader, features, stored)
+        return self._dependents[key]
 
 
 class Unembedded:

@@ -1,4 +1,4 @@
-"""Finds the candidates that read some rows of a table: their vectors change with the rows."""
+"""Finds the dependents of rows of a table: the candidates that read them, whose vectors change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sorted: to sort for each change would take longer.
 """
 
 
-class RowReaders:
+class RowDependents:
     """The candidates of a corpus by the rows that some features of theirs read.
 
     A key that the files of the table do not have may get a row. So it stands for itself: `~key`,
@@ -91,9 +91,9 @@ class RowReaders:
         """Adds the candidates of a store that came since the last call."""
         for start in range(self._size, store.size, _CHUNK):
             positions = np.arange(start, min(start + _CHUNK, store.size))
-            for rows, readers in self._pairs(store, positions):
+            for rows, dependents in self._pairs(store, positions):
                 self._new_rows.append(rows)
-                self._new_positions.append(readers)
+                self._new_positions.append(dependents)
         self._size = store.size
         if sum(rows.size for rows in self._new_rows) > _UNSORTED_MAX:
             self._sort()
@@ -101,10 +101,10 @@ class RowReaders:
     def _sort(self) -> None:
         """Sorts all pairs of row and position by their rows."""
         rows = np.concatenate([self._rows, *self._new_rows])
-        readers = np.concatenate([self._positions, *self._new_positions])
+        dependents = np.concatenate([self._positions, *self._new_positions])
         order = np.argsort(rows, kind="stable")
         self._rows = rows[order]
-        self._positions = readers[order]
+        self._positions = dependents[order]
         self._new_rows = []
         self._new_positions = []
 
