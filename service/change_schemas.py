@@ -36,8 +36,8 @@ class ChangedItem(Schema):
 
     id: Id
     sequence: Position = ABSENT
-    """The sender's number of this state: a change with a smaller one comes too late. All items of a
-    body have one, or none has.
+    """The sender's number of this state, which is left alone if a later one was applied before. All
+    items of a body have one, or none has.
     """
 
 
@@ -51,6 +51,7 @@ class RowItem(ChangedItem):
     """A row of a table."""
 
     vector: list[float]
+    """As many finite numbers as the table has dims."""
 
 
 class ContextItem(ChangedItem):
@@ -183,20 +184,27 @@ class ChangeResponse(ResponseSchema):
     """What became of a change. It is on the disk, and the process that responds serves it."""
 
     model: str
+    """The name of the model."""
     version: Int64
-    """The version that the change was checked against."""
+    """The version that the change was checked against: the current one."""
     sequence: Int64
-    """The number of the change in the log; 0: nothing was changed."""
+    """The number of the change in the log; 0: nothing was written."""
     changed: Int64
     """How many ids were changed."""
     outdated: list[Id] = ABSENT
-    """Ids that were left alone, because a newer state of theirs was applied before; at most 100."""
+    """Ids that were left alone, because a later state of theirs was applied before; at most 100."""
     outdated_count: Int64 = ABSENT
+    """How many ids are outdated."""
     unknown: list[Id] = ABSENT
-    """Ids to delete, or to give attributes to, that do not exist; at most 100."""
+    """Ids to delete, or to give attributes to, that no loaded version has; at most 100. This is no
+    error: the log has them for later versions.
+    """
     unknown_count: Int64 = ABSENT
+    """How many ids are unknown."""
     is_repeated: bool = ABSENT
-    """The stream was applied up to this offset before, so that nothing was changed."""
+    """The stream was applied up to this offset, or beyond `from_offset`, before, so that nothing was
+    changed.
+    """
     stream_offset: Int64 = ABSENT
     """Up to which offset the stream is applied."""
 

@@ -251,7 +251,6 @@ EVENTS = {
         "The change log of a model can be read again, and the worker serves all changes.",
         "",
     ),
-    "change_log_unlocked": ("The lock of a change log is no longer waited for.", ""),
     "changes_not_private": (
         "Other users of the host may read files of the changes of a model. The files belong to "
         "another user, so that the service cannot change their permissions.",
