@@ -4,10 +4,9 @@
   it, over connections of their own, which reach every worker;
 - beside load: latency of queries that come at random instants, at half of the throughput, with and
   without a stream of changes, minute by minute;
-- many changes: throughput of unfiltered queries with and without many changed candidates, at once
-  and when they are absorbed into segments;
+- many changes: throughput of unfiltered queries with and without many changed candidates;
 - restart: from the start of a service to the first response, with and without the log;
-- replay: the same with a log of 100,000 records that no segment contains;
+- replay: the same with a log of 100,000 records;
 - live recall: CPU time of the service for a query, with and without 1 % of queries being searched
   exactly, too.
 """
@@ -49,8 +48,6 @@ RECORDS = 100_000
 TIMEOUT_S = 60.0
 FAILED_SHARE_MAX = 0.01
 """The share of the queries of a minute that may be rejected, such as while the host is busy."""
-ABSORBED_S = 20.0
-"""In which changed candidates are absorbed into a segment."""
 
 
 class Client:
@@ -107,7 +104,9 @@ def main() -> None:
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--rate", type=int, default=1000, help="changes per second")
     options.add_argument("--minutes", type=int, default=3, help="of changes beside load")
-    options.add_argument("--changed", type=int, default=10_000, help="changed candidates")
+    options.add_argument(
+        "--changed", type=int, nargs="+", default=[10_000, 100_000], help="changed candidates"
+    )
     arguments = options.parse_args()
     console = Console(width=160)
     console.print(
@@ -127,21 +126,20 @@ def main() -> None:
     _forget_changes(root)
     with _served(root, scratch, arguments.workers, workload) as (client, _):
         before = _throughput(client)
-        for first in range(0, arguments.changed, 500):
-            last = min(first + 500, arguments.changed)
-            client.upsert([_item(key, key) for key in range(first, last)])
-        at_once = _throughput(client)
-        time.sleep(ABSORBED_S)
-        after = _throughput(client)
-        console.print(
-            f"many changes: {before:.0f} queries per second; with {arguments.changed:,} changed "
-            f"candidates {at_once:.0f} at once ({at_once / before:.2f} x), {after:.0f} "
-            f"{ABSORBED_S:.0f} s later ({after / before:.2f} x)"
-        )
+        first = 0
+        for changed in sorted(arguments.changed):
+            for start in range(first, changed, 500):
+                end = min(start + 500, changed)
+                client.upsert([_item(key, key) for key in range(start, end)])
+            first = changed
+            after = _throughput(client)
+            console.print(
+                f"many changes: {before:.0f} queries per second; with {changed:,} changed "
+                f"candidates {after:.0f} ({after / before:.2f} x)"
+            )
     with _served(root, scratch, arguments.workers, workload) as (_, start_s):
         console.print(
-            f"restart: {without_s:.1f} s without a log, {start_s:.1f} s with {arguments.changed:,} "
-            "changes in it"
+            f"restart: {without_s:.1f} s without a log, {start_s:.1f} s with {first:,} changes in it"
         )
     _forget_changes(root)
     _write_records(root, scratch, workload)
@@ -160,7 +158,6 @@ def main() -> None:
 
 def _forget_changes(root: Path) -> None:
     (root / MODEL / "changes.log").unlink(missing_ok=True)
-    shutil.rmtree(root / MODEL / "changes.segments", ignore_errors=True)
 
 
 def _write_records(root: Path, scratch: Path, workload: RetrievalWorkload) -> None:
@@ -172,6 +169,7 @@ def _write_records(root: Path, scratch: Path, workload: RetrievalWorkload) -> No
     log = ChangeLog(root / MODEL / "changes.log", MODEL)
     payloads = [record.payload for record in log.read()]
     with log.writing() as writer:
+        writer.read()
         writer.append(payloads * (RECORDS // distinct - 1))
 
 
