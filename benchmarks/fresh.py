@@ -139,7 +139,8 @@ def main() -> None:
             )
     with _served(root, scratch, arguments.workers, workload) as (_, start_s):
         console.print(
-            f"restart: {without_s:.1f} s without a log, {start_s:.1f} s with {first:,} changes in it"
+            f"restart: {without_s:.1f} s without a log, {start_s:.1f} s with {first:,} changes in "
+            "it"
         )
     _forget_changes(root)
     _write_records(root, scratch, workload)
