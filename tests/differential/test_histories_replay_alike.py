@@ -1,0 +1,131 @@
+"""A random history of changes leaves one state: in the process that makes the changes, in one that
+follows it at any moments, and in one that starts from the log. Positions are equal, too, so that
+equal scores have one order and codes one division.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from bundle.changes.log_lock import Writer
+from service.changes.changed_version import ChangedVersion
+from service.changes.model_changes import ModelChanges
+from service.codec.changes import read_change
+from service.errors import ServiceError
+from service.versions.version import ModelVersion
+from tests.differential.random_changes import RandomChanges
+from tests.random_cases import seeds
+from tests.units.service.changes import keyed
+from tests.units.service.running import RunningService
+
+HISTORIES = 100
+CHANGES = 24
+COMPACTED_MIN = 12
+
+
+@pytest.fixture(scope="module")
+def service(
+    small_towers: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningService]:
+    """A service that has loaded two versions."""
+    root = tmp_path_factory.mktemp("histories")
+    bundles = keyed.KeyedBundles(root, small_towers)
+    bundles.write(1, users=True)
+    bundles.write(2, users=True)
+    service = RunningService(root, latest_versions=2)
+    yield service
+    service.close()
+
+
+def state_of(version: ChangedVersion) -> dict[str, Any]:
+    """Returns all that requests can read, to the bit."""
+    served = version.publish()
+    counts = {name: count for name, count in version.counts.items() if count}
+    state: dict[str, Any] = {"changed": counts, "dropped": dict(version.dropped)}
+    for name, corpus in {**served.corpora, **served.contexts}.items():
+        unavailable = corpus.unavailable
+        positions = np.delete(np.arange(corpus.store.size), unavailable)
+        columns = corpus.store.arrays(positions, [*corpus.store.types])
+        state[f"store {name}"] = [
+            positions.tolist(),
+            {column: values.to_pylist() for column, values in columns.items()},
+        ]
+    for name, index in served.indexes.items():
+        if index.added is not None:
+            live = index.added.live
+            vectors = np.ascontiguousarray(index.added.vectors)[live]
+            state[f"index {name}"] = [live.tolist(), vectors.view(np.uint32).tolist()]
+    for name, changed in version.tables.rows.items():
+        if not changed.count:
+            continue
+        state[f"table {name}"] = [
+            changed.rows.tolist(),
+            changed.vectors.view(np.uint32).tolist(),
+        ]
+    return state
+
+
+@pytest.mark.slow
+def test_any_history_leaves_one_state_in_all_processes(
+    service: RunningService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.setattr("service.changes.store_changes._COMPACTED_MIN", COMPACTED_MIN)
+    manager = service.worker.versions
+    versions: list[ModelVersion] = []
+    for number in (1, 2):
+        with manager.acquire("movies", number) as version:
+            versions.append(version)
+
+    def follow(path: Path) -> ModelChanges:
+        """Returns the changes of the versions as a process has them that starts now."""
+        changes = ModelChanges("movies", path, service.settings, manager, Writer(0))
+        for version in versions:
+            changes.log.attach(version, lambda _: None)
+        return changes
+
+    made = 0
+    for seed in seeds(request, HISTORIES, 5):
+        path = tmp_path / str(seed) / "changes.log"
+        random = np.random.default_rng(seed)
+        drawn = RandomChanges(seed)
+        writer = follow(path)
+        follower = follow(path)
+        assert writer.log.may_write(time.monotonic() + 60)
+        for _ in range(CHANGES):
+            made += _change(writer, drawn, int(random.integers(1, 3)))
+            if random.random() < 0.3:
+                follower.log.follow()
+        follower.log.follow()
+        starting = follow(path)
+        expected = [state_of(version) for version in writer.log.versions]
+        for other in (follower, starting):
+            for version, wanted in zip(other.log.versions, expected, strict=True):
+                state = state_of(version)
+                assert state.keys() == wanted.keys(), seed
+                for name, part in state.items():
+                    assert part == wanted[name], (seed, name)
+        writer.log.close()
+    assert made > HISTORIES * CHANGES / 2
+
+
+def _change(changes: ModelChanges, drawn: RandomChanges, version: int) -> bool:
+    """Makes a change; returns whether it was accepted."""
+    path, body = drawn.draw()
+    kind, action = path.split("/")
+    read: Callable[..., Any] = read_change
+    try:
+        change_request = read(kind, action, orjson.loads(orjson.dumps(body)))
+        changes.submissions.submit(change_request, version, time.monotonic() + 60)
+    except ServiceError:
+        return False
+    return True
