@@ -8,7 +8,8 @@ from typing import Any
 
 from bundle.errors import FormatError
 from bundle.storage import arrow
-from bundle.stores.writer import cast, is_list, without_nan
+from bundle.stores.attributes import checked_values
+from bundle.stores.writer import cast, is_list
 
 _WHERE = "the batch"
 _WEIGHTS = "weights:"
@@ -82,8 +83,8 @@ def checked_column(name: str, column: Any, kind: Any) -> Any:
         raise FormatError(
             f"column {name!r}: {problem}; {_type_name(kind)} was expected"
         ) from problem
-    if name.startswith(_ATTRIBUTE) and pa.types.is_floating(kind):
-        column = without_nan(name.removeprefix(_ATTRIBUTE), column)
+    if name.startswith(_ATTRIBUTE):
+        column = checked_values(name.removeprefix(_ATTRIBUTE), column)
     # Copied: a slice, or a column that was received with others, keeps all their memory.
     return pa.concat_arrays([column])
 

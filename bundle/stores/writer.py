@@ -4,7 +4,6 @@ came.
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,13 +20,13 @@ from numpy.typing import NDArray
 from bundle.errors import FeatureError, FormatError
 from bundle.features.columns import Column
 from bundle.storage import arrow
+from bundle.stores.attributes import CAST_REMEDY, attribute_array
 from bundle.tables.id_values import known_kind
 
 BATCH_BYTES = 16 << 20
 """Approximate size of a record batch of a store in bytes: a writer holds two in memory, a reader
 looks into each that a request touches.
 """
-_REMEDY = "cast it to one of int64, double, string, bool or list<string> before the export"
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class StoreWriter:
                 weights = Column(np.asarray(column.weights, np.float32), column.offsets)
                 arrays[f"weights:{name}"] = feature_array(name, weights, keys.size)
         for name, values in attributes.items():
-            arrays[f"attribute:{name}"] = _attribute_array(name, values, keys.size)
+            arrays[f"attribute:{name}"] = attribute_array(name, values, keys.size)
         self._features |= dict.fromkeys(features)
         self._attributes |= dict.fromkeys(attributes)
 
@@ -158,7 +157,7 @@ class StoreWriter:
         kinds = {name: arrow.kind_of(types[f"attribute:{name}"]) for name in self._attributes}
         for name, kind in kinds.items():
             if kind == "null":
-                raise FormatError(f"attribute {name!r} has Arrow type null; {_REMEDY}")
+                raise FormatError(f"attribute {name!r} has Arrow type null; {CAST_REMEDY}")
 
         # A single spool of the final types is the store already, and is not copied.
         if self._casts or len(self._spools) > 1:
@@ -230,7 +229,7 @@ class StoreWriter:
         if kind is None:
             return array
         attribute = name.removeprefix("attribute:")
-        return _attribute_array(attribute, array.cast(kind), len(array))
+        return attribute_array(attribute, array.cast(kind), len(array))
 
 
 def write_store(
@@ -305,23 +304,6 @@ def is_list(kind: Any) -> bool:
 
     types = pa.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def without_nan(name: str, array: Any) -> Any:
-    """Returns the float64 values of an attribute with null in the place of NaN.
-
-    Raises:
-      FormatError: A value is infinite.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    array = pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
-    if pc.any(pc.is_inf(array)).as_py():
-        raise FormatError(
-            f"attribute {name!r} holds {math.inf}, which JSON cannot carry; write null instead"
-        )
-    return array
 
 
 def _widened_type(name: str, before: Any, new: Any) -> Any:
@@ -451,39 +433,3 @@ def feature_array(name: str, column: Column, size: int) -> Any:
     if width == 1:
         return flat
     return pa.FixedSizeListArray.from_arrays(flat, width)
-
-
-def _attribute_array(name: str, values: Any, size: int) -> Any:
-    """Returns the values of an attribute as a store has them: int64, double, large_string, bool,
-    null, or large lists of large strings.
-    """
-    import pyarrow as pa
-
-    array = values
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    # Strings that are encoded as numbers are stored as strings.
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if len(array) != size:
-        raise FormatError(
-            f"attribute {name!r} has {len(array)} values for {size} candidates; one each was "
-            "expected"
-        )
-    kind = array.type
-    try:
-        if pa.types.is_integer(kind):
-            array = array.cast(pa.int64())
-        elif pa.types.is_floating(kind):
-            array = without_nan(name, array.cast(pa.float64()))
-        elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            array = array.cast(pa.large_string())
-        elif arrow.kind_of(kind) == "list<string>":
-            array = array.cast(pa.large_list(pa.large_string()))
-        elif not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-            raise FormatError(f"attribute {name!r} has Arrow type {kind}; {_REMEDY}")
-    except pa.ArrowInvalid as problem:
-        raise FormatError(
-            f"attribute {name!r} of Arrow type {kind}: {problem}; {_REMEDY}"
-        ) from problem
-    return array

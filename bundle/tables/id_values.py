@@ -17,8 +17,8 @@ Rows = NDArray[np.int64]
 Values = NDArray[Any]
 """[m] int64, [m] object holding str, or (buckets) [m] float32, as a caller sent them."""
 
-DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
-"""An integer as it is printed: `007` is a string, wherever ids are read."""
+DECIMAL = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
+"""An integer as it is printed: `007` and `-0` are strings, wherever ids are read."""
 _INT64 = np.iinfo(np.int64)
 _ID_RANGE = "an id in [-2^63, 2^63)"
 _ID_KINDS = "an integer or a string"
@@ -42,7 +42,7 @@ def known_kind(feature: str, values: Values) -> Values:
     if kind == "O":
         for value in values.tolist():
             if type(value) is not str:
-                raise FeatureError(feature, _short_text(value), _ID_KINDS, "is no id")
+                raise FeatureError(feature, short_text(value), _ID_KINDS, "is no id")
         return values
     if not values.size:
         return np.empty(0, np.int64)  # an empty list has no type of its own
@@ -64,6 +64,17 @@ def _first_wrong(values: Values) -> Any:
     return values.flat[0]
 
 
+def int64_of(value: Any) -> int | None:
+    """Returns an integer that was sent as such, or as its decimal text; None: it is neither, or
+    beyond int64.
+    """
+    if type(value) is str and DECIMAL.fullmatch(value):
+        value = int(value)
+    if type(value) is int and _INT64.min <= value <= _INT64.max:
+        return value
+    return None
+
+
 def integers(feature: str, values: Values) -> NDArray[np.int64]:
     """Returns ids as [m] int64; strings of decimal digits are taken, since JSON carries large
     integers so.
@@ -78,12 +89,10 @@ def integers(feature: str, values: Values) -> NDArray[np.int64]:
         return ids
     numbers_of_texts = np.empty(ids.size, np.int64)
     for position, text in enumerate(ids.tolist()):
-        number = None
-        if DECIMAL.fullmatch(text):
-            number = int(text)
-        if number is None or not _INT64.min <= number <= _INT64.max:
+        number = int64_of(text)
+        if number is None:
             expected = "an integer in [-2^63, 2^63)"
-            raise FeatureError(feature, _short_text(text), expected, "is no integer id")
+            raise FeatureError(feature, short_text(text), expected, "is no integer id")
         numbers_of_texts[position] = number
     return numbers_of_texts
 
@@ -111,7 +120,7 @@ def numbers(feature: str, values: Values) -> NDArray[np.float32]:
     if values.dtype.kind not in "iuf":
         if not values.size:
             return np.empty(0, np.float32)
-        raise FeatureError(feature, _short_text(values.flat[0]), "a number", "is no number")
+        raise FeatureError(feature, short_text(values.flat[0]), "a number", "is no number")
     with np.errstate(over="ignore"):
         floats = values.astype(np.float32, copy=False)
     is_finite = np.isfinite(floats)
@@ -149,7 +158,7 @@ def without(padding: int | str, values: Values, offsets: Offsets) -> tuple[Value
     return values[~is_left_out], offsets_of(~is_left_out)[offsets]
 
 
-def _short_text(value: Any) -> str:
+def short_text(value: Any) -> str:
     """Returns a value as an error shows it, in at most 80 characters."""
     text = repr(value)
     if len(text) > 80:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bundle.changes.records import Action, Kind
 from bundle.features.columns import Column
-from bundle.tables.id_values import DECIMAL
+from bundle.tables.id_values import int64_of
 from service.changes.requests import ChangeRequest, ChangeResult
 from service.codec.columns import check_list, column, fields, flat, numbers, shown
 from service.codec.json import INTEGER_MAX
@@ -40,7 +40,6 @@ _ITEMS: dict[tuple[Kind, Action], tuple[str, ...]] = {
     ("contexts", "attributes"): ("id", "attributes", "sequence"),
     ("contexts", "delete"): ("id", "sequence"),
 }
-_INT64_END = 2**63
 _SAME_NAMES = "the same as in other items"
 _ALWAYS = ("model", "version", "sequence", "changed")
 """The fields of a result that are written even if they are 0."""
@@ -260,11 +259,10 @@ def _expiries(items: Sequence[dict[str, Any]]) -> NDArray[np.float64] | None:
 
 def _integer(value: Any, where: str) -> int:
     """Returns an integer from 0; beyond 2^53 it comes as a decimal string."""
-    if isinstance(value, str) and DECIMAL.fullmatch(value):
-        value = int(value)
-    if type(value) is not int or not 0 <= value < _INT64_END:
+    number = int64_of(value)
+    if number is None or number < 0:
         raise InvalidArgument.of_field(where, shown(value), "an integer from 0")
-    return value
+    return number
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

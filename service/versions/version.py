@@ -35,7 +35,7 @@ from bundle.format.towers import SCORE_BINS_MAX
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.changed import ChangedAttributeIndex, ChangedStore
 from bundle.stores.reader import CandidateStore
-from bundle.tables.id_values import DECIMAL, distinct
+from bundle.tables.id_values import distinct, int64_of
 from bundle.tables.reader import TableReader
 from runtime import tower
 from runtime.exact import ExactIndex, VectorBlock
@@ -323,7 +323,8 @@ class Denied:
             if id_dtype == "int64":
                 # One deny list serves all corpora of a model. A text that is no number can be no id
                 # of this one.
-                keys = np.array([*map(int, filter(_is_int64, ids))], np.int64)
+                numbers = map(int64_of, ids)
+                keys = np.array([number for number in numbers if number is not None], np.int64)
             self.ids = ids
             self._keys = keys
             self._texts = frozenset(ids)
@@ -746,10 +747,6 @@ class ModelVersion:
 def _ascending(positions: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Returns the positions of known candidates, distinct."""
     return distinct(positions[positions >= 0]).astype(np.uint32)
-
-
-def _is_int64(text: str) -> bool:
-    return bool(DECIMAL.fullmatch(text)) and -(2**63) <= int(text) < 2**63
 
 
 def stamp_of(path: Path) -> Stamp | None:

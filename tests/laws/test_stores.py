@@ -57,7 +57,7 @@ POOLS: dict[str, list[Any]] = {
     "attribute:score": [0.5, None, -2.0],
     "attribute:title": ["T", None, "U", "V"],
     "attribute:seen": [True, None, False],
-    "attribute:words": [["a", "b", "a"], [], None, ["c", None]],
+    "attribute:words": [["a", "b", "a"], [], None, ["c"]],
 }
 ATTRIBUTES = [name.removeprefix("attribute:") for name in TYPES if name.startswith("attribute:")]
 NUMBERS = ["year", "score", "seen"]
@@ -338,7 +338,7 @@ FILTERED: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "double": (pa.float64(), FLOATS),
     "string": (pa.string(), TEXTS),
     "bool": (pa.bool_(), st.booleans()),
-    "list<string>": (pa.list_(pa.string()), st.lists(TEXTS | st.none(), max_size=4)),
+    "list<string>": (pa.list_(pa.string()), st.lists(TEXTS, max_size=4)),
 }
 BOUNDS = [-(1 << 63) - 1, 0, 0.5, 3, BIG, float(BIG), BIG + 1, 2.0**63, 1 << 70, 1 << 1100, -0.0]
 BOUND = st.none() | st.sampled_from(BOUNDS)
