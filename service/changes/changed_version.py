@@ -37,6 +37,7 @@ from service.changes.embedding import (
 from service.changes.growing_vectors import Vectors
 from service.changes.row_dependents import Positions
 from service.changes.store_changes import ChangedCorpus
+from service.changes.tower_checks import TowerChecks
 from service.engine.validation import NotFinite
 from service.errors import ServiceError
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
@@ -63,6 +64,7 @@ class ChangedVersion:
     Attributes:
       loaded: The version as it was loaded.
       tables: The changes of its tables.
+      towers: Checks what its towers will read.
       served: The version with the changes that were applied before the last `publish`.
       sequence: The sequence of the last change that was applied, or dropped.
       dropped: The number of changes of the log that do not apply to this version, by the reason.
@@ -75,6 +77,7 @@ class ChangedVersion:
         self.served = loaded
         self.sequence = 0
         self.dropped: Counter[str] = Counter()
+        self.towers = TowerChecks(loaded)
         self._stores: dict[tuple[Kind, str], ChangedCorpus] = {}
         self._dependents = Dependents(loaded)
         self._unembedded = Unembedded()

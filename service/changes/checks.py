@@ -21,9 +21,10 @@ from bundle.changes.records import (
 )
 from bundle.errors import FeatureError, VectorRejected
 from bundle.features.columns import Column
+from bundle.stores.attributes import AttributeMisfit, array_of_values
 from bundle.stores.writer import feature_array
 from bundle.tables.changed_rows import rounded
-from bundle.tables.id_values import integers, strings
+from bundle.tables.id_values import integers, known_kind, numbers, strings
 from runtime.vectors import SEARCHABLE, find_unsearchable
 from service.changes.changed_version import ChangedVersion
 from service.changes.embedding import missing_inputs
@@ -32,11 +33,20 @@ from service.changes.store_changes import ChangedCorpus
 from service.config import ServiceSettings
 from service.engine import lookup
 from service.engine.execution import Execution
-from service.engine.validation import at_most, check_names, name_hint, show_id, show_version
+from service.engine.validation import (
+    at_most,
+    check_names,
+    name_hint,
+    show_id,
+    show_version,
+)
 from service.errors import FieldViolation, InvalidArgument, NotFound, TooLarge
 from service.versions.version import ModelVersion
 
 Vectors = NDArray[np.float32]
+
+_EXPIRY_END_S = 16_725_225_600
+"""The year 2500, in Unix seconds: a later time was meant in milliseconds or microseconds."""
 
 
 def checked_change(
@@ -69,13 +79,14 @@ def checked_change(
     columns = {ID: _id_array(ids)}
     embedded: tuple[str, ...] = ()
     if request.action == "upsert":
-        _check_count(store, ids.size, settings)
+        _check_count(store, store.store.positions(ids), settings)
         columns |= _feature_arrays(version, store, request)
         columns |= _attribute_arrays(store, request, with_all=True)
         vectors, embedded = _vectors(version, store, request)
         columns |= {vector_column(index): vector_array(vectors[index]) for index in vectors}
     elif request.action == "attributes":
-        _check_count(store, ids.size, settings)
+        positions = store.store.positions(ids)
+        _check_count(store, positions[positions >= 0], settings)
         if not request.attributes:
             raise InvalidArgument.of_field("attributes", "empty", "at least one")
         columns |= _attribute_arrays(store, request, with_all=False)
@@ -126,8 +137,9 @@ def _rows_change(
 
     # Rows that are changed already need no further memory.
     changed = version.tables.of(name)
-    count = changed.count + int(np.count_nonzero(~changed.contains(rows)))
-    if count > settings.max_changed_rows:
+    further_count = int(np.count_nonzero(~changed.contains(rows)))
+    count = changed.count + further_count
+    if further_count and count > settings.max_changed_rows:
         message = (
             f"table {name!r} would have {count} changed rows; at most {settings.max_changed_rows} "
             "are accepted (max_changed_rows); export the model with them"
@@ -139,11 +151,7 @@ def _rows_change(
     for corpus, positions in version.dependents(name, rows, new_keys).items():
         store = version.store("candidates", corpus)
         assert store is not None  # noqa: S101 - it has these candidates
-        # Those behind the bundle's are changed already, and count once however often they are
-        # embedded.
-        candidate_count = int(np.count_nonzero(positions < store.store.base_size))
-        reason = ", whose vectors depend on these rows"
-        _check_count(store, candidate_count, settings, reason)
+        _check_count(store, positions, settings, ", whose vectors depend on these rows")
     head = Head(
         kind="rows",
         action="upsert",
@@ -224,9 +232,19 @@ def _change(head: Head, columns: dict[str, Any], request: ChangeRequest, now_s: 
         if request.kind != "candidates" or request.action != "upsert":
             expected = "no expires_s but with an upsert of candidates"
             raise InvalidArgument.of_field("expires_s", "sent", expected, "was")
-        _check_size("expires_s", request.expires_s.size, count)
+        _check_expiries(request.expires_s, count)
         columns[EXPIRES] = pa.array(request.expires_s, pa.float64(), from_pandas=True)
     return Change(head, pa.record_batch(columns), now_s, request.offset)
+
+
+def _check_expiries(expires_s: NDArray[np.float64], count: int) -> None:
+    """Rejects times that cannot be meant: 0, or milliseconds. NaN stands for never."""
+    _check_size("expires_s", expires_s.size, count)
+    is_wrong = (expires_s <= 0) | (expires_s >= _EXPIRY_END_S)
+    for position in is_wrong.nonzero()[0][:1].tolist():
+        expected = "a time in Unix seconds, after 0 and before the year 2500,"
+        value = str(expires_s[position])
+        raise InvalidArgument.of_field(f"expires_s[{position}]", value, expected)
 
 
 def _store(version: ChangedVersion, request: ChangeRequest) -> tuple[ChangedCorpus, str]:
@@ -283,18 +301,20 @@ def _check_distinct(ids: Ids) -> None:
 
 
 def _check_count(
-    store: ChangedCorpus, count: int, settings: ServiceSettings, reason: str = ""
+    store: ChangedCorpus, positions: NDArray[np.int64], settings: ServiceSettings, reason: str = ""
 ) -> None:
     """Rejects a change after which a store would have too many changed candidates.
 
     Args:
       store: The store.
-      count: The number of further entries that would be changed.
+      positions: The positions of the entries that would be changed; -1: a new one.
       settings: The limit.
       reason: Why they would be changed, if the request does not name them.
     """
-    changed_count = store.added_count + count
-    if changed_count > settings.max_changed_candidates:
+    # Those behind the bundle's are changed already, and count once however often they change.
+    further_count = int(np.count_nonzero(positions < store.store.base_size))
+    changed_count = store.added_count + further_count
+    if further_count and changed_count > settings.max_changed_candidates:
         limit = f"{settings.max_changed_candidates} are accepted (max_changed_candidates)"
         message = (
             f"store {store.base.name!r} would have {changed_count} changed entries{reason}; at "
@@ -318,10 +338,15 @@ def _feature_arrays(
         raise InvalidArgument(message, violation)
     count = request.ids.size
     features = lookup.fit(version.loaded, request.features, count, Execution("change"))
+    served = version.publish()
+    version.towers.check_features(served, features, count)
+    if request.kind == "candidates":
+        version.towers.check_rankings(served, store.base.name, features, request.ids)
     types = store.store.types
     columns = {}
     for name in stored_names:
-        column = _convert(name, features[name], types[f"feature:{name}"])
+        values = _stored_values(name, features[name].values, types[f"feature:{name}"])
+        column = features[name]._replace(values=values)
         columns[f"feature:{name}"] = feature_array(name, column, count)
         if column.weights is not None:
             weights = Column(column.weights, column.offsets)
@@ -329,33 +354,25 @@ def _feature_arrays(
     return columns
 
 
-def _convert(name: str, column: Column, arrow_type: Any) -> Column:
-    """Returns a feature with values of the type that the store holds.
+def _stored_values(name: str, values: NDArray[Any], arrow_type: Any) -> NDArray[Any]:
+    """Returns values, which features take, with the type that the store holds.
 
     Raises:
-      InvalidArgument: The values are of another type.
+      FeatureError: A value has none of that type.
     """
     import pyarrow as pa
 
     stored = getattr(arrow_type, "value_type", arrow_type)
-    values = column.values
-    expected = "a string"
-    kinds = "O"
-    dtype: np.dtype[Any] = np.dtype(object)
     if pa.types.is_floating(stored):
-        expected = "a number"
-        kinds = "iuf"
-        dtype = np.dtype(np.float32)
-    elif pa.types.is_integer(stored):
-        expected = "an integer"
-        kinds = "iu"
-        dtype = np.dtype(np.int64)
-    if not values.size:
-        return column._replace(values=np.empty(0, dtype))
-    if values.dtype.kind not in kinds:
-        value_text = show_id(values.tolist()[0])
-        raise InvalidArgument.of_field(f"features.{name}", value_text, expected, "holds")
-    return column._replace(values=values.astype(dtype, copy=False))
+        return numbers(name, values)
+    if pa.types.is_integer(stored):
+        # Numbers whose candidates of the bundle are all integers.
+        is_whole = values.dtype.kind == "f" and (values == np.trunc(values)).all()
+        if is_whole and (np.abs(values) < 2**63).all():
+            values = values.astype(np.int64)
+        return integers(name, values)
+    known = known_kind(name, values)
+    return known.astype(str).astype(object)
 
 
 def _attribute_arrays(
@@ -364,47 +381,25 @@ def _attribute_arrays(
     """Returns the columns of the attributes that were sent, or of all attributes of the store,
     which are null where none were sent.
     """
-    import pyarrow as pa
-
     entry = store.base.entry
     owner = f"store {store.base.name!r}"
     check_names(request.attributes, entry.attributes, "attributes", "an attribute", owner)
-    types = {
-        "int64": pa.int64(),
-        "double": pa.float64(),
-        "string": pa.large_string(),
-        "bool": pa.bool_(),
-        "list<string>": pa.large_list(pa.large_string()),
-    }
     count = request.ids.size
     columns = {}
     names = [*request.attributes]
     if with_all:
         names = [*entry.attributes]
     for name in names:
-        kind = entry.attributes[name]
+        field = f"attributes.{name}"
         values: Sequence[Any] = request.attributes.get(name, [None] * count)
-        _check_size(f"attributes.{name}", len(values), count)
+        _check_size(field, len(values), count)
         try:
-            columns[f"attribute:{name}"] = pa.array(values, types[kind])
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as problem:
-            value = _first_misfit(values, types[kind])
+            columns[f"attribute:{name}"] = array_of_values(entry.attributes[name], values)
+        except AttributeMisfit as problem:
             raise InvalidArgument.of_field(
-                f"attributes.{name}", value, f"{kind} or null", "holds"
+                field, problem.value, problem.expected, "holds"
             ) from problem
     return columns
-
-
-def _first_misfit(values: Sequence[Any], arrow_type: Any) -> str:
-    """Returns the first value that is not of an Arrow type, as errors show it."""
-    import pyarrow as pa
-
-    for value in values:
-        try:
-            pa.array([value], arrow_type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            return repr(value)[:80]
-    return "values of several types"
 
 
 def _vectors(

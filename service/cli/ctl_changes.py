@@ -18,7 +18,7 @@ from service.exit_codes import EXIT_USAGE
 
 _SHOWN_MAX = 10
 """Maximum number of ids of each kind that are printed."""
-_ITEM = re.compile(r"(?:items|ids|vectors(?:\.[^\[]+)?)\[(\d+)\]")
+_ITEM = re.compile(r"(?:items|ids|expires_s|vectors(?:\.[^\[]+)?)\[(\d+)\]")
 """The beginning of the path of a field that belongs to one item."""
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model.")]

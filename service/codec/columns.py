@@ -176,15 +176,16 @@ def column(examples: list[Any], where: str) -> Column:
     # Most columns are scalars or flat lists, which C code packs without a look at each value.
     kinds = set(map(type, examples))
     if kinds.isdisjoint((list, dict)):
-        return Column(flat(examples, where, kinds))
+        return Column(_scalars(examples, where, kinds))
     if kinds == {list}:
         scalars = list(chain.from_iterable(examples))
         kinds = set(map(type, scalars))
         if list not in kinds:
-            return Column(flat(scalars, where, kinds), offsets_of(list(map(len, examples))))
+            return Column(_scalars(scalars, where, kinds), offsets_of(list(map(len, examples))))
 
     bags = [_bag(example, where) for example in examples]
-    values = flat([value for ids, _ in bags for value in ids], where)
+    scalars = [value for ids, _ in bags for value in ids]
+    values = _scalars(scalars, where, set(map(type, scalars)))
     weights = None
     if any(isinstance(example, dict) and "weights" in example for example in examples):
         all_weights = [weight for _, bag_weights in bags for weight in bag_weights]
@@ -249,6 +250,16 @@ def pack_together(lists: Mapping[str, list[Any]], where: str) -> dict[str, NDArr
         for name, (first, end) in zip(names, pairwise(ends), strict=True):
             packed_by_name[name] = packed[first:end]
     return packed_by_name
+
+
+def _scalars(values: list[Any], where: str, kinds: set[type]) -> NDArray[Any]:
+    """Packs the values of a feature as `flat` does, but integers that are mixed with strings as
+    strings: ids may be either, and a feature of numbers has to reject them.
+    """
+    packed = flat(values, where, kinds)
+    if kinds == {int, str}:
+        return packed.astype(str).astype(object)
+    return packed
 
 
 def _integers(values: list[Any], where: str) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.features.columns import Column
@@ -74,6 +75,20 @@ def example_bodies(model_version: ModelVersion) -> dict[str, Json]:
         (input_name,) = model_version.manifest.inputs_of([feature])
         bodies["lookup"] = {"feature": feature, "ids": [_value(model_version, input_name, 1)]}
     return bodies
+
+
+def example_columns(model_version: ModelVersion, inputs: Iterable[str]) -> dict[str, Column]:
+    """Returns a column of one example by input, with values that the version takes."""
+    columns = {}
+    for name, value in _values(model_version, inputs).items():
+        values = value
+        if not isinstance(value, list):
+            values = [value]
+        packed: NDArray[Any] = np.array(values)
+        if packed.dtype.kind == "U":
+            packed = packed.astype(object)
+        columns[name] = Column(packed, np.array([0, packed.size], np.int64))
+    return columns
 
 
 def _inputs_to_send(model_version: ModelVersion, inputs: Iterable[str], corpus: str) -> list[str]:
