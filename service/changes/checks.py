@@ -21,6 +21,8 @@ from bundle.changes.records import (
 )
 from bundle.errors import FeatureError, VectorRejected
 from bundle.features.columns import Column
+from bundle.features.input_lengths import default_column, fit_length
+from bundle.format.input_lengths import InputLength
 from bundle.stores.attributes import AttributeMisfit, array_of_values
 from bundle.stores.writer import feature_array
 from bundle.tables.changed_rows import rounded
@@ -345,13 +347,32 @@ def _feature_arrays(
     types = store.store.types
     columns = {}
     for name in stored_names:
-        values = _stored_values(name, features[name].values, types[f"feature:{name}"])
-        column = features[name]._replace(values=values)
+        stored = types[f"feature:{name}"]
+        column = features[name]
+        width = _width(stored)
+        if width is not None:
+            default = default_column(name, None, served.manifest.default_of(name))
+            fitted = fit_length(name, InputLength(values=width), column, count, default)
+            column = fitted.column._replace(offsets=None)
+        column = column._replace(values=_stored_values(name, column.values, stored))
         columns[f"feature:{name}"] = feature_array(name, column, count)
-        if column.weights is not None:
-            weights = Column(column.weights, column.offsets)
+        if f"weights:{name}" in types or column.weights is not None:
+            weights = Column(np.ones(column.values.size, np.float32), column.offsets)
+            if column.weights is not None:
+                weights = weights._replace(values=column.weights)
             columns[f"weights:{name}"] = feature_array(name, weights, count)
     return columns
+
+
+def _width(arrow_type: Any) -> int | None:
+    """Returns how many values each entry of a store has in a column; None: any number of them."""
+    import pyarrow as pa
+
+    if pa.types.is_large_list(arrow_type):
+        return None
+    if pa.types.is_fixed_size_list(arrow_type):
+        return int(arrow_type.list_size)
+    return 1
 
 
 def _stored_values(name: str, values: NDArray[Any], arrow_type: Any) -> NDArray[Any]:

@@ -33,6 +33,45 @@ def featured(**features: Any) -> dict[str, Any]:
     return item
 
 
+FEATURES: list[tuple[Any, ...]] = [
+    ("movie", 7, "7"),
+    ("movie", 1007.0, "1007"),
+    ("movie", True, "true"),
+    ("movie", 2**63, str(2**63)),
+    ("movie", "007", "007"),
+    ("movie", "-0"),
+    ("movie", [1000, 1007], "2 values"),
+    ("movie", []),
+    ("genres", ["drama", None], "null"),
+    ("genres", [["drama"], ["comedy", "action"]], "nested"),
+    ("year", "1", "number"),
+    ("year", True, "true"),
+    ("year", [1.0, 2.0], "2 numbers"),
+    ("year", [], "no value"),
+    ("year", 1e39, "float32"),
+]
+"""Values that a feature does not take, and words of the message."""
+ATTRIBUTES: list[tuple[str, str, Any]] = [
+    ("genres", "list<string>", "drama"),
+    ("genres", "list<string>", ["drama", None]),
+    ("genres", "list<string>", [["drama"]]),
+    ("genres", "list<string>", [1]),
+    ("year", "int64", "x"),
+    ("year", "int64", "007"),
+    ("year", "int64", 2027.9),
+    ("year", "int64", -0.5),
+    ("year", "int64", 2**63),
+    ("year", "int64", 1e300),
+    ("year", "int64", True),
+    ("year", "int64", [2027]),
+    ("rating", "double", "0.5"),
+    ("rating", "double", True),
+    ("title", "string", 5),
+    ("title", "string", ["x"]),
+    ("classic", "bool", 1),
+    ("classic", "bool", "true"),
+]
+"""Values that are none of an attribute's type."""
 Bodies = list[tuple[str, list[Any], dict[str, Any], str, list[str]]]
 ROWS: Bodies = [
     ("rows/upsert", [], USERS, BAD, ["items", "empty"]),
@@ -96,7 +135,6 @@ CANDIDATES: Bodies = [
     ("candidates/upsert", [featured(year=None)], {}, BAD, ["'year'", "features"]),
     ("candidates/upsert", [featured(yeer=1)], {}, BAD, ["features", "'yeer'"]),
     ("candidates/upsert", [featured(genres=[1])], {}, BAD, ["features.genres", "string"]),
-    ("candidates/upsert", [featured(movie=7)], {}, BAD, ["features.movie", "7"]),
     (
         "candidates/upsert",
         [{**candidate(1), "attributes": {"titel": "x"}}],
@@ -104,12 +142,52 @@ CANDIDATES: Bodies = [
         BAD,
         ["attributes", "'titel'"],
     ),
+    *[
+        (
+            "candidates/upsert",
+            [featured(**{name: value})],
+            {},
+            BAD,
+            [f"features.{name}", *words],
+        )
+        for name, value, *words in FEATURES
+    ],
+    *[
+        (
+            f"candidates/{action}",
+            [{**item, "attributes": {name: value}}],
+            {},
+            BAD,
+            [f"attributes.{name} holds", f"{kind} or null was expected"],
+        )
+        for action, item in (("upsert", candidate(1)), ("attributes", {"id": 1000}))
+        for name, kind, value in ATTRIBUTES
+    ],
+    *[
+        (
+            "candidates/upsert",
+            [candidate(1), candidate(2, expires_s=time_s)],
+            {},
+            BAD,
+            ["expires_s[1]", "Unix seconds", "2500"],
+        )
+        for time_s in (0, -1, 1.8e12, 1.8e15, 1e300)
+    ],
+    ("candidates/upsert", [candidate(1, expires_s="soon")], {}, BAD, ["items[0].expires_s"]),
+    ("candidates/upsert", [candidate(1, expires_s=True)], {}, BAD, ["items[0].expires_s"]),
     (
         "candidates/upsert",
-        [{**candidate(1), "attributes": {"year": "x"}}],
+        [candidate(2), featured(year=1e30)],
         {},
         BAD,
-        ["attributes.year", "int64"],
+        ["'ranking'", "such as 1", "not finite"],
+    ),
+    (
+        "candidates/upsert",
+        [{**featured(movie=7), "vectors": {"movies": VECTOR}}],
+        {},
+        BAD,
+        ["features.movie", "7"],
     ),
     (
         "candidates/upsert",
