@@ -21,12 +21,11 @@ from runtime.errors import ComputationFailed
 from service.engine import towers
 from service.engine.calls import Columns
 from service.engine.execution import Execution
-from service.engine.ranking.rank import Candidates, rows_not_finite, scores_unchecked
+from service.engine.ranking.rank import Candidates, find_unfit, rows_not_finite, scores_unchecked
 from service.engine.validation import NotFinite
 from service.versions.version import LoadedTower, ModelVersion, TowerPlan
 
 Positions = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 _PROBLEMS = (FeatureError, RowUnavailable, ComputationFailed, NotFinite)
 """What scores fail with because of a candidate, or of its context."""
@@ -96,9 +95,12 @@ class PoolTower:
             # Before anything is scored by itself: a context must not make that expensive.
             contexts = np.arange(candidates.offsets.size - 1)
             await self._check_contexts(contexts, candidates, problem, execution)
-            is_scorable = await self._find_scorable(candidates, execution)
-            scorable = is_scorable.nonzero()[0]
-            unfit = (~is_scorable).nonzero()[0]
+
+            async def score_some(some: Candidates) -> None:
+                await self._scores(some, execution)
+
+            unfit = await find_unfit(score_some, candidates, _PROBLEMS)
+            scorable = np.delete(scorable, unfit)
             left_out.append(LeftOut(unfit, "features", "their features do not fit the tower"))
             scores = await self._scores(candidates.only(scorable), execution)
 
@@ -147,25 +149,6 @@ class PoolTower:
         except NotFinite as problem:
             return problem
         raise AssertionError("all outputs are finite")
-
-    async def _find_scorable(self, candidates: Candidates, execution: Execution) -> Mask:
-        """Returns which candidates can be scored: halves of those that cannot be scored together
-        are scored by themselves.
-        """
-        m = int(candidates.offsets[-1])
-        is_scorable = np.ones(m, bool)
-        ranges = [(0, m)]
-        while ranges:
-            first, end = ranges.pop()
-            try:
-                await self._scores(candidates.only(np.arange(first, end)), execution)
-            except _PROBLEMS:
-                if end - first == 1:
-                    is_scorable[first] = False
-                    continue
-                middle = (first + end) // 2
-                ranges += [(middle, end), (first, middle)]
-        return is_scorable
 
     async def _check_contexts(
         self,

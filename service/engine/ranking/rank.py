@@ -7,7 +7,7 @@ other, so that scores have the same bits either way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -63,19 +63,7 @@ class CandidatesNotFinite(RowNotFinite):
 
     def __init__(self, rows: Sequence[NonFiniteRow]) -> None:
         super().__init__(rows[0].table, rows[0].id)
-        self._rows = rows
         self.messages = {row.example: str(RowNotFinite(row.table, row.id)) for row in rows}
-
-    def among(self, positions: NDArray[np.int64]) -> CandidatesNotFinite:
-        """Returns the error of the same candidates among others, by their positions there."""
-        rows = [row._replace(example=int(positions[row.example])) for row in self._rows]
-        return CandidatesNotFinite(rows)
-
-    def finite_positions(self, m: int) -> NDArray[np.int64]:
-        """Returns the positions of the other candidates of m, ascending."""
-        is_kept = np.ones(m, bool)
-        is_kept[list(self.messages)] = False
-        return np.flatnonzero(is_kept)
 
 
 @dataclass(frozen=True)
@@ -179,19 +167,9 @@ async def rank(
         context_count,
         execution,
     )
-    scored = candidates
-    if scorable.size < m:
-        scored = candidates.only(scorable)
-    failed: list[FailedCandidate] = []
-    try:
-        outputs = await score(model_version, plan.tower, plan.outputs, context, scored, execution)
-    except CandidatesNotFinite as problem:
-        # The others are ranked without them. This happens at most once: their rows are finite.
-        execution.check_alone()
-        failed = _failed_candidates(problem.among(scorable), candidates.offsets)
-        scorable = scorable[problem.finite_positions(scorable.size)]
-        scored = candidates.only(scorable)
-        outputs = await score(model_version, plan.tower, plan.outputs, context, scored, execution)
+    outputs, scorable, messages = await _score_scorable(
+        model_version, plan, context, candidates, scorable, execution
+    )
 
     ids = request.candidate_ids
     if ids is not None and scorable.size < m:
@@ -206,18 +184,114 @@ async def rank(
     if not_found is not None:
         execution.count("not_found_ids", not_found.ids.size, model_version.model, execution.call)
         ranked = replace(ranked, not_found=not_found)
-    if failed:
-        ranked = replace(ranked, failed=tuple(failed))
+    if messages:
+        ranked = replace(ranked, failed=_failed_candidates(messages, candidates.offsets))
     return ranked
 
 
-def _failed_candidates(problem: CandidatesNotFinite, offsets: Offsets) -> list[FailedCandidate]:
+async def _score_scorable(
+    model_version: ModelVersion,
+    plan: _Plan,
+    context: Columns,
+    candidates: Candidates,
+    scorable: NDArray[np.int64],
+    execution: Execution,
+) -> tuple[dict[str, Scores], NDArray[np.int64], dict[int, str]]:
+    """Returns outputs of the candidates that can be scored, which those are, and why the others
+    cannot be, by their positions among all.
+
+    Args:
+      scorable: The positions of the candidates to score, ascending.
+    """
+    messages: dict[int, str] = {}
+    while True:
+        scored = candidates
+        if scorable.size < candidates.offsets[-1]:
+            scored = candidates.only(scorable)
+        try:
+            outputs = await score(
+                model_version, plan.tower, plan.outputs, context, scored, execution
+            )
+        except CandidatesNotFinite as problem:
+            execution.check_alone()
+            failed = problem.messages
+        except FeatureError as problem:
+            execution.check_alone()
+            failed = await _misfits(model_version, plan, context, scored, problem, execution)
+        else:
+            return outputs, scorable, messages
+        messages |= {int(scorable[position]): text for position, text in failed.items()}
+        scorable = np.delete(scorable, [*failed])
+
+
+async def _misfits(
+    model_version: ModelVersion,
+    plan: _Plan,
+    context: Columns,
+    candidates: Candidates,
+    problem: FeatureError,
+    execution: Execution,
+) -> dict[int, str]:
+    """Returns why candidates cannot be ranked whose stored features do not fit, by their positions:
+    the client has sent ids alone. Another version, or a changed corpus, may hold such features.
+
+    Raises:
+      FeatureError: The problem is one of what the client has sent.
+    """
+    corpus = candidates.corpus
+    is_stored = corpus is not None and problem.feature in corpus.entry.features
+    if corpus is None or not is_stored or problem.feature in candidates.request_columns:
+        raise problem
+
+    async def score_some(some: Candidates) -> None:
+        await scores_unchecked(model_version, plan.tower, plan.outputs, context, some, execution)
+
+    unfit = await find_unfit(score_some, candidates, (FeatureError,))
+    if not unfit.size:
+        raise problem
+    assert candidates.positions is not None  # noqa: S101 - they are of a corpus
+    execution.leave_out("features", corpus.store.ids(candidates.positions[unfit]))
+    message = f"its features in corpus {corpus.name!r} do not fit tower {plan.tower.name!r}"
+    return dict.fromkeys(unfit.tolist(), message)
+
+
+async def find_unfit(
+    score_some: Callable[[Candidates], Awaitable[object]],
+    candidates: Candidates,
+    problems: tuple[type[Exception], ...],
+) -> NDArray[np.int64]:
+    """Returns the positions of candidates that cannot be scored, ascending: halves of those that
+    cannot be scored together are scored by themselves.
+
+    Args:
+      score_some: Scores some of the candidates.
+      candidates: The candidates.
+      problems: What `score_some` raises because of a candidate.
+    """
+    unfit = []
+    ranges = [(0, int(candidates.offsets[-1]))]
+    while ranges:
+        first, end = ranges.pop()
+        try:
+            await score_some(candidates.only(np.arange(first, end)))
+        except problems:
+            if end - first == 1:
+                unfit.append(first)
+                continue
+            middle = (first + end) // 2
+            ranges += [(middle, end), (first, middle)]
+    return np.array(unfit, np.int64)
+
+
+def _failed_candidates(
+    messages: Mapping[int, str], offsets: Offsets
+) -> tuple[FailedCandidate, ...]:
     """Returns the candidates that cannot be ranked; context i owns offsets[i]:offsets[i + 1]."""
     failed = []
-    for candidate, message in sorted(problem.messages.items()):
+    for candidate, message in sorted(messages.items()):
         context = int(offsets.searchsorted(candidate, side="right")) - 1
         failed.append(FailedCandidate(context, candidate - int(offsets[context]), message))
-    return failed
+    return tuple(failed)
 
 
 async def score(

@@ -55,6 +55,7 @@ def test_candidate_that_cannot_be_scored_is_left_out(
         after = client.recommend(CONTEXTS, **wanted)
         excluded = client.recommend(CONTEXTS, exclude_ids=[[POISON], [POISON]], **wanted)
         merged = client.recommend(CONTEXTS[0], k=41, sources=sources, formula=formula)
+        ranked = client.rank(CONTEXTS, candidate_ids=[[1000, POISON], [1007]])
     for scored, expected in zip(after, excluded, strict=True):
         assert scored.ids.size == 40
         assert list(scored.ids) == list(expected.ids)
@@ -62,4 +63,8 @@ def test_candidate_that_cannot_be_scored_is_left_out(
     assert (after.degraded, excluded.degraded) == (True, False)
     assert "2 of 82 candidates are left out, because the" in after.degraded_reason
     assert POISON not in merged[0].ids
+    # A ranking was sent its id, and nothing of its features.
+    failed = [(0, 1)] if reason == "features" else []
+    assert [(candidate.context, candidate.position) for candidate in ranked.failed] == failed
+    assert [*ranked[0].ids, *ranked[1].ids] == [1000, *([] if failed else [POISON]), 1007]
     assert service.value("rowcast_candidates_left_out_total", reason=reason) >= 3
