@@ -188,7 +188,11 @@ def embedded(
     execution = Execution("change")
     inputs = {name: column for name, column in columns.items() if name in tower.inputs}
     fitted = lookup.fit(version, inputs, n, execution)
-    vectors: Vectors = completed(towers.result(version, tower, fitted, n, execution))
+    try:
+        vectors: Vectors = completed(towers.result(version, tower, fitted, n, execution))
+    finally:
+        # The threads that make changes end soon, and a network is dear to prepare.
+        tower.release_thread()
     if not is_searchable(vectors).all():
         raise NotFinite(f"the product of two vectors of index {index.name!r}")
     return vectors

@@ -95,6 +95,8 @@ class TowerChecks:
             except (BundleError, ComputationFailed, NotFinite, RowNotFinite):
                 # Nothing can be ranked for this context: that says nothing of the candidates.
                 continue
+            finally:
+                tower.release_thread()
             for left_out in scores.left_out[:1]:
                 id_text = show_id(ids.tolist()[left_out.positions[0]])
                 message = (

@@ -202,6 +202,11 @@ class LoadedTower:
             self._plans[outputs] = plan
         return plan
 
+    def release_thread(self) -> None:
+        """Lets other threads run what was prepared for the calling thread."""
+        for part in self.parts:
+            part.network.release_thread()
+
     def _make_plan(self, outputs: frozenset[str]) -> TowerPlan:
         # From the last part back: a part runs if an output of it is wanted, or is the input of a
         # part that runs.

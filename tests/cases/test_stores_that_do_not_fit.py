@@ -24,6 +24,7 @@ NO_ATTRIBUTES = (
     *(pa.array([0, 1, 2], dtype) for dtype in (pa.timestamp("us"), pa.date32())),
     *(pa.array(values) for values in ([b"a", b"b", b"c"], [[1], [2], [3]], [{"a": 1}] * 3, [1, 2])),
     *(pa.array([1 << 63] * 3, pa.uint64()), pa.array([float("inf"), 1.0, 2.0]), pa.nulls(3)),
+    pa.array([["a"], ["b", None], None]),
 )
 NO_FEATURES = (
     *(Column(np.arange(4)), Column(np.arange(2)), Column(np.array([True] * 3))),
