@@ -202,7 +202,7 @@ class ChangeResponse(ResponseSchema):
     unknown_count: Int64 = ABSENT
     """How many ids are unknown."""
     is_repeated: bool = ABSENT
-    """The stream was applied up to this offset, or beyond `from_offset`, before, so that nothing was
+    """The stream was applied up to this offset, or beyond `from_offset`, before: nothing was
     changed.
     """
     stream_offset: Int64 = ABSENT

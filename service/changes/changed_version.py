@@ -171,7 +171,9 @@ class ChangedVersion:
             it are missing.
           FormatError: A change cannot be read.
         """
-        store = self.store(run.head.kind, run.head.target)
+        store = None
+        if run.head.kind != "rows":
+            store = self.store(run.head.kind, run.head.target)
         if store is None or not self._is_joinable(run, store):
             self._apply_singly(run)
             return
@@ -343,7 +345,7 @@ class ChangedVersion:
         columns = change.columns.select(_store_column_names(change))
         positions = store.upsert(columns, vectors, computed, change.numbers(EXPIRES))
         if store.indexes and head.version != self.loaded.version:
-            self._unembedded.add(head.target, store.store.ids(positions))
+            self._unembedded.add(head.target, store.store.ids(positions), are_new=True)
 
     def _change_rows(self, change: Change) -> None:
         """Gives rows other vectors, and notes the candidates that depend on them, to embed them
@@ -377,7 +379,7 @@ class ChangedVersion:
         for corpus, (ids, stored_vectors) in dependents.items():
             # Positions are given here, so that they do not depend on when vectors are computed.
             self._corpus(corpus).set_attributes(ids, {}, stored_vectors)
-            self._unembedded.add(corpus, ids)
+            self._unembedded.add(corpus, ids, are_new=False)
 
     def _corpus(self, name: str) -> ChangedCorpus:
         """Returns the changes of a corpus of the version."""

@@ -108,23 +108,28 @@ class Unembedded:
         """Begins without candidates."""
         self._ids: dict[str, list[Ids]] = {}
         """The ids by corpus; an id may occur several times, and its candidate may be gone."""
+        self._new: dict[str, set[int | str]] = {}
+        """The ids of candidates that have no vectors yet, by corpus."""
 
     def __bool__(self) -> bool:
         return bool(self._ids)
 
-    def add(self, corpus: str, ids: Ids) -> None:
-        """Adds candidates of a corpus by their ids."""
+    def add(self, corpus: str, ids: Ids, are_new: bool) -> None:
+        """Adds candidates of a corpus by their ids; `are_new`: they have no vectors yet."""
         self._ids.setdefault(corpus, []).append(ids)
+        if are_new:
+            self._new.setdefault(corpus, set()).update(ids.tolist())
 
     def embed(self, served: ModelVersion, corpus_of: Callable[[str], ChangedCorpus]) -> int:
-        """Computes the vectors of all candidates.
+        """Computes the vectors of all candidates. Where this fails, a dependent keeps its vectors,
+        and the candidate that the bundle has takes the place of a new one.
 
         Args:
           served: The version with its changes, but for these vectors.
           corpus_of: Returns the changes of a corpus by its name.
 
         Returns:
-          The number of vectors that cannot be computed.
+          The number of candidates whose vectors cannot be computed.
 
         Raises:
           ShardsFailed: A shard does not respond; the next call computes all of them.
@@ -136,15 +141,23 @@ class Unembedded:
             # there.
             positions = distinct(store.store.positions(np.concatenate(parts)))
             positions = positions[positions >= 0]
+            failed = list[int | str]()
             for start in range(0, positions.size, _CANDIDATES_PER_BATCH):
                 part = positions[start : start + _CANDIDATES_PER_BATCH]
-                failed_count += _embed_part(served, store, part)
+                failed += _embed_part(served, store, part)
+            new = [key for key in failed if key in self._new.get(corpus, ())]
+            if new:
+                _restore(served, store, new)
+            failed_count += len(failed)
         self._ids = {}
+        self._new = {}
         return failed_count
 
 
-def _embed_part(served: ModelVersion, store: ChangedCorpus, positions: Positions) -> int:
-    """Computes the vectors of some candidates; returns how many cannot be computed.
+def _embed_part(
+    served: ModelVersion, store: ChangedCorpus, positions: Positions
+) -> list[int | str]:
+    """Computes the vectors of some candidates; returns the ids of those for which this fails.
 
     Raises:
       ShardsFailed: A shard does not respond.
@@ -163,9 +176,27 @@ def _embed_part(served: ModelVersion, store: ChangedCorpus, positions: Positions
         # their vectors.
         if positions.size > 1:
             parts = np.split(positions, positions.size)
-            return sum(_embed_part(served, store, part) for part in parts)
-        return 1
-    return 0
+            return [key for part in parts for key in _embed_part(served, store, part)]
+        failed: list[int | str] = store.store.ids(positions).tolist()
+        return failed
+    return []
+
+
+def _restore(served: ModelVersion, store: ChangedCorpus, ids: Sequence[int | str]) -> None:
+    """Gives ids the candidates that the bundle has.
+
+    Raises:
+      ShardsFailed: A shard does not respond.
+    """
+    keys: Ids = np.array(ids, object)
+    if store.base.entry.id_dtype == "int64":
+        keys = keys.astype(np.int64)
+    try:
+        store.restore(keys)
+    except ServiceError as problem:
+        if is_of_shards(served, problem):
+            raise ShardsFailed(str(problem)) from problem
+        raise
 
 
 def embedded(

@@ -25,7 +25,7 @@ from tests.random_cases import seeds
 from tests.units.service.changes import keyed
 from tests.units.service.running import RunningService
 
-HISTORIES = 100
+HISTORIES = 40
 CHANGES = 24
 COMPACTED_MIN = 12
 
@@ -109,8 +109,8 @@ def test_any_history_leaves_one_state_in_all_processes(
         starting = follow(path)
         expected = [state_of(version) for version in writer.log.versions]
         for other in (follower, starting):
-            for version, wanted in zip(other.log.versions, expected, strict=True):
-                state = state_of(version)
+            for changed, wanted in zip(other.log.versions, expected, strict=True):
+                state = state_of(changed)
                 assert state.keys() == wanted.keys(), seed
                 for name, part in state.items():
                     assert part == wanted[name], (seed, name)

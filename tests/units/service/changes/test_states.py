@@ -56,7 +56,12 @@ def numbered(drawn: random.Random, key: int, number: int) -> tuple[str, dict[str
 
 def states_of(service: RunningService, keys: list[int]) -> dict[int, State]:
     """Returns the attributes of candidates; None: there is no such candidate."""
-    body = {"vectors": [[1.0] * 8], "k": 1000, "exact": True, "attributes": ATTRIBUTES}
+    body: dict[str, Any] = {
+        "vectors": [[1.0] * 8],
+        "k": 1000,
+        "exact": True,
+        "attributes": ATTRIBUTES,
+    }
     found = responds(service, "retrieve", **body)
     values = zip(*[found["attributes"][name] for name in ATTRIBUTES], strict=True)
     states = dict(zip(found["ids"], values, strict=True))
@@ -135,7 +140,7 @@ def test_candidate_whose_vector_was_sent_is_embedded_by_the_next_version(
     assert {1007, 5000, 5001} <= ids_of(service)
     assert 1014 not in ids_of(service)
     # All three have the same features, of which the tower of version 2 makes the same vector.
-    body = {"vectors": [[1.0] * 8], "k": 1000, "exact": True}
+    body: dict[str, Any] = {"vectors": [[1.0] * 8], "k": 1000, "exact": True}
     found = responds(service, "retrieve", **body)
     scores = dict(zip(found["ids"], found["scores"], strict=True))
     assert scores[1007] == scores[5000] == scores[5001]
@@ -148,7 +153,7 @@ def test_rows_and_vectors_of_the_next_training_are_no_repetition(
     vectors = random_vectors(3).tolist()
     row = {"id": 1007, "vector": vectors[0], "sequence": 5}
     sent = candidate(5000, vectors={"movies": vectors[1]}, sequence=5)
-    stream = {"stream": "rows", "offset": 9}
+    stream: dict[str, Any] = {"stream": "rows", "offset": 9}
     change(service, "rows/upsert", row, feature="movie", **stream)
     change(service, "candidates/upsert", sent)
     next_version(service, size=20)
@@ -197,7 +202,7 @@ def test_expired_candidate_is_in_no_response_from_that_time_on(write: Write, ser
         sources: list[Any] = [{"ids": [1000, 5000, 5001, 1007]}]
         recommended = responds(running, "recommend", context=context, k=4, sources=sources)
         assert {*recommended["ids"]} == {5001, 1007}
-        skipped = {"candidate_ids": [1000, 5001], "not_found": "skip"}
+        skipped: dict[str, Any] = {"candidate_ids": [1000, 5001], "not_found": "skip"}
         ranked = responds(running, "rank", context=context, **skipped)
         assert ranked["not_found"] == [1000]
     # It is there no more, and may come again.

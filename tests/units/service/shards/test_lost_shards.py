@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -154,12 +155,14 @@ def test_vectors_of_lost_candidates_are_not_made_up(cluster: Cluster, small: Sma
 
 
 def test_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
-    cluster: Cluster, bundles: KeyedBundles, serve: Callable[..., RunningService]
+    cluster: Cluster,
+    bundles: KeyedBundles,
+    serve: Callable[..., RunningService],
+    tmp_path: Path,
 ) -> None:
     small = bundles.write(partitions=4)
     last = int(small.ids[-1])  # its row and its vector are on the second shard
-    router = start_and_lose(cluster)
-    alone = serve()
+    router = start_and_lose(cluster, changes_dir=tmp_path / "own")
     attributes = {"id": last, "attributes": {"year": 2031}}
     rows = [{"id": key, "vector": [1.0] * 8} for key in (last, 77)]
     rejected: list[tuple[str, list[Any], dict[str, Any]]] = [
@@ -174,11 +177,18 @@ def test_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
     assert responds(router, "lookup", feature="user", ids=[7])["vectors"] == [[1.0] * 8]
 
     # What another process has made waits for the shard, and no half of it is served.
+    cluster.add("2/2")
+    shared = {"changes_dir": tmp_path / "shared"}
+    alone = serve(**shared)
+    change(alone, "candidates/delete", {"id": 1007})
+    router = start_and_lose(cluster, **shared)
     change(alone, "candidates/attributes", attributes)
     change(alone, "rows/upsert", *rows, feature="movie")
     until(lambda: "waits for shards" in status(router)["problem"])
     assert responds(router, "lookup", feature="movie", ids=[77])["found"] == [False]
-    with pytest.raises(Rejected, match="NOT_READY"):
+    with pytest.raises(
+        Rejected, match=r"NOT_READY: .* in the log, as sequence 4, .* not served yet"
+    ):
         change(router, "candidates/delete", {"id": 1000})
     cluster.add("2/2")
     until(lambda: not status(router)["problem"])
