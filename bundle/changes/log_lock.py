@@ -153,9 +153,8 @@ class LogLock:
         try:
             descriptor = self._locked(fcntl.LOCK_SH)
             is_free = descriptor is not None
-        except OSError:
-            # A log that lies where nothing can be created is read without a lock: nobody writes it.
-            is_free = not self.path.exists()
+        except FileNotFoundError:  # nobody has ever written
+            is_free = True
         try:
             yield is_free
         finally:
@@ -169,10 +168,10 @@ class LogLock:
 
     def _locked(self, kind: int) -> int | None:
         """Returns a descriptor that holds the lock; None: another process holds it."""
-        flags = os.O_RDWR
         if kind == fcntl.LOCK_SH:  # only a writer needs to be able to write the file
-            flags = os.O_RDONLY
-        descriptor = files.open_private(self.path, flags)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        else:
+            descriptor = files.open_private(self.path, os.O_RDWR)
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -7,10 +7,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from bundle.errors import LogLocked
 from service.change_plane import ChangePlane
 from service.changes.follower import Changes
-from service.errors import DeadlineExceeded, FieldViolation, NotFound, NotReady
 from service.http.change_routes import begin, change_routes
 from service.security.principal import authorize
 
@@ -39,31 +37,15 @@ def admin_change_routes(plane: ChangePlane) -> APIRouter:
 
 
 def _recover(changes: Changes, model: str, deadline: float) -> dict[str, Any]:
-    """Recovers the change log of a model, and returns what was lost.
-
-    Raises:
-      DeadlineExceeded: The log was being written until the deadline.
-      NotFound: The model has no change log.
-      NotReady: The log cannot be read or written.
+    """Recovers the change log of a model, and returns what was lost; errors as of
+    `Changes.recover`.
     """
-    path = changes.path_of(model)
-    try:
-        recovery = changes.recover(model, deadline)
-    except LogLocked as problem:
-        raise DeadlineExceeded(f"{problem}; nothing was recovered") from problem
-    except FileNotFoundError:
-        name = repr(model[:128])
-        violation = FieldViolation("model", name, "a model with a change log")
-        message = f"model {name} has no change log: {path} does not exist"
-        raise NotFound(message, violation) from None
-    except OSError as problem:
-        raise NotReady(f"change log {path} cannot be recovered: {problem.strerror}") from problem
-
+    recovery = changes.recover(model, deadline)
     damaged_log = None
     if recovery.damaged is not None:
         damaged_log = str(recovery.damaged)
     return {
-        "log": str(path),
+        "log": str(changes.path_of(model)),
         "changes": recovery.records,
         "dropped_bytes": recovery.dropped_bytes,
         "lost_sequences": [list(lost) for lost in recovery.lost],

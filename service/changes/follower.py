@@ -29,6 +29,7 @@ from service.errors import (
     DeadlineExceeded,
     FieldViolation,
     InvalidArgument,
+    NotFound,
     NotReady,
     ServiceError,
     Unimplemented,
@@ -104,7 +105,7 @@ class Changes:
         self._client = Client()
         self._server: Server | None = None
         if settings.shard is None:
-            self._server = Server({"change": self.change, "recover": self._recover})
+            self._server = Server({"change": self.change, "recover": self.recover})
 
     def start(self) -> None:
         """Follows the logs, in a thread."""
@@ -245,15 +246,21 @@ class Changes:
             end = self._deadline(deadline)
 
             def submit() -> ChangeResult:
-                return model.submissions.submit(request, version.version, end, withdrawal)
+                result = model.submissions.submit(request, version.version, end, withdrawal)
+                self._metrics.count(
+                    "changes", result.changed, version.model, request.kind, request.action
+                )
+                return result
 
-            named = replace(target, model=version.model)
-            result = self._by_writer(model.log, end, submit, (named, request, end), withdrawal)
-            self._serve_up_to(model.log, version.version, result.sequence, end)
-        if result.sequence:
-            self._metrics.count(
-                "changes", result.changed, version.model, request.kind, request.action
-            )
+            def hand_over(address: str) -> ChangeResult:
+                named = replace(target, model=version.model)
+                result: ChangeResult = self._client.call(
+                    address, "change", named, request, end, deadline=end, withdrawal=withdrawal
+                )
+                self._serve_up_to(model.log, version.version, result.sequence, end)
+                return result
+
+            result = self._by_writer(model.log, end, submit, hand_over)
         self._report(version.model, model)
         return result
 
@@ -306,45 +313,61 @@ class Changes:
         except OSError as problem:
             raise NotReady(f"change log {problem.filename} cannot be read: {problem}") from problem
 
-    def recover(self, name: str, deadline: float) -> Recovery:
+    def recover(
+        self, name: str, deadline: float, withdrawal: Future[None] | None = None
+    ) -> Recovery:
         """Rewrites the log of a model without what is damaged in it; see `recover` of
-        `bundle.changes.log`, also for errors.
+        `bundle.changes.log`.
 
         Args:
           name: The name of the model.
           deadline: The monotonic time until which others are waited for.
+          withdrawal: Ends the wait when it is set; None: nothing does.
+
+        Raises:
+          NotFound: The model has no change log.
+          NotReady: The log cannot be read or written.
         """
+        path = self.path_of(name)
+        if not path.is_file():
+            violation = FieldViolation("model", repr(name[:128]), "a model with a change log")
+            message = f"model {name[:128]!r} has no change log: {path} does not exist"
+            raise NotFound(message, violation)
         applied = self._existing_changes_of(name).log
-        try:
-            return applied.recover(time.monotonic())
-        except LogLocked as problem:
-            writer = applied.other_writer
-            if writer is None:
-                raise
+
+        # No process becomes the writer of a log that it cannot read. One may have been it before
+        # the damage, though.
+        for _ in attempts(min(deadline, time.monotonic() + _TAKE_OVER_S)):
             try:
-                left_s = deadline - time.monotonic()
-                recovery: Recovery = self._client.call(
-                    writer.address, "recover", name, deadline, timeout_s=left_s
-                )
-                return recovery
-            except WriterGone:
-                raise problem from None
+                return applied.recover(time.monotonic())
+            except LogLocked:
+                writer = applied.other_writer
+            except (BundleError, OSError) as problem:
+                raise NotReady(f"change log {path} cannot be recovered: {problem}") from problem
+            if writer is not None:
+                with suppress(WriterGone):
+                    recovery: Recovery = self._client.call(
+                        writer.address,
+                        "recover",
+                        name,
+                        deadline,
+                        deadline=deadline,
+                        withdrawal=withdrawal,
+                    )
+                    return recovery
+        raise self._unreachable(applied, "nothing was recovered")
 
     def path_of(self, model: str) -> Path:
         """Returns the path of the log of a model."""
         directory = self._settings.changes_dir or self._settings.root
         return directory / model / LOG_NAME
 
-    def _recover(self, name: str, deadline: float, _: Future[None]) -> Recovery:
-        return self.recover(name, deadline)
-
     def _by_writer(
         self,
         applied: AppliedLog,
         deadline: float,
         submit: Callable[[], ChangeResult],
-        change: tuple[Target, ChangeRequest, float],
-        withdrawal: Future[None] | None,
+        hand_over: Callable[[str], ChangeResult],
     ) -> ChangeResult:
         """Has a change made by the process of the host that writes its log.
 
@@ -352,8 +375,7 @@ class Changes:
           applied: The log.
           deadline: The monotonic time until which the result is waited for.
           submit: Makes the change, if this process is the one.
-          change: The arguments of `change` in another process.
-          withdrawal: See `change`.
+          hand_over: Has the process make it that is reached by an address.
 
         Raises:
           NotReady: The process that writes cannot be reached, or has ended before it responded.
@@ -368,29 +390,27 @@ class Changes:
             except (BundleError, OSError) as problem:
                 raise rejection_of_log(problem) from problem
             writer = applied.other_writer
-            if writer is None:
-                continue
-            # One that has died is replaced at the next attempt.
-            with suppress(WriterGone):
-                left_s = max(0.0, deadline - time.monotonic())
-                result: ChangeResult = self._client.call(
-                    writer.address, "change", *change, timeout_s=left_s, withdrawal=withdrawal
-                )
-                return result
-        raise NotReady(
+            if writer is not None:
+                # One that has died is replaced at the next attempt.
+                with suppress(WriterGone):
+                    return hand_over(writer.address)
+        raise self._unreachable(applied, "no change was made")
+
+    def _unreachable(self, applied: AppliedLog, outcome: str) -> NotReady:
+        return NotReady(
             f"change log {applied.path} is written by {applied.holders}, which this process cannot "
-            "reach; no change was made"
+            f"reach; {outcome}"
         )
 
     def _serve_up_to(
         self, applied: AppliedLog, version: int, sequence: int, deadline: float
     ) -> None:
-        """Serves a log up to a sequence that another process has appended.
+        """Serves a log up to a sequence that another process has appended; 0: it has appended none.
 
         Raises:
           NotReady: The change is in the log, and is not served yet.
         """
-        if sequence <= applied.sequence:
+        if not sequence:
             return
         try:
             with applied.caught_up(deadline):

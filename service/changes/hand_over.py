@@ -11,6 +11,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -120,7 +121,7 @@ class Client:
         address: str,
         name: str,
         *arguments: Any,
-        timeout_s: float,
+        deadline: float,
         withdrawal: Future[None] | None = None,
     ) -> Any:
         """Returns the result of a function of another process.
@@ -129,7 +130,7 @@ class Client:
           address: The address of the other process.
           name: The name of the function.
           arguments: Its arguments.
-          timeout_s: The time in which it is to respond.
+          deadline: The monotonic time until which it is to respond.
           withdrawal: Ends the wait when it is set; None: nothing does.
 
         Raises:
@@ -146,7 +147,8 @@ class Client:
         with woken, waking:
             try:
                 connection.send((name, arguments))
-                ready = wait([connection, woken], timeout_s + _LATE_S)
+                left_s = max(0.0, deadline - time.monotonic())
+                ready = wait([connection, woken], left_s + _LATE_S)
                 if connection not in ready:
                     # So the other process ends the call, too.
                     connection.close()

@@ -66,7 +66,6 @@ def test_log_that_cannot_be_written_changes_nothing(write: Write, serve: Serve) 
     write()
     service = serve()
     lock = log_of(service).with_name("changes.log.lock")
-    lock.unlink()
     lock.mkdir()
     with pytest.raises(Rejected, match=r"NOT_READY: .*Is a directory"):
         change(service, "candidates/upsert", candidate(5000))

@@ -9,31 +9,47 @@ import numpy as np
 import pytest
 from rowcast_client import Client
 
+from bundle.format.manifest import EmbeddedFeature, KeyedIds, Unknown
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
-from tests.units.service.changes.making import candidate, change
+from tests.units.service.changes import keyed
+from tests.units.service.changes.making import candidate, change, ids_of, status
 from tests.units.service.running import RunningService
 
-POISON = 9001
+ADDED = 9001
 CONTEXTS = [{"user": 7, "hour": 9.0}, {"user": 8, "hour": 21.0}]
 BETWEEN = "log(50 - rating) + log(50 + rating)"
 """A formula that has no value for the ratings of some years."""
+STRICT = {
+    **keyed.keyed_features(),
+    "movie": EmbeddedFeature(
+        kind="single",
+        table="movies",
+        role="candidate",
+        ids=KeyedIds(keys="movies"),
+        unknown=Unknown(rule="refuse"),
+    ),
+}
+"""Features of which one rejects the id of a candidate of the corpus."""
 
 
 @pytest.mark.parametrize("has_shards", [False, True])
 @pytest.mark.parametrize(
-    ("features", "formula", "reason"),
-    [({"movie": 1000 + 7 * 50}, "", "features"), ({"year": 1e6}, BETWEEN, "score")],
+    ("poison", "formula", "reason"),
+    [(keyed.MISSING, "", "features"), (ADDED, BETWEEN, "score")],
 )
 def test_candidate_that_cannot_be_scored_is_left_out(
-    features: dict[str, Any],
+    poison: int,
     formula: str,
     reason: str,
     has_shards: bool,
     write: Callable[..., SmallBundle],
     serve: Callable[..., RunningService],
 ) -> None:
-    write(keep=60, partitions=2, size=60)
+    strict: dict[str, Any] = {}
+    if poison == keyed.MISSING:
+        strict = {"features": STRICT, "keys": keyed.KEYS}
+    write(keep=60, partitions=2, **strict)
     options: dict[str, Any] = {}
     if has_shards:
         shards = [serve(shard=f"{number}/2", shard_min_bytes=1) for number in (1, 2)]
@@ -42,33 +58,49 @@ def test_candidate_that_cannot_be_scored_is_left_out(
             "shard_min_bytes": 1,
         }
     service = serve(**options)
-    item = candidate(POISON)
-    item["features"] |= features
+    item = candidate(ADDED)
+    if poison == ADDED:
+        item["features"]["year"] = 1e6
     change(service, "candidates/upsert", item)
-    # The next version has fewer movies, and rejects those that it does not know.
-    write(keep=60, partitions=2, version=2)
 
-    sources: list[Any] = [{"ids": [POISON, 1000, 1007]}, {"index": "movies"}]
+    sources: list[Any] = [{"ids": [poison, 1000, 1007]}, {"index": "movies"}]
     wanted: dict[str, Any] = {"k": 41, "pool_size": 60, "formula": formula}
     with Client(service.http) as client:
-        until(lambda: client.recommend(CONTEXTS[0], **wanted).version == 2)
         after = client.recommend(CONTEXTS, **wanted)
-        excluded = client.recommend(CONTEXTS, exclude_ids=[[POISON], [POISON]], **wanted)
+        excluded = client.recommend(CONTEXTS, exclude_ids=[[poison], [poison]], **wanted)
         merged = client.recommend(CONTEXTS[0], k=41, sources=sources, formula=formula)
-        ranked = client.rank(CONTEXTS, candidate_ids=[[1000, POISON], [1007]])
+        ranked = client.rank(CONTEXTS, candidate_ids=[[1000, poison], [1007]])
     for scored, expected in zip(after, excluded, strict=True):
         assert scored.ids.size == 40
         assert list(scored.ids) == list(expected.ids)
         np.testing.assert_array_equal(scored.scores, expected.scores)
-    assert (after.degraded, excluded.degraded) == (True, False)
+    assert after.degraded
     assert "2 of 82 candidates are left out, because the" in after.degraded_reason
-    assert POISON not in merged[0].ids
+    assert not excluded.degraded
+    assert poison not in merged[0].ids
     # A ranking was sent its id, and nothing of its features.
     failed = []
-    ids = [1000, POISON, 1007]
+    ids = [1000, poison, 1007]
     if reason == "features":
         failed = [(0, 1)]
         ids = [1000, 1007]
     assert [(candidate.context, candidate.position) for candidate in ranked.failed] == failed
     assert np.concatenate([records.ids for records in ranked]).tolist() == ids
     assert service.value("rowcast_candidates_left_out_total", reason=reason) >= 3
+
+
+def test_candidate_that_the_next_version_cannot_embed_is_not_in_it(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    write(size=60)
+    service = serve()
+    for key in (ADDED, 1000):
+        item = candidate(key, movie=1000 + 7 * 50)
+        change(service, "candidates/upsert", item)
+    write(version=2)  # it has fewer movies, and rejects those that it does not know
+    service.scan()
+    until(lambda: service.current().version == 2)
+    assert ADDED not in ids_of(service)
+    assert 1000 in ids_of(service)
+    (version,) = [entry for entry in status(service)["versions"] if entry["version"] == 2]
+    assert version["dropped"] == {"the vector of a candidate cannot be computed": 2}
