@@ -1,10 +1,10 @@
-"""Codes of vectors: half a byte for every two dims, by which the nearest of some vectors are found
+"""Codes of vectors: half a byte for one or two dims, by which the nearest of some vectors are found
 without a tree.
 
-faiss compares 32 codes at a time with tables of a query in the processor's registers. It reads
-1/16 of the bytes of the vectors, and so finds what is nearest among the matches of a filter several
-times as fast as exact scores do. The one import of faiss: it costs 0.1 s and 15 MB, so this module
-is imported where an index has codes.
+faiss compares 32 codes at a time with tables of a query in the processor's registers. Of two dims a
+code, it reads 1/16 of the bytes of the vectors, and so finds what is nearest among the matches of a
+filter several times as fast as exact scores do. The one import of faiss: it costs 0.1 s and 15 MB,
+so this module is imported where an index has codes.
 
 Source: faiss 1.15, `IndexPQFastScan`; https://github.com/facebookresearch/faiss/wiki/Fast-accumulation-of-PQ-and-AQ-codes-(FastScan).
 """
@@ -32,7 +32,7 @@ _DIMS_PER_CODE = 2
 
 
 class CodeBook:
-    """Centroids, of which 16 stand for every two dims of a vector. Safe for any thread.
+    """Centroids, of which 16 stand for each dim of a vector, or for every two. Safe for any thread.
 
     Attributes:
       code_bytes: The size of one vector's codes.
@@ -42,24 +42,25 @@ class CodeBook:
         """Takes centroids.
 
         Args:
-          centroids: [pairs, 16, 2] float32; the last pair of an odd dim ends in a dim of zeros.
+          centroids: [dim, 16, 1] or [pairs, 16, 2] float32; the last pair of an odd dim ends in a
+            dim of zeros.
           dim: The width of the vectors.
           distance: The distance of the index; cosine encodes vectors of length 1.
         """
-        pairs = len(centroids)
+        codes, _, dims_per_code = centroids.shape
         self.centroids = centroids
         self.distance = distance
         self._metric = faiss.METRIC_INNER_PRODUCT
         if distance == "squared_l2":
             self._metric = faiss.METRIC_L2
-        self._padding = pairs * _DIMS_PER_CODE - dim
-        self._quantizer = faiss.ProductQuantizer(pairs * _DIMS_PER_CODE, pairs, _CODE_BITS)
+        self._padding = codes * dims_per_code - dim
+        self._quantizer = faiss.ProductQuantizer(codes * dims_per_code, codes, _CODE_BITS)
         faiss.copy_array_to_vector(centroids.ravel(), self._quantizer.centroids)
         self.code_bytes: int = self._quantizer.code_size
 
     @classmethod
     def train(cls, sample: Vectors, distance: Distance) -> CodeBook:
-        """Finds centroids, the same for the same sample.
+        """Finds centroids of every two dims, the same for the same sample.
 
         Args:
           sample: [n, dim] float32; n at least 1.
@@ -139,10 +140,18 @@ class PackedCodes:
         """Wraps an index of faiss; use `CodeBook.pack`."""
         self._index = index
         self._padding = padding
+        self._sign = np.float32(1)
+        if index.metric_type == faiss.METRIC_L2:
+            self._sign = np.float32(-1)
         self.size: int = index.ntotal
         self.bytes: int = index.codes.size()
 
     def nearest(self, query: Vectors, count: int) -> NDArray[np.int64]:
+        """Returns [m] int64, the positions of `scored` alone."""
+        positions, _ = self.scored(query, count)
+        return positions
+
+    def scored(self, query: Vectors, count: int) -> tuple[NDArray[np.int64], Vectors]:
         """Finds the vectors that seem nearest to one query.
 
         One query at a time: faiss uses no other thread then, and the list does not depend on other
@@ -154,13 +163,14 @@ class PackedCodes:
             largest distance that codes can express.
 
         Returns:
-          [m] int64 positions among the vectors, best first by their codes.
+          [m] int64 positions among the vectors, best first by their codes, and [m] float32, the
+          scores by their codes; larger is better.
         """
         queries = _padded(query[np.newaxis], self._padding)
-        _, positions_by_query = self._index.search(queries, min(count, self.size))
-        positions: NDArray[np.int64] = positions_by_query[0]
+        distances, positions = self._index.search(queries, min(count, self.size))
         # faiss fills the end of a short list with -1.
-        return positions[positions >= 0]
+        is_found = positions[0] >= 0
+        return positions[0, is_found], self._sign * distances[0, is_found]
 
 
 class VectorCodes:

@@ -1,0 +1,102 @@
+"""Codes of vectors that grow in number: the same in whatever parts the vectors come, and as near to
+exact scores for vectors that differ from those before.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from bundle.format.manifest import Distance
+from runtime.code_blocks import UNIT, BlockedCodes
+from runtime.exact import ExactIndex, normalized
+
+Vectors = NDArray[np.float32]
+DISTANCES: tuple[Distance, ...] = get_args(Distance)
+SIZE = 7 * UNIT + 300
+KINDS = (
+    "equal",
+    "zeros",
+    "moved",
+    "longer",
+    "shorter",
+    "of mixed lengths",
+    "of few values",
+    "huge",
+)
+K = 10
+
+
+def vectors_of(kind: str, dim: int, seed: int = 0) -> Vectors:
+    """Returns vectors of which the later ones differ from the first."""
+    random = np.random.default_rng(seed)
+    vectors = random.normal(size=(SIZE, dim))
+    later = vectors[3 * UNIT - 100 :]
+    if kind == "equal":
+        later[:] = later[0]
+    elif kind == "zeros":
+        later[:] = 0
+    elif kind == "moved":
+        later += 4
+    elif kind == "longer":
+        later *= 3
+    elif kind == "shorter":
+        later /= 10
+    elif kind == "of mixed lengths":
+        later *= np.exp(random.normal(scale=0.5, size=(len(later), 1)))
+    elif kind == "of few values":
+        later[:] = later.round()
+    else:
+        later[::500] = 1e30
+        later[7::500] = np.inf
+    return vectors.astype(np.float32)
+
+
+def queries_of(count: int, dim: int, distance: Distance) -> Vectors:
+    queries = np.random.default_rng(9).normal(size=(count, dim)).astype(np.float32)
+    return normalized(queries) if distance == "cosine" else queries
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    dim=st.sampled_from([1, 5, 8]),
+    distance=st.sampled_from(DISTANCES),
+    ends=st.lists(st.integers(0, SIZE), max_size=8).map(sorted),
+    taken=st.sets(st.integers(0, SIZE - 1), max_size=400),
+)
+def test_codes_of_vectors_that_come_in_any_parts_are_those_of_all_at_once(
+    kind: str, dim: int, distance: Distance, ends: list[int], taken: set[int]
+) -> None:
+    vectors = vectors_of(kind, dim)
+    whole = BlockedCodes(vectors, distance)
+    grown: BlockedCodes | None = None
+    for end in [*ends, SIZE]:
+        grown = BlockedCodes(vectors[:end], distance, grown)
+    assert grown is not None
+    positions = np.array(sorted(taken), np.uint32)
+    for query in queries_of(4, dim, distance):
+        expected = whole.packed.nearest(query, 200)
+        assert np.unique(expected).size == expected.size <= 200
+        assert grown.packed.nearest(query, 200).tolist() == expected.tolist()
+        everything = whole.pack(np.arange(SIZE)).nearest(query, 200)
+        assert everything.tolist() == expected.tolist()
+        some = whole.pack(positions).nearest(query, 50).tolist()
+        assert grown.pack(positions).nearest(query, 50).tolist() == some
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("equal", "zeros", "huge")])
+def test_nearest_by_codes_hold_those_by_exact_scores(kind: str, distance: Distance) -> None:
+    vectors = vectors_of(kind, 24)
+    queries = queries_of(30, 24, distance)
+    exact, _ = ExactIndex(vectors, distance).search(queries, K)
+    packed = BlockedCodes(vectors, distance).packed
+    pairs = zip(queries, exact.tolist(), strict=True)
+    hits = sum(len({*packed.nearest(query, 300).tolist()} & {*true}) for query, true in pairs)
+    assert hits / exact.size >= 0.98
