@@ -1,32 +1,57 @@
-"""Vectors that are appended to while earlier ones are read."""
+"""Vectors that are appended to while earlier ones are read, and their codes."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.format.manifest import Distance
+
+if TYPE_CHECKING:  # faiss is loaded once there are codes
+    from runtime.code_blocks import BlockedCodes
+
 Vectors = NDArray[np.float32]
 _FIRST_CAPACITY = 1024
 """Number of vectors that the first buffer has room for; each later one has room for twice as many.
+"""
+CODED_BYTES_MIN = 8 << 20
+"""The bytes of vectors from which on a scan of their codes takes less time than exact scores of all
+of them (measured with 32 to 256 dims, one query at a time).
 """
 
 
 class GrowingVectors:
     """Vectors of one length. One thread appends; views of what was there stay as they are."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, distance: Distance) -> None:
         """Begins without vectors.
 
         Args:
           dim: The length of each vector.
+          distance: The distance by which they are searched.
         """
         self._buffer: Vectors = np.empty((_FIRST_CAPACITY, dim), np.float32)
+        self._distance = distance
+        self._codes: BlockedCodes | None = None
         self.size = 0
 
     @property
     def view(self) -> Vectors:
         """The vectors now, [size, dim]; no copy."""
         return self._buffer[: self.size]
+
+    def codes(self) -> BlockedCodes | None:
+        """Returns the codes of the vectors now, which `replace` must not change any more; None: all
+        of them are scored exactly in less time.
+        """
+        if self.view.nbytes < CODED_BYTES_MIN:
+            return None
+        from runtime.code_blocks import BlockedCodes
+
+        self._codes = BlockedCodes(self.view, self._distance, self._codes)
+        return self._codes
 
     def replace(self, numbers: NDArray[np.int64], vectors: Vectors) -> None:
         """Overwrites vectors that nobody has been given a view of.

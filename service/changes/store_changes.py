@@ -48,7 +48,7 @@ class ChangedCorpus:
         self._base_store = store
         self._changes = StoreChanges(store, base.entry)
         self._compact_at = _COMPACTED_MIN
-        self._vectors = {name: GrowingVectors(index.entry.dim) for name, index in indexes.items()}
+        self._vectors = {name: self._no_vectors(name) for name in indexes}
         self._denied = base.denied.begin(self.store)
         self._sent: dict[str, set[int | str]] = {name: set() for name in indexes}
         """The ids of candidates whose vectors were sent, by index."""
@@ -93,7 +93,7 @@ class ChangedCorpus:
         base_size = self.store.base_size
         self._changes, positions = self._changes.compacted(now_s)
         for name, growing in self._vectors.items():
-            kept = GrowingVectors(self.indexes[name].entry.dim)
+            kept = self._no_vectors(name)
             kept.append(growing.view[positions - base_size])
             self._vectors[name] = kept
         # As many more: each candidate is copied once, on average, for each that is added.
@@ -244,11 +244,20 @@ class ChangedCorpus:
         live = np.delete(slots, ended.astype(np.int64) - store.base_size)
         indexes = {}
         for name, index in self.indexes.items():
-            vectors = self._vectors[name].view[: slots.size]
-            exact = ExactIndex(vectors, index.entry.distance)
-            added = LiveIndex.of(index.entry, exact, vectors, added_corpus, live)
+            growing = self._vectors[name]
+            # What the bundle searches exactly stays exact.
+            codes = None
+            if index.entry.kind != "brute_force":
+                codes = growing.codes()
+            exact = ExactIndex(growing.view, index.entry.distance)
+            added = LiveIndex.of(index.entry, exact, growing.view, added_corpus, live, codes)
             indexes[name] = replace(index, corpus=corpus, added=added)
         return corpus, indexes
+
+    def _no_vectors(self, name: str) -> GrowingVectors:
+        """Returns room for the vectors of an index."""
+        entry = self.indexes[name].entry
+        return GrowingVectors(entry.dim, entry.distance)
 
     def _vectors_at(self, name: str, positions: Positions) -> Vectors:
         """Returns the vectors of an index at some positions, [m, dim].

@@ -45,6 +45,7 @@ from service.versions.filter_cache import FilterCache
 from service.versions.input_layout import Example, Layout, example_of, lay_out
 
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
+    from runtime.code_blocks import BlockedCodes
     from runtime.codes import VectorCodes
 
 Rows = NDArray[np.int64]
@@ -458,7 +459,7 @@ class LoadedIndex:
     corpus: FilteredCorpus
     compiled: FilterCache
     first: int = 0
-    codes: VectorCodes | None = None
+    codes: VectorCodes | BlockedCodes | None = None
     plans: dict[Hashable, Any] = field(default_factory=dict)
 
     @cached_property
@@ -487,12 +488,13 @@ class LoadedIndex:
 @dataclass(frozen=True, eq=False)
 class LiveIndex(LoadedIndex):
     """The candidates that were added or replaced since the bundle was loaded, without those that
-    ended.
+    ended. They are searched by their codes, or exactly if they have none.
 
     Attributes:
       live: [m] uint32 positions, ascending, of the candidates that have not ended.
     """
 
+    codes: BlockedCodes | None = None
     live: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
 
     @classmethod
@@ -503,9 +505,15 @@ class LiveIndex(LoadedIndex):
         vectors: NDArray[np.float32],
         corpus: FilteredCorpus,
         live: NDArray[np.uint32],
+        codes: BlockedCodes | None,
     ) -> LiveIndex:
         """Returns an index of one state, whose filters are not kept for others."""
-        return cls(entry, None, exact, vectors, corpus, _NOT_CACHED, live=live)
+        return cls(entry, None, exact, vectors, corpus, _NOT_CACHED, codes=codes, live=live)
+
+    @cached_property
+    def costs(self) -> SearchCosts:
+        """Typical costs: those of the manifest are of the bundle's candidates."""
+        return SearchCosts.typical(self.entry.dim, coded=True)
 
     @cached_property
     def block(self) -> VectorBlock:

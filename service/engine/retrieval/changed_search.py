@@ -93,12 +93,13 @@ def _search_added(
         reaching = _find_reaching(added, vectors, allowed, floors, options)
         if reaching is not None:
             return reaching
-    live = _matching(added, options, execution)
-    allowed = allowed._replace(filter=CompiledFilter(b"", live, False))
-    # Without a tree, a search that is not exact would be planned in vain.
-    exact_options = options._replace(exact=True)
+    if options.filter:
+        compiled = filters.compile_filter(added, options.filter, execution.check)
+        matching = compiled.matches.positions
+        live_matches = Matches(matching[is_among(matching, added.live)])
+        allowed = allowed._replace(filter=CompiledFilter(b"", live_matches, False))
     neighbors = search.nearest(
-        added, Queries(vectors, allowed, offsets), exact_options, execution, floors
+        added, Queries(vectors, allowed, offsets), options, execution, floors
     )
     return SearchedPart(added, allowed, neighbors)
 
@@ -136,10 +137,12 @@ def _find_reaching(
       options: How to search.
 
     Returns:
-      What was found; None: `search.nearest` is due, since such candidates are many, not all queries
-      have a floor, or not all candidates match the filter.
+      What was found; None: `search.nearest` is due, since candidates are found by their codes, such
+      candidates are many, not all queries have a floor, or not all candidates match the filter.
     """
-    if options.filter or options.explain or len(vectors) * len(added.vectors) > CELLS_MAX:
+    is_scanned = added.codes is not None and not options.exact
+    is_large = len(vectors) * len(added.vectors) > CELLS_MAX
+    if options.filter or options.explain or is_scanned or is_large:
         return None
     if added.entry.distance == "cosine":
         vectors = normalized(vectors)
@@ -204,12 +207,3 @@ def divide_allowed(
         AllowedCandidates(base_denied, base_excluded, allowed.filter, base_mask),
         AllowedCandidates(added_denied, added_excluded, None, added_mask),
     )
-
-
-def _matching(added: LiveIndex, options: SearchOptions, execution: Execution) -> Matches:
-    """Returns the live candidates behind the bundle's that match the filter of a request."""
-    if not options.filter:
-        return Matches(added.live, block=added.block)
-    compiled = filters.compile_filter(added, options.filter, execution.check)
-    matching = compiled.matches.positions
-    return Matches(matching[is_among(matching, added.live)])

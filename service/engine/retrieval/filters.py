@@ -22,6 +22,7 @@ from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import FilteredCorpus, LoadedIndex, LoadedStore
 
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
+    from runtime.code_blocks import PackedBlocks
     from runtime.codes import PackedCodes
 
 Positions = NDArray[np.int64]
@@ -56,7 +57,7 @@ class Matches:
     positions: NDArray[np.uint32]
     mask: Mask | None = None
     block: VectorBlock | None = None
-    codes: PackedCodes | None = None
+    codes: PackedCodes | PackedBlocks | None = None
 
     @property
     def bytes(self) -> int:

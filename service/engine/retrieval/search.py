@@ -1,7 +1,8 @@
 """Search of an index among the candidates that a request allows: k of them wherever k are allowed.
 
 Where few match a filter their vectors are scored exactly, side by side once the filter is requested
-again. Where more do, their codes are scanned, and the best of them reordered. Where a large share
+again. Where more do, their codes are scanned, and the best of them reordered, as of candidates that
+changed since the bundle was loaded. Where a large share
 does, the tree finds more than are wanted, and of those that are allowed the best are reordered; as
 long as too few are left, such as of matches far from the query, it searches deeper, until searching
 the matches alone is cheaper. Neither a tree nor codes know which candidates are denied: where few
@@ -37,9 +38,10 @@ from service.engine.retrieval.search_depth import (
     scores_live_alone,
 )
 from service.engine.validation import check_finite
-from service.versions.version import LoadedIndex
+from service.versions.version import LiveIndex, LoadedIndex
 
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
+    from runtime.code_blocks import PackedBlocks
     from runtime.codes import PackedCodes
 
 Positions = NDArray[np.int64]
@@ -364,8 +366,8 @@ class _Search:
             # To fetch more for the unfinished vectors would cost too much: a scan or exact scores
             # follow.
             unfinished = [vector for vector, neighbors in enumerate(by_vector) if neighbors is None]
-        if unfinished and scan is not None and self._matches is not None:
-            self._scan_codes(unfinished, by_vector, scan, self._matches)
+        if unfinished and scan is not None:
+            self._scan_codes(unfinished, by_vector, scan)
             unfinished = [vector for vector, neighbors in enumerate(by_vector) if neighbors is None]
         if unfinished:
             for number, neighbors in zip(unfinished, self._score_exactly(unfinished), strict=True):
@@ -378,7 +380,7 @@ class _Search:
         if self._denied.size == self._size:
             return True
         if self._matches is None:
-            if self._plan.depth is None:
+            if self._plan == Plan(None, None):
                 return True
             matching = self._size
         else:
@@ -387,12 +389,16 @@ class _Search:
 
     def _score_live_alone(self) -> None:
         """Plans to score those candidates that match and are not denied."""
+        self._plan = Plan(None, None)
         if self._matches is None:
+            if isinstance(self._index, LiveIndex):
+                # Their vectors lie side by side already. Few others are denied.
+                self._matches = Matches(self._index.live, block=self._index.block)
+                return
             live = self._live()
         else:
             positions = self._matches.positions
             live = positions[~self._is_denied(positions)]
-        self._plan = Plan(None, None)
         self._matches = Matches(live)
         # What the filter matches outlives the deny list: these are not kept in its place.
         self._compiled = None
@@ -550,7 +556,6 @@ class _Search:
         vectors: list[int],
         by_vector: list[Neighbors | None],
         scan: ScanDepth,
-        matches: Matches,
     ) -> None:
         """Scans the codes of what matches, for some of the vectors.
 
@@ -558,20 +563,33 @@ class _Search:
           vectors: The numbers of the vectors.
           by_vector: The neighbors of all vectors, to which those of the scanned ones are written.
           scan: The depth.
-          matches: The candidates whose codes are scanned.
         """
-        codes = matches.codes or scan.codes.pack(matches.positions)
-        if matches.codes is None:
-            self._matches = replace(matches, codes=codes)
+        matches = self._matches
+        codes: PackedCodes | PackedBlocks
+        if matches is None:
+            # Of candidates behind the bundle's, all codes are packed.
+            positions = np.arange(self._size, dtype=np.uint32)
+            assert isinstance(self._index, LiveIndex)  # noqa: S101
+            assert self._index.codes is not None  # noqa: S101
+            codes = self._index.codes.packed
+        else:
+            positions = matches.positions
+            codes = matches.codes or scan.codes.pack(positions)
+            if matches.codes is None:
+                self._matches = replace(matches, codes=codes)
 
         def search(number: int) -> None:
             vector = vectors[number]
-            by_vector[vector] = self._scan(vector, matches.positions, codes, scan)
+            by_vector[vector] = self._scan(vector, positions, codes, scan)
 
         self._execution.parallel(len(vectors), search)
 
     def _scan(
-        self, vector: int, positions: NDArray[np.uint32], codes: PackedCodes, scan: ScanDepth
+        self,
+        vector: int,
+        positions: NDArray[np.uint32],
+        codes: PackedCodes | PackedBlocks,
+        scan: ScanDepth,
     ) -> Neighbors | None:
         """Reorders the candidates that are nearest by their codes, and more of them until the list
         reaches the recall.
@@ -590,6 +608,9 @@ class _Search:
         """
         query = self._vectors[vector]
         pool = scan.pool
+        if self._matches is None and self._is_worn:
+            # As many of the others lie before those that ended.
+            pool = math.ceil(pool / self._live_share)
         fetched = positions[:0]
         scores = np.empty(0, np.float32)
         while scan.pays(pool):
@@ -622,7 +643,7 @@ class _Search:
 
     def _score_exactly(self, vectors: list[int]) -> list[Neighbors]:
         """Scores all candidates that match, for some of the vectors."""
-        if self._matches is None and self._is_worn:
+        if self._matches is None and (self._is_worn or isinstance(self._index, LiveIndex)):
             self._score_live_alone()
         matches = self._matches
         index = self._index
