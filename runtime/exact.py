@@ -330,6 +330,18 @@ class VectorBlock:
             scores = scores_of_rows(rows, queries.take(numbers, axis=0), self._distance)
             return Reaching(numbers, indices, scores)
 
+    def rounded_scores(self, query: Vectors) -> Vectors:
+        """Returns [m] float32: about the score of each vector, in less time than exact scores take.
+
+        Args:
+          query: [dim] float32; for cosine, of length 1.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores: Vectors = self._keys(query[np.newaxis])[0]
+            if self._terms is not None:
+                scores = 2 * scores - np.vecdot(query, query)
+        return scores
+
     def _keys(self, queries: Vectors) -> Vectors:
         """Returns keys that order the vectors nearly as their scores do, [n, m] float32."""
         keys = _products(self.vectors, queries)

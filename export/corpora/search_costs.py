@@ -137,14 +137,14 @@ class SearchParts:
         many_codes = codes.pack(self._many)
 
         def scan(query: Vectors, packed: PackedCodes, positions: Positions) -> None:
-            nearest = positions[packed.nearest(query, self._small)]
+            nearest = positions[packed.nearest(query[np.newaxis], self._small)[0]]
             rank_exactly(self._vectors, query, nearest, self._k, self._index.distance)
 
         return {
             "scan few": lambda query: scan(query, few_codes, self._few),
             "scan many": lambda query: scan(query, many_codes, self._many),
-            "find few": lambda query: many_codes.nearest(query, self._small),
-            "find many": lambda query: many_codes.nearest(query, self._large),
+            "find few": lambda query: many_codes.nearest(query[np.newaxis], self._small),
+            "find many": lambda query: many_codes.nearest(query[np.newaxis], self._large),
             "pack few": lambda _: codes.pack(self._few),
             "pack many": lambda _: codes.pack(self._many),
         }

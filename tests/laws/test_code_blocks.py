@@ -4,6 +4,7 @@ exact scores for vectors that differ from those before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
@@ -62,6 +63,10 @@ def queries_of(count: int, dim: int, distance: Distance) -> Vectors:
     return normalized(queries) if distance == "cosine" else queries
 
 
+def as_lists(found: Sequence[NDArray[np.int64]]) -> list[list[int]]:
+    return [positions.tolist() for positions in found]
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
@@ -80,14 +85,15 @@ def test_codes_of_vectors_that_come_in_any_parts_are_those_of_all_at_once(
         grown = BlockedCodes(vectors[:end], distance, grown)
     assert grown is not None
     positions = np.array(sorted(taken), np.uint32)
-    for query in queries_of(4, dim, distance):
-        expected = whole.packed.nearest(query, 200)
-        assert np.unique(expected).size == expected.size <= 200
-        assert grown.packed.nearest(query, 200).tolist() == expected.tolist()
-        everything = whole.pack(np.arange(SIZE)).nearest(query, 200)
-        assert everything.tolist() == expected.tolist()
-        some = whole.pack(positions).nearest(query, 50).tolist()
-        assert grown.pack(positions).nearest(query, 50).tolist() == some
+    queries = queries_of(4, dim, distance)
+    expected = as_lists(whole.packed.nearest(queries, 200))
+    assert all(len({*found}) == len(found) <= 200 for found in expected)
+    assert as_lists(grown.packed.nearest(queries, 200)) == expected
+    assert as_lists(whole.pack(np.arange(SIZE)).nearest(queries, 200)) == expected
+    alone = [whole.packed.nearest(query[np.newaxis], 200)[0] for query in queries]
+    assert as_lists(alone) == expected
+    some = as_lists(whole.pack(positions).nearest(queries, 50))
+    assert as_lists(grown.pack(positions).nearest(queries, 50)) == some
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
@@ -96,7 +102,7 @@ def test_nearest_by_codes_hold_those_by_exact_scores(kind: str, distance: Distan
     vectors = vectors_of(kind, 24)
     queries = queries_of(30, 24, distance)
     exact, _ = ExactIndex(vectors, distance).search(queries, K)
-    packed = BlockedCodes(vectors, distance).packed
-    pairs = zip(queries, exact.tolist(), strict=True)
-    hits = sum(len({*packed.nearest(query, 300).tolist()} & {*true}) for query, true in pairs)
+    found = as_lists(BlockedCodes(vectors, distance).packed.nearest(queries, 300))
+    pairs = zip(found, exact.tolist(), strict=True)
+    hits = sum(len({*by_codes} & {*true}) for by_codes, true in pairs)
     assert hits / exact.size >= 0.98

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.arithmetic import ceil_div
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import best_of, exact_scores, normalized, rank_exactly
@@ -62,6 +63,8 @@ _FETCHED_PER_SPARE = 10
 """Number of fetched candidates of which one may be excluded without a deeper search. So a list
 hardly ever depends on what is excluded from it, and most searches are made once.
 """
+_VECTORS_PER_SCAN = 8
+"""Vectors whose codes are compared at once, which takes half of the time of as many scans."""
 _PER_EXCLUDED = 4
 """Candidates fetched for each excluded one that lies before the best, around which more score about
 equally.
@@ -298,6 +301,28 @@ def _only(count: int) -> str:
     if not count:
         return "no"
     return f"only {count}"
+
+
+class _Scan(NamedTuple):
+    """A scan of codes.
+
+    Attributes:
+      depth: The depth.
+      codes: The codes that are scanned.
+      positions: The positions of their candidates; None: those of all candidates.
+      pool: The number of candidates to reorder at first.
+    """
+
+    depth: ScanDepth
+    codes: PackedCodes | PackedBlocks
+    positions: NDArray[np.uint32] | None
+    pool: int
+
+    def candidates(self, found: Positions) -> NDArray[np.integer[Any]]:
+        """Returns the positions of candidates, by those among what is scanned."""
+        if self.positions is None:
+            return found
+        return self.positions[found]
 
 
 class _Search:
@@ -552,45 +577,43 @@ class _Search:
         return Neighbors.of_one(*neighbors, Explanation("index", scored=positions.size))
 
     def _scan_codes(
-        self,
-        vectors: list[int],
-        by_vector: list[Neighbors | None],
-        scan: ScanDepth,
+        self, vectors: list[int], by_vector: list[Neighbors | None], depth: ScanDepth
     ) -> None:
         """Scans the codes of what matches, for some of the vectors.
 
         Args:
           vectors: The numbers of the vectors.
           by_vector: The neighbors of all vectors, to which those of the scanned ones are written.
-          scan: The depth.
+          depth: The depth.
         """
+        pool = depth.pool
         matches = self._matches
         codes: PackedCodes | PackedBlocks
-        if matches is None:
-            # Of candidates behind the bundle's, all codes are packed.
-            positions = np.arange(self._size, dtype=np.uint32)
-            assert isinstance(self._index, LiveIndex)  # noqa: S101
-            assert self._index.codes is not None  # noqa: S101
-            codes = self._index.codes.packed
-        else:
-            positions = matches.positions
-            codes = matches.codes or scan.codes.pack(positions)
+        if matches is not None:
+            codes = matches.codes or depth.codes.pack(matches.positions)
             if matches.codes is None:
                 self._matches = replace(matches, codes=codes)
+            scan = _Scan(depth, codes, matches.positions, pool)
+        else:
+            # Of candidates behind the bundle's, all codes are packed.
+            assert isinstance(self._index, LiveIndex)  # noqa: S101
+            assert self._index.codes is not None  # noqa: S101
+            if self._is_worn:
+                # As many of the others lie before those that ended.
+                pool = math.ceil(pool / self._live_share)
+            scan = _Scan(depth, self._index.codes.packed, None, pool)
+        if not depth.pays(pool):
+            return
 
         def search(number: int) -> None:
-            vector = vectors[number]
-            by_vector[vector] = self._scan(vector, positions, codes, scan)
+            part = vectors[number * _VECTORS_PER_SCAN : (number + 1) * _VECTORS_PER_SCAN]
+            found_by_vector = scan.codes.nearest(self._vectors[part], FETCHED_PER_POOL * pool)
+            for vector, found in zip(part, found_by_vector, strict=True):
+                by_vector[vector] = self._reorder_scanned(vector, scan, found)
 
-        self._execution.parallel(len(vectors), search)
+        self._execution.parallel(ceil_div(len(vectors), _VECTORS_PER_SCAN), search)
 
-    def _scan(
-        self,
-        vector: int,
-        positions: NDArray[np.uint32],
-        codes: PackedCodes | PackedBlocks,
-        scan: ScanDepth,
-    ) -> Neighbors | None:
+    def _reorder_scanned(self, vector: int, scan: _Scan, found: Positions) -> Neighbors | None:
         """Reorders the candidates that are nearest by their codes, and more of them until the list
         reaches the recall.
 
@@ -599,26 +622,23 @@ class _Search:
 
         Args:
           vector: The number of the vector.
-          positions: The positions of the candidates that match.
-          codes: The codes of these candidates.
-          scan: The depth.
+          scan: The scan.
+          found: The positions, among what was scanned, of the nearest by their codes.
 
         Returns:
           The neighbors; None: to score all that match is cheaper.
         """
         query = self._vectors[vector]
         pool = scan.pool
-        if self._matches is None and self._is_worn:
-            # As many of the others lie before those that ended.
-            pool = math.ceil(pool / self._live_share)
-        fetched = positions[:0]
+        fetched = scan.candidates(found)
         scores = np.empty(0, np.float32)
-        while scan.pays(pool):
+        while scan.depth.pays(pool):
             if pool > fetched.size:
-                fetched = positions[codes.nearest(query, FETCHED_PER_POOL * pool)]
-                if fetched.size < pool:
-                    break
+                (found,) = scan.codes.nearest(query[np.newaxis], FETCHED_PER_POOL * pool)
+                fetched = scan.candidates(found)
                 scores = scores[:0]
+            if fetched.size < pool:
+                break
             # The best by their codes are scored already: only what the larger pool adds is read.
             added = fetched[scores.size : pool]
             added_scores = exact_scores(self._index.vectors, query, added, self._distance)
@@ -635,7 +655,7 @@ class _Search:
             judged_scores = scores
             if has_many_excluded:
                 judged_scores = allowed_scores
-            if allowed_candidates.size >= self._k and scan.suffices(judged_scores):
+            if allowed_candidates.size >= self._k and scan.depth.suffices(judged_scores):
                 best = best_of(allowed_candidates, allowed_scores, self._k)
                 return Neighbors.of_one(*best, Explanation("index", scored=allowed_candidates.size))
             pool *= 2

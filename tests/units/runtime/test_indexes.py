@@ -280,11 +280,13 @@ def test_codes_find_what_exact_scores_find_and_depend_on_no_other_vector(
     packed = stored.pack(positions)
     queries = queries_of(distance, 20)
     exact, _ = ExactIndex(VECTORS[positions], distance).search(queries, 10)
-    found_positions = np.array([packed.nearest(query, 200) for query in queries])
+    found_positions = np.array(packed.nearest(queries, 200))
+    alone_positions = [packed.nearest(query[np.newaxis], 200)[0] for query in queries]
+    np.testing.assert_array_equal(alone_positions, found_positions)
     assert (packed.size, found_positions.shape) == (positions.size, (20, 200))
     assert recall(found_positions, exact) > 0.95
     few_codes = book.pack(codes[:5])
-    assert sorted(few_codes.nearest(queries[0], 9).tolist()) == [0, 1, 2, 3, 4]
+    assert sorted(few_codes.nearest(queries[:1], 9)[0].tolist()) == [0, 1, 2, 3, 4]
 
     for size, dim, words in ((SIZE - 1, DIM, "codes.bin"), (SIZE, DIM + 2, "codebook.bin")):
         with pytest.raises(IndexUnreadable, match=words):

@@ -23,7 +23,7 @@ directory = Path(tempfile.mkdtemp()) / "scann"
 write_index(vectors, "dot_product", "brute_force", {}, directory)
 from runtime.codes import CodeBook
 book = CodeBook.train(vectors, "dot_product")
-seems = book.pack(book.encode(vectors)).nearest(vector[0], 100)
+seems = book.pack(book.encode(vectors)).nearest(vector[:1], 100)[0]
 found, _ = ScannIndex.load(directory, "dot_product", vectors).search(vector, 3)
 maps = Path("/proc/self/maps").read_text()
 print(json.dumps({
