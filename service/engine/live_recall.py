@@ -35,7 +35,7 @@ from service.observability.logging import logger
 from service.observability.metrics import Metrics
 from service.observability.sliding_sums import SlidingSums
 from service.versions.lifecycle import VersionManager
-from service.versions.version import LoadedIndex
+from service.versions.version import LiveIndex, LoadedIndex
 
 if TYPE_CHECKING:  # search calls this module through its execution
     from service.engine.retrieval.search import Neighbors, SearchedPart
@@ -110,13 +110,14 @@ class _Part:
     searched exactly.
 
     Attributes:
-      index: The index of the bundle, or of what was added to it.
+      changed: [size, dim] float32, the vectors of changed candidates, which stay when others are
+        changed; None: the part is the bundle, whose vectors are not kept from being closed.
       matches: [m] positions of the candidates that match the filter; None: there is none.
       excluded: Positions that the query must not find, each array ascending.
       scored: The number of candidates that are scored already.
     """
 
-    index: weakref.ref[LoadedIndex]
+    changed: NDArray[np.float32] | None
     matches: NDArray[np.uint32] | None
     excluded: tuple[NDArray[np.uint32], ...]
     scored: int = 0
@@ -159,8 +160,11 @@ class _Query:
         return self.vector.nbytes + self.scores.nbytes + parts_bytes
 
     def search_step(self, part: _Part, index: LoadedIndex) -> None:
-        """Scores the next candidates of a part, which is the first one; `index`: as it has it."""
-        size = len(index.vectors)
+        """Scores the next candidates of a part, which is the first one; `index`: of the bundle."""
+        vectors = index.vectors
+        if part.changed is not None:
+            vectors = part.changed
+        size = len(vectors)
         if part.matches is not None:
             size = part.matches.size
         # At least one, however long a vector is: else the search would never end.
@@ -171,7 +175,7 @@ class _Query:
             positions = np.arange(part.scored, end)
         else:
             positions = part.matches[part.scored : end]
-        scores = exact_scores(index.vectors, self.vector, positions, index.entry.distance)
+        scores = exact_scores(vectors, self.vector, positions, index.entry.distance)
         is_finite = np.isfinite(scores)
         if not is_finite.all():  # responses do not have such candidates either
             scores = scores[is_finite]
@@ -431,13 +435,10 @@ class LiveRecall:
             index = None
             if served is not None:
                 index = served.here
-            part = query.parts[0]
-            part_index = part.index()
-            is_outdated = index is None or query.index() is not index
-            if is_outdated or part_index is None:
+            if index is None or query.index() is not index:
                 self._finish(query, None)
                 return
-            query.search_step(part, part_index)
+            query.search_step(query.parts[0], index)
             if not query.parts:
                 self._finish(query, index)
 
@@ -480,8 +481,11 @@ def _part(part: SearchedPart, number: int) -> _Part:
     if allowed.filter is not None:
         matches = allowed.filter.matches.positions
     excluded = [allowed.denied, allowed.excluded[number]]
+    changed = None
+    if isinstance(part.loaded, LiveIndex):
+        changed = part.loaded.vectors
     return _Part(
-        index=weakref.ref(part.loaded),
+        changed=changed,
         matches=matches,
         excluded=tuple(positions for positions in excluded if positions.size),
     )
