@@ -26,10 +26,13 @@ _ROUNDS = 12
 """How often levels move to the means of the values that they stand for. Further rounds lower the
 error by less than a hundredth.
 """
+_OUTERMOST_SHARE = 0.03
+"""The share of the smallest, and of the largest values that no level stands for by squared L2.
+"""
 _ERROR_GROWTH_MAX = 2.0
 """The maximum error of a unit's codes, as a factor of the error of the unit that the levels were
-trained on. Among other units of the same towers' vectors, the factor was 1.6 at most (measured);
-twice as long vectors have 3.7, and vectors that are moved by three deviations over 20.
+trained on. Among vectors of one tower, it was at most 1.5; of vectors that are twice as long 4.8 to
+8.7, and of vectors that are moved by a deviation 1.7 to 4.4 (measured).
 """
 
 
@@ -52,6 +55,11 @@ class Levels(CodeBook):
         """
         # Sums are added in one order on every processor.
         values = np.sort(prepared(sample, distance).T.astype(np.float64), axis=1)
+        if distance == "squared_l2":
+            # faiss rounds all distances of levels to 8 bits of the largest. What lies far from the
+            # others is never near, whichever level it has.
+            outermost = int(_OUTERMOST_SHARE * len(sample))
+            values = values[:, outermost : len(sample) - outermost]
         dim, count = values.shape
         sums = np.zeros((dim, count + 1))
         np.cumsum(values, axis=1, out=sums[:, 1:])
