@@ -479,11 +479,6 @@ class LoadedIndex:
         """
         return (~is_searchable(self.vectors)).nonzero()[0].astype(np.uint32)
 
-    @cached_property
-    def block(self) -> VectorBlock:
-        """All vectors of an index whose searches are exact; no copy."""
-        return VectorBlock(np.asarray(self.vectors), self.entry.distance)
-
 
 @dataclass(frozen=True, eq=False)
 class LiveIndex(LoadedIndex):
@@ -517,6 +512,11 @@ class LiveIndex(LoadedIndex):
 
     @cached_property
     def block(self) -> VectorBlock:
+        """The vectors of all positions, those that ended included; no copy."""
+        return VectorBlock(self.vectors, self.entry.distance)
+
+    @cached_property
+    def live_block(self) -> VectorBlock:
         """The vectors of the live candidates, side by side."""
         vectors = self.vectors.take(self.live, axis=0, mode="clip")
         return VectorBlock(vectors, self.entry.distance)

@@ -150,12 +150,9 @@ def _find_reaching(
     if reaching is None:
         return None
     numbers, positions, scores = reaching
-    positions = added.live[positions].astype(np.int64)
-    # Most often, no candidates are denied but those that are not in the block.
-    has_denied = allowed.denied.size > len(added.vectors) - added.live.size
-    if has_denied or any(excluded.size for excluded in allowed.excluded):
-        # Few candidates reach the floors: to look these up costs less than to mark all that are
-        # denied.
+    if allowed.denied.size or any(excluded.size for excluded in allowed.excluded):
+        # Few candidates reach the floors: to look these up costs less than to leave out before what
+        # ended or is denied.
         is_allowed = ~is_among(positions, allowed.denied)
         for number, excluded in enumerate(allowed.excluded):
             is_allowed &= (numbers != number) | ~is_among(positions, excluded)

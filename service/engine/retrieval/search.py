@@ -418,7 +418,7 @@ class _Search:
         if self._matches is None:
             if isinstance(self._index, LiveIndex):
                 # Their vectors lie side by side already. Few others are denied.
-                self._matches = Matches(self._index.live, block=self._index.block)
+                self._matches = Matches(self._index.live, block=self._index.live_block)
                 return
             live = self._live()
         else:
