@@ -91,20 +91,23 @@ class ChangedVersion:
             call tries again.
         """
         if self._is_outdated:
-            # Twice, if vectors are missing: they are computed with all other changes in effect, by
-            # the same code that serves requests.
-            self.served = self._with_changes()
             if self._unembedded:
+                # Vectors are computed with all other changes in effect, by the same code that
+                # serves requests.
+                self.served = self._with_changes(searched=False)
                 failed_count = self._unembedded.embed(self.served, self._corpus)
                 if failed_count:
                     self.dropped["the vector of a candidate cannot be computed"] += failed_count
-                self.served = self._with_changes()
+            self.served = self._with_changes(searched=True)
             self._is_outdated = False
         return self.served
 
-    def _with_changes(self) -> ModelVersion:
+    def _with_changes(self, *, searched: bool) -> ModelVersion:
         """Returns the version with the changes now, but for vectors that are not computed yet. It
         shares the memory of earlier states.
+
+        Args:
+          searched: As of `ChangedCorpus.served`.
         """
         loaded = self.loaded
         corpora: dict[str, LoadedStore] = {**loaded.corpora}
@@ -113,7 +116,7 @@ class ChangedVersion:
         for (kind, name), changed in self._stores.items():
             if not changed.is_changed:
                 continue
-            store, store_indexes = changed.served()
+            store, store_indexes = changed.served(searched=searched)
             if kind == "candidates":
                 corpora[name] = store
             else:

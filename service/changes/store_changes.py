@@ -223,9 +223,12 @@ class ChangedCorpus:
             growing.append(vectors[name])
         self.base.denied.follow(self.store, ids[is_known], after[is_known])
 
-    def served(self) -> tuple[LoadedStore, dict[str, ServedIndex]]:
+    def served(self, *, searched: bool = True) -> tuple[LoadedStore, dict[str, ServedIndex]]:
         """Returns the state that is served now: the store, and the indexes over it by name. Later
         changes do not alter it.
+
+        Args:
+          searched: Whether requests search the state. Only then are all vectors there, and encoded.
         """
         base = self.base
         store = self.store
@@ -247,7 +250,7 @@ class ChangedCorpus:
             growing = self._vectors[name]
             # What the bundle searches exactly stays exact.
             codes = None
-            if index.entry.kind != "brute_force":
+            if searched and index.entry.kind != "brute_force":
                 codes = growing.codes()
             exact = ExactIndex(growing.view, index.entry.distance)
             added = LiveIndex.of(index.entry, exact, growing.view, added_corpus, live, codes)
