@@ -2,12 +2,13 @@
 
 Each full unit of vectors is encoded with levels that were trained on it, or on one before it. Units
 are merged into blocks of twice the size, as the digits of a binary counter. So blocks depend on the
-vectors and their order alone: not on when they were added, nor on how many at a time.
+vectors and their order alone: not on when they were added, nor on how many at a time. A vector's
+codes depend on the levels and on itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +22,8 @@ from runtime.vectors import find_unsearchable, is_searchable
 
 UNIT = 2_048
 """The number of vectors of the smallest block, and of the largest sample of levels."""
+_SAMPLE_MIN = UNIT // 2
+"""The minimum number of vectors of a unit that levels are trained on."""
 _LEVELS = 16
 _ROUNDS = 12
 """How often levels move to the means of the values that they stand for. Further rounds lower the
@@ -104,6 +107,15 @@ class Levels(CodeBook):
         return float(error / max(variance, np.finfo(np.float32).tiny))
 
 
+def _searchable(vectors: Vectors) -> Vectors:
+    """Returns vectors with zeros in the place of those that cannot be searched: no search returns
+    them, whatever their codes are.
+    """
+    if find_unsearchable(vectors) is None:
+        return vectors
+    return np.where(is_searchable(vectors)[:, np.newaxis], vectors, np.float32(0))
+
+
 def _between(levels: NDArray[Any]) -> NDArray[Any]:
     """Returns the middle of each level and the next one."""
     middle: NDArray[Any] = (levels[:, 1:] + levels[:, :-1]) / 2
@@ -129,7 +141,12 @@ class BlockedCodes:
     """
 
     def __init__(
-        self, vectors: Vectors, distance: Distance, before: BlockedCodes | None = None
+        self,
+        vectors: Vectors,
+        distance: Distance,
+        before: BlockedCodes | None = None,
+        is_sample: NDArray[np.bool_] | None = None,
+        others: Callable[[], Vectors] | None = None,
     ) -> None:
         """Encodes vectors.
 
@@ -137,39 +154,66 @@ class BlockedCodes:
           vectors: [n, dim] float32, which stay as they are.
           distance: The distance of the index.
           before: The codes of the first of these vectors, which are shared; None: there are none.
+          is_sample: [n], which of the vectors levels may be trained on; None: all.
+          others: Returns [m, dim] other vectors, to train the first levels on where less than half
+            of a unit may be; they may be none. None: there are none.
         """
         self._vectors = vectors
         self._distance = distance
         self._blocks: list[_Block] = []
+        self._levels: Levels | None = None
         self._coded = 0
         if before is not None:
             self._blocks += before._blocks
+            self._levels = before._levels
             self._coded = before._coded
-        while self._coded + UNIT <= len(vectors):
-            self._append(vectors[self._coded : self._coded + UNIT])
+        if is_sample is None:
+            is_sample = np.ones(len(vectors), bool)
+        if self._levels is None:
+            self._levels = self._first_levels(is_sample, others)
+        if self._levels is not None:
+            while self._coded + UNIT <= len(vectors):
+                unit = slice(self._coded, self._coded + UNIT)
+                self._append(self._levels, _searchable(vectors[unit]), is_sample[unit])
 
-    def _append(self, unit: Vectors) -> None:
-        """Adds a unit of vectors, and merges blocks of equal sizes."""
-        if find_unsearchable(unit) is not None:
-            # No search returns them, whatever their codes are.
-            unit = np.where(is_searchable(unit)[:, np.newaxis], unit, np.float32(0))
-        block: _Block | None = None
-        if self._blocks:
-            levels = self._blocks[-1].levels
-            codes = levels.encode(unit)
-            if levels.error_of(unit, codes) <= _ERROR_GROWTH_MAX * levels.error:
-                block = _Block(levels, codes)
-        if block is None:
-            levels = Levels(unit, self._distance)
-            block = _Block(levels, levels.encode(unit))
+    def _first_levels(
+        self, is_sample: NDArray[np.bool_], others: Callable[[], Vectors] | None
+    ) -> Levels | None:
+        """Returns the levels of the first unit, or else of other vectors, or else of the first unit
+        that has a sample; None: there is none.
+        """
+        full_units = is_sample[: len(is_sample) // UNIT * UNIT].reshape(-1, UNIT)
+        if not len(full_units):
+            return None
+        (units,) = (np.count_nonzero(full_units, axis=1) >= _SAMPLE_MIN).nonzero()
+        numbers = units.tolist()
+        if others is not None and numbers[:1] != [0]:
+            sample = others()
+            if len(sample):
+                return Levels(_searchable(sample), self._distance)
+        if not numbers:
+            return None
+        unit = slice(numbers[0] * UNIT, (numbers[0] + 1) * UNIT)
+        return Levels(_searchable(self._vectors[unit][is_sample[unit]]), self._distance)
+
+    def _append(self, levels: Levels, unit: Vectors, is_sample: NDArray[np.bool_]) -> None:
+        """Adds a unit of vectors, and merges blocks of equal sizes; `levels`: the last ones."""
+        codes = levels.encode(unit)
+        if np.count_nonzero(is_sample) >= _SAMPLE_MIN:
+            sample = unit[is_sample]
+            if levels.error_of(sample, codes[is_sample]) > _ERROR_GROWTH_MAX * levels.error:
+                levels = Levels(sample, self._distance)
+                codes = levels.encode(unit)
+        block = _Block(levels, codes)
         while (
             self._blocks
-            and self._blocks[-1].levels is block.levels
+            and self._blocks[-1].levels is levels
             and len(self._blocks[-1].codes) == len(block.codes)
         ):
             merged = self._blocks.pop().codes, block.codes
-            block = _Block(block.levels, np.concatenate(merged))
+            block = _Block(levels, np.concatenate(merged))
         self._blocks.append(block)
+        self._levels = levels
         self._coded += UNIT
 
     @cached_property

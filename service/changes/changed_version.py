@@ -333,11 +333,13 @@ class ChangedVersion:
         """
         head = change.head
         vectors = {}
+        logged_names = set[str]()
         computed = set(head.embedded)
         for name, index in store.indexes.items():
             logged = change.vectors(vector_column(name))
             if head.version == self.loaded.version and logged is not None:
                 vectors[name] = logged
+                logged_names.add(name)
                 continue
             # Another version embeds the candidate with its own tower, all of them together before
             # they are served.
@@ -346,7 +348,7 @@ class ChangedVersion:
             vectors[name] = np.zeros((change.size, index.entry.dim), np.float32)
             computed.add(name)
         columns = change.columns.select(_store_column_names(change))
-        positions = store.upsert(columns, vectors, computed, change.numbers(EXPIRES))
+        positions = store.upsert(columns, vectors, computed, change.numbers(EXPIRES), logged_names)
         if store.indexes and head.version != self.loaded.version:
             self._unembedded.add(head.target, store.store.ids(positions), are_new=True)
 

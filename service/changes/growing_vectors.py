@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +34,7 @@ class GrowingVectors:
           distance: The distance by which they are searched.
         """
         self._buffer: Vectors = np.empty((_FIRST_CAPACITY, dim), np.float32)
+        self._is_logged = np.empty(_FIRST_CAPACITY, bool)
         self._distance = distance
         self._codes: BlockedCodes | None = None
         self.size = 0
@@ -42,15 +44,27 @@ class GrowingVectors:
         """The vectors now, [size, dim]; no copy."""
         return self._buffer[: self.size]
 
-    def codes(self) -> BlockedCodes | None:
+    @property
+    def is_logged(self) -> NDArray[np.bool_]:
+        """Which of the vectors are in the log or in the bundle, [size]; no copy."""
+        return self._is_logged[: self.size]
+
+    def codes(self, exported: Callable[[], Vectors]) -> BlockedCodes | None:
         """Returns the codes of the vectors now, which `replace` must not change any more; None: all
         of them are scored exactly in less time.
+
+        Levels are trained on vectors that are the same in every process. A vector that a process
+        computes is not, once its candidate has ended: it depends on which changes were applied
+        together.
+
+        Args:
+          exported: Returns [m, dim] vectors of the bundle, perhaps none.
         """
         if self.view.nbytes < CODED_BYTES_MIN:
             return None
         from runtime.code_blocks import BlockedCodes
 
-        self._codes = BlockedCodes(self.view, self._distance, self._codes)
+        self._codes = BlockedCodes(self.view, self._distance, self._codes, self.is_logged, exported)
         return self._codes
 
     def replace(self, numbers: NDArray[np.int64], vectors: Vectors) -> None:
@@ -62,14 +76,21 @@ class GrowingVectors:
         """
         self._buffer[numbers] = vectors
 
-    def append(self, vectors: Vectors) -> None:
-        """Appends [m, dim] vectors."""
+    def append(self, vectors: Vectors, is_logged: bool | NDArray[np.bool_]) -> None:
+        """Appends [m, dim] vectors.
+
+        Args:
+          vectors: The vectors.
+          is_logged: Whether they, or which of them, are in the log or in the bundle.
+        """
         end = self.size + len(vectors)
         # A new buffer, not a resized one: views of the old one keep it.
         if end > len(self._buffer):
             capacity = max(end, 2 * len(self._buffer))
             grown: Vectors = np.empty((capacity, self._buffer.shape[1]), np.float32)
             grown[: self.size] = self.view
+            self._is_logged = np.append(self.is_logged, np.empty(capacity - self.size, bool))
             self._buffer = grown
         self._buffer[self.size : end] = vectors
+        self._is_logged[self.size : end] = is_logged
         self.size = end

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ Positions = NDArray[np.int64]
 
 _COMPACTED_MIN = 16_384
 """The minimum number of positions behind those of the bundle that are compacted."""
+_SAMPLED_MAX = 2_048
+"""The maximum number of vectors of the bundle that levels of codes are trained on."""
 
 
 class ChangedCorpus:
@@ -94,7 +97,8 @@ class ChangedCorpus:
         self._changes, positions = self._changes.compacted(now_s)
         for name, growing in self._vectors.items():
             kept = self._no_vectors(name)
-            kept.append(growing.view[positions - base_size])
+            slots = positions - base_size
+            kept.append(growing.view[slots], growing.is_logged[slots])
             self._vectors[name] = kept
         # As many more: each candidate is copied once, on average, for each that is added.
         self._compact_at = max(_COMPACTED_MIN, 2 * positions.size)
@@ -118,6 +122,7 @@ class ChangedCorpus:
         vectors: Mapping[str, Vectors],
         embedded: Collection[str],
         expires_s: NDArray[np.float64] | None,
+        logged: Collection[str],
     ) -> Positions:
         """Adds candidates; they replace those that have their ids.
 
@@ -128,6 +133,8 @@ class ChangedCorpus:
           embedded: The indexes whose vectors a candidate tower has computed.
           expires_s: The times when the candidates expire, [m] Unix seconds, NaN: never; None:
             none of them expires.
+          logged: The indexes whose vectors are in the log or in the bundle. `embed` gives the
+            others theirs.
 
         Returns:
           The new positions, [m].
@@ -138,7 +145,7 @@ class ChangedCorpus:
         # First, since it may fail; all that follows cannot.
         positions = self._changes.upsert(columns, expires_s)
         for name, growing in self._vectors.items():
-            growing.append(vectors[name])
+            growing.append(vectors[name], name in logged)
 
         # Vectors that were sent stay when a row that the candidate reads changes.
         ids = self.store.ids(positions)
@@ -190,7 +197,7 @@ class ChangedCorpus:
             import pyarrow as pa
 
             columns = self._base_store.arrays(restored, [*self._base_store.types])
-            self.upsert(pa.record_batch(columns), vectors, self.indexes, None)
+            self.upsert(pa.record_batch(columns), vectors, self.indexes, None, self.indexes)
 
     def set_attributes(
         self,
@@ -204,8 +211,8 @@ class ChangedCorpus:
         Args:
           ids: [m], the ids, distinct.
           attributes: A `pyarrow.Array` of m values by attribute.
-          vectors: The vectors of the candidates that exist, by index, as `vectors` returns them;
-            None: they are read.
+          vectors: The vectors of the candidates that exist, by index, as `vectors` returns them,
+            which `embed` replaces; None: they are read, and stay.
 
         Raises:
           FormatError: An attribute does not fit the store; nothing was changed.
@@ -214,13 +221,16 @@ class ChangedCorpus:
         """
         # Before anything is changed: shards may have to be called. A candidate with other
         # attributes gets a new position, and its vectors have to lie there.
+        is_logged: dict[str, bool | NDArray[np.bool_]] = dict.fromkeys(self.indexes, False)
         if vectors is None:
             known_positions = self._changes.positions(ids)
-            vectors = self.vectors(known_positions[known_positions >= 0])
+            known_positions = known_positions[known_positions >= 0]
+            vectors = self.vectors(known_positions)
+            is_logged = {name: self._is_logged(name, known_positions) for name in self.indexes}
         before, after = self._changes.set_attributes(ids, attributes)
         is_known = before >= 0
         for name, growing in self._vectors.items():
-            growing.append(vectors[name])
+            growing.append(vectors[name], is_logged[name])
         self.base.denied.follow(self.store, ids[is_known], after[is_known])
 
     def served(self, *, searched: bool = True) -> tuple[LoadedStore, dict[str, ServedIndex]]:
@@ -251,7 +261,7 @@ class ChangedCorpus:
             # What the bundle searches exactly stays exact.
             codes = None
             if searched and index.entry.kind != "brute_force":
-                codes = growing.codes()
+                codes = growing.codes(partial(_sample, index))
             exact = ExactIndex(growing.view, index.entry.distance)
             added = LiveIndex.of(index.entry, exact, growing.view, added_corpus, live, codes)
             indexes[name] = replace(index, corpus=corpus, added=added)
@@ -261,6 +271,13 @@ class ChangedCorpus:
         """Returns room for the vectors of an index."""
         entry = self.indexes[name].entry
         return GrowingVectors(entry.dim, entry.distance)
+
+    def _is_logged(self, name: str, positions: Positions) -> NDArray[np.bool_]:
+        """Returns which vectors of an index at some positions are in the log or in the bundle."""
+        is_logged = positions < self.store.base_size
+        slots = positions[~is_logged] - self.store.base_size
+        is_logged[~is_logged] = self._vectors[name].is_logged[slots]
+        return is_logged
 
     def _vectors_at(self, name: str, positions: Positions) -> Vectors:
         """Returns the vectors of an index at some positions, [m, dim].
@@ -275,3 +292,12 @@ class ChangedCorpus:
         vectors[~is_changed] = stored_vectors(index, positions[~is_changed])
         vectors[is_changed] = self._vectors[name].view[positions[is_changed] - base_size]
         return vectors
+
+
+def _sample(index: ServedIndex) -> Vectors:
+    """Returns some vectors of the bundle, evenly; none if shards hold them."""
+    if index.here is None:
+        return np.empty((0, index.entry.dim), np.float32)
+    vectors = index.here.vectors
+    rows = np.linspace(0, len(vectors) - 1, min(len(vectors), _SAMPLED_MAX)).astype(np.int64)
+    return np.asarray(vectors[rows])

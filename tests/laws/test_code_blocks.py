@@ -33,10 +33,14 @@ KINDS = (
 K = 10
 
 
+def random_vectors(size: int, dim: int, seed: int = 0) -> Vectors:
+    return np.random.default_rng(seed).normal(size=(size, dim)).astype(np.float32)
+
+
 def vectors_of(kind: str, dim: int, seed: int = 0) -> Vectors:
     """Returns vectors of which the later ones differ from the first."""
     random = np.random.default_rng(seed)
-    vectors = random.normal(size=(SIZE, dim))
+    vectors = random_vectors(SIZE, dim, seed).astype(np.float64)
     later = vectors[3 * UNIT - 100 :]
     if kind == "equal":
         later[:] = later[0]
@@ -55,6 +59,7 @@ def vectors_of(kind: str, dim: int, seed: int = 0) -> Vectors:
     else:
         later[::500] = 1e30
         later[7::500] = np.inf
+        later[9::500] = np.nan
     return vectors.astype(np.float32)
 
 
@@ -94,6 +99,26 @@ def test_codes_of_vectors_that_come_in_any_parts_are_those_of_all_at_once(
     assert as_lists(alone) == expected
     some = as_lists(whole.pack(positions).nearest(queries, 50))
     assert as_lists(grown.pack(positions).nearest(queries, 50)) == some
+
+
+@pytest.mark.parametrize("first", [0, UNIT // 2 + 1, 3 * UNIT])
+@pytest.mark.parametrize("others", [0, 500])
+def test_codes_do_not_depend_on_vectors_that_are_no_sample(first: int, others: int) -> None:
+    vectors = vectors_of("moved", 8)
+    is_sample = np.random.default_rng(1).random(SIZE) < 0.7
+    is_sample[:first] = False
+    elsewhere = np.where(is_sample[:, np.newaxis], vectors, 50 * vectors[::-1])
+    positions = is_sample.nonzero()[0]
+    queries = queries_of(10, 8, "dot_product")
+    found = [
+        BlockedCodes(state, "dot_product", None, is_sample, lambda: random_vectors(others, 8)).pack(
+            positions
+        )
+        for state in (vectors, elsewhere)
+    ]
+    lists = [as_lists(packed.nearest(queries, 100)) for packed in found]
+    assert lists[0] == lists[1]
+    assert found[0].bytes < positions.size * 8 * 4, "nothing was encoded"
 
 
 @pytest.mark.parametrize("distance", DISTANCES)

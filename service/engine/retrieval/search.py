@@ -310,19 +310,19 @@ class _Scan(NamedTuple):
       depth: The depth.
       codes: The codes that are scanned.
       positions: The positions of their candidates; None: those of all candidates.
-      pool: The number of candidates to reorder at first.
+      live_share: The share of the codes whose candidates have not ended.
     """
 
     depth: ScanDepth
     codes: PackedCodes | PackedBlocks
     positions: NDArray[np.uint32] | None
-    pool: int
+    live_share: float
 
-    def candidates(self, found: Positions) -> NDArray[np.integer[Any]]:
-        """Returns the positions of candidates, by those among what is scanned."""
-        if self.positions is None:
-            return found
-        return self.positions[found]
+    def nearest(self, queries: Vectors, pool: int) -> list[Positions]:
+        """Returns the positions among what is scanned of what is nearest to each query, as many as
+        a pool takes.
+        """
+        return self.codes.nearest(queries, math.ceil(FETCHED_PER_POOL * pool / self.live_share))
 
 
 class _Search:
@@ -586,28 +586,22 @@ class _Search:
           by_vector: The neighbors of all vectors, to which those of the scanned ones are written.
           depth: The depth.
         """
-        pool = depth.pool
         matches = self._matches
         codes: PackedCodes | PackedBlocks
         if matches is not None:
             codes = matches.codes or depth.codes.pack(matches.positions)
             if matches.codes is None:
                 self._matches = replace(matches, codes=codes)
-            scan = _Scan(depth, codes, matches.positions, pool)
+            scan = _Scan(depth, codes, matches.positions, 1.0)
         else:
             # Of candidates behind the bundle's, all codes are packed.
             assert isinstance(self._index, LiveIndex)  # noqa: S101
             assert self._index.codes is not None  # noqa: S101
-            if self._is_worn:
-                # As many of the others lie before those that ended.
-                pool = math.ceil(pool / self._live_share)
-            scan = _Scan(depth, self._index.codes.packed, None, pool)
-        if not depth.pays(pool):
-            return
+            scan = _Scan(depth, self._index.codes.packed, None, self._live_share)
 
         def search(number: int) -> None:
             part = vectors[number * _VECTORS_PER_SCAN : (number + 1) * _VECTORS_PER_SCAN]
-            found_by_vector = scan.codes.nearest(self._vectors[part], FETCHED_PER_POOL * pool)
+            found_by_vector = scan.nearest(self._vectors[part], depth.pool)
             for vector, found in zip(part, found_by_vector, strict=True):
                 by_vector[vector] = self._reorder_scanned(vector, scan, found)
 
@@ -629,13 +623,13 @@ class _Search:
           The neighbors; None: to score all that match is cheaper.
         """
         query = self._vectors[vector]
-        pool = scan.pool
-        fetched = scan.candidates(found)
+        pool = scan.depth.pool
+        fetched = self._scanned_candidates(scan, found)
         scores = np.empty(0, np.float32)
         while scan.depth.pays(pool):
             if pool > fetched.size:
-                (found,) = scan.codes.nearest(query[np.newaxis], FETCHED_PER_POOL * pool)
-                fetched = scan.candidates(found)
+                (found,) = scan.nearest(query[np.newaxis], pool)
+                fetched = self._scanned_candidates(scan, found)
                 scores = scores[:0]
             if fetched.size < pool:
                 break
@@ -660,6 +654,13 @@ class _Search:
                 return Neighbors.of_one(*best, Explanation("index", scored=allowed_candidates.size))
             pool *= 2
         return None
+
+    def _scanned_candidates(self, scan: _Scan, found: Positions) -> NDArray[np.integer[Any]]:
+        """Returns the positions of candidates, by those among what is scanned."""
+        if scan.positions is not None:
+            return scan.positions[found]
+        # First of all: what the vector of an ended candidate was must not change a list.
+        return found[~self._is_denied(found)]
 
     def _score_exactly(self, vectors: list[int]) -> list[Neighbors]:
         """Scores all candidates that match, for some of the vectors."""

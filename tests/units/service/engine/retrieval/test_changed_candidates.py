@@ -49,17 +49,22 @@ class Corpus:
     """The candidates of an index, and their changes, of which each candidate is added once."""
 
     def __init__(self, base: LoadedIndex, kind: str = "tree_ah") -> None:
-        assert isinstance(base.corpus, LoadedStore)
+        store = base.corpus
+        assert isinstance(store, LoadedStore)
         entry = base.entry.model_copy(update={"kind": kind})
         base = replace(base, entry=entry)
-        served = ServedIndex("items", entry, base.corpus, base, None, base.compiled)
-        self.changes = ChangedCorpus(base.corpus, {"items": served})
+        served = ServedIndex("items", entry, store, base, None, base.compiled)
+        self.changes = ChangedCorpus(store, {"items": served})
         self.base = base
 
-    def add(self, ids: NDArray[np.int64]) -> None:
+    def add(
+        self, ids: NDArray[np.int64], vectors: Vectors | None = None, logged: Any = ("items",)
+    ) -> None:
+        if vectors is None:
+            vectors = VECTORS[ids]
         columns = {"id": ids, "feature:item": ids, "attribute:percent": PERCENT[ids]}
         batch = pa.record_batch({name: pa.array(values) for name, values in columns.items()})
-        self.changes.upsert(batch, {"items": VECTORS[ids]}, {"items"}, None)
+        self.changes.upsert(batch, {"items": vectors}, {"items"}, None, logged)
 
     def find(self, k: int, queries: Vectors = QUERIES, **options: Any) -> Neighbors:
         _, indexes = self.changes.served()
@@ -155,6 +160,21 @@ def test_deleted_and_replaced_candidates_are_not_found_and_the_nearest_others_ar
             assert is_live[np.concatenate(lists)].all()
             assert [len({*ids}) for ids in lists] == [k] * len(QUERIES)
             assert recall(lists, true(corpus, is_live, k)) >= 0.98
+
+
+def test_vectors_of_ended_candidates_change_no_list(base: LoadedIndex) -> None:
+    ids = np.arange(BASE, len(VECTORS))
+    is_deleted = ids % 4 == 1
+    lists = []
+    for factor in (0.0, 3.0):
+        corpus = Corpus(base)
+        vectors = np.where(is_deleted[:, np.newaxis], factor * VECTORS[ids], VECTORS[ids])
+        corpus.add(ids[~is_deleted & (ids % 2 == 0)])
+        corpus.add(ids, vectors.astype(np.float32), logged=set())
+        corpus.changes.delete(ids[is_deleted])
+        corpus.find(1)
+        lists.append([corpus.ids(corpus.find(k)) for k in (1, 10, 100)])
+    assert lists[0] == lists[1]
 
 
 def test_index_of_exact_search_stays_exact(base: LoadedIndex) -> None:
