@@ -23,11 +23,15 @@ from service.versions.version import ModelVersion
 from tests.differential.random_changes import RandomChanges
 from tests.random_cases import seeds
 from tests.units.service.changes import keyed
+from tests.units.service.changes.making import random_vectors
 from tests.units.service.running import RunningService
 
 HISTORIES = 40
 CHANGES = 24
 COMPACTED_MIN = 12
+UNIT = 4
+QUERIES = random_vectors(4)
+TREE = {"num_leaves": 4, "leaves_to_search": 2, "dimensions_per_block": 4, "reorder": 10}
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +41,8 @@ def service(
     """A service that has loaded two versions."""
     root = tmp_path_factory.mktemp("histories")
     bundles = keyed.KeyedBundles(root, small_towers)
-    bundles.write(1, users=True)
-    bundles.write(2, users=True)
+    bundles.write(1, users=True, index_kind="tree_ah", parameters=TREE)
+    bundles.write(2, users=True, index_kind="tree_ah", parameters=TREE)
     service = RunningService(root, latest_versions=2)
     yield service
     service.close()
@@ -62,6 +66,10 @@ def state_of(version: ChangedVersion) -> dict[str, Any]:
             live = index.added.live
             vectors = np.ascontiguousarray(index.added.vectors)[live]
             state[f"index {name}"] = [live.tolist(), vectors.view(np.uint32).tolist()]
+            codes = index.added.codes
+            if codes is not None and live.size:
+                nearest = codes.pack(live).nearest(QUERIES, 2 * CHANGES)
+                state[f"nearest {name}"] = [positions.tolist() for positions in nearest]
     for name, changed in version.tables.rows.items():
         if not changed.count:
             continue
@@ -80,6 +88,9 @@ def test_any_history_leaves_one_state_in_all_processes(
     request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setattr("service.changes.store_changes._COMPACTED_MIN", COMPACTED_MIN)
+    monkeypatch.setattr("service.changes.growing_vectors.CODED_BYTES_MIN", 0)
+    monkeypatch.setattr("runtime.code_blocks.UNIT", UNIT)
+    monkeypatch.setattr("runtime.code_blocks._SAMPLE_MIN", UNIT // 2)
     manager = service.worker.versions
     versions: list[ModelVersion] = []
     for number in (1, 2):
