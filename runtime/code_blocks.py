@@ -146,7 +146,7 @@ class BlockedCodes:
         distance: Distance,
         before: BlockedCodes | None = None,
         is_sample: NDArray[np.bool_] | None = None,
-        others: Callable[[], Vectors] | None = None,
+        read_spare: Callable[[], Vectors] | None = None,
     ) -> None:
         """Encodes vectors.
 
@@ -155,8 +155,8 @@ class BlockedCodes:
           distance: The distance of the index.
           before: The codes of the first of these vectors, which are shared; None: there are none.
           is_sample: [n], which of the vectors levels may be trained on; None: all.
-          others: Returns [m, dim] other vectors, to train the first levels on where less than half
-            of a unit may be; they may be none. None: there are none.
+          read_spare: Returns [m, dim] further vectors, perhaps none, to train the first levels on
+            if less than half of the first unit may be taken. None: there are none.
         """
         self._vectors = vectors
         self._distance = distance
@@ -170,16 +170,16 @@ class BlockedCodes:
         if is_sample is None:
             is_sample = np.ones(len(vectors), bool)
         if self._levels is None:
-            self._levels = self._first_levels(is_sample, others)
+            self._levels = self._first_levels(is_sample, read_spare)
         if self._levels is not None:
             while self._coded + UNIT <= len(vectors):
                 unit = slice(self._coded, self._coded + UNIT)
                 self._append(self._levels, _searchable(vectors[unit]), is_sample[unit])
 
     def _first_levels(
-        self, is_sample: NDArray[np.bool_], others: Callable[[], Vectors] | None
+        self, is_sample: NDArray[np.bool_], read_spare: Callable[[], Vectors] | None
     ) -> Levels | None:
-        """Returns the levels of the first unit, or else of other vectors, or else of the first unit
+        """Returns the levels of the first unit, or else of spare vectors, or else of the first unit
         that has a sample; None: there is none.
         """
         full_units = is_sample[: len(is_sample) // UNIT * UNIT].reshape(-1, UNIT)
@@ -187,8 +187,8 @@ class BlockedCodes:
             return None
         (units,) = (np.count_nonzero(full_units, axis=1) >= _SAMPLE_MIN).nonzero()
         numbers = units.tolist()
-        if others is not None and numbers[:1] != [0]:
-            sample = others()
+        if read_spare is not None and numbers[:1] != [0]:
+            sample = read_spare()
             if len(sample):
                 return Levels(_searchable(sample), self._distance)
         if not numbers:
@@ -255,18 +255,18 @@ class PackedBlocks:
         """Finds the vectors that seem nearest to each query as `PackedCodes.nearest` does, those
         without codes by their scores.
         """
-        found_by_block = [block.scored(queries, count) for block in self._blocks]
+        scored_by_block = [block.scored(queries, count) for block in self._blocks]
         firsts = np.cumsum([0, *(block.size for block in self._blocks)]).tolist()
         rest = np.arange(firsts.pop(), self.size)
         nearest = []
         for number, query in enumerate(queries):
-            found = [found[number] for found in found_by_block]
+            nearest_by_block = [by_query[number] for by_query in scored_by_block]
             scores = [
-                *(block_scores for _, block_scores in found),
+                *(block_scores for _, block_scores in nearest_by_block),
                 self._rest.rounded_scores(query),
             ]
             keys = -np.concatenate(scores)
-            pairs = zip(firsts, found, strict=True)
+            pairs = zip(firsts, nearest_by_block, strict=True)
             positions = np.concatenate([*(first + inside for first, (inside, _) in pairs), rest])
             if count < keys.size:
                 # To sort what is left takes a fraction of the time that it takes to sort all.

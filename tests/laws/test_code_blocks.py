@@ -68,8 +68,8 @@ def queries_of(count: int, dim: int, distance: Distance) -> Vectors:
     return normalized(queries) if distance == "cosine" else queries
 
 
-def as_lists(found: Sequence[NDArray[np.int64]]) -> list[list[int]]:
-    return [positions.tolist() for positions in found]
+def as_lists(nearest: Sequence[NDArray[np.int64]]) -> list[list[int]]:
+    return [positions.tolist() for positions in nearest]
 
 
 @settings(max_examples=30, deadline=None)
@@ -78,10 +78,10 @@ def as_lists(found: Sequence[NDArray[np.int64]]) -> list[list[int]]:
     dim=st.sampled_from([1, 5, 8]),
     distance=st.sampled_from(DISTANCES),
     ends=st.lists(st.integers(0, SIZE), max_size=8).map(sorted),
-    taken=st.sets(st.integers(0, SIZE - 1), max_size=400),
+    picked=st.sets(st.integers(0, SIZE - 1), max_size=400),
 )
 def test_codes_of_vectors_that_come_in_any_parts_are_those_of_all_at_once(
-    kind: str, dim: int, distance: Distance, ends: list[int], taken: set[int]
+    kind: str, dim: int, distance: Distance, ends: list[int], picked: set[int]
 ) -> None:
     vectors = vectors_of(kind, dim)
     whole = BlockedCodes(vectors, distance)
@@ -89,36 +89,36 @@ def test_codes_of_vectors_that_come_in_any_parts_are_those_of_all_at_once(
     for end in [*ends, SIZE]:
         grown = BlockedCodes(vectors[:end], distance, grown)
     assert grown is not None
-    positions = np.array(sorted(taken), np.uint32)
+    positions = np.array(sorted(picked), np.uint32)
     queries = queries_of(4, dim, distance)
     expected = as_lists(whole.packed.nearest(queries, 200))
-    assert all(len({*found}) == len(found) <= 200 for found in expected)
+    assert all(len({*nearest}) == len(nearest) <= 200 for nearest in expected)
     assert as_lists(grown.packed.nearest(queries, 200)) == expected
     assert as_lists(whole.pack(np.arange(SIZE)).nearest(queries, 200)) == expected
     alone = [whole.packed.nearest(query[np.newaxis], 200)[0] for query in queries]
     assert as_lists(alone) == expected
-    some = as_lists(whole.pack(positions).nearest(queries, 50))
-    assert as_lists(grown.pack(positions).nearest(queries, 50)) == some
+    nearest_picked = as_lists(whole.pack(positions).nearest(queries, 50))
+    assert as_lists(grown.pack(positions).nearest(queries, 50)) == nearest_picked
 
 
 @pytest.mark.parametrize("first", [0, UNIT // 2 + 1, 3 * UNIT])
-@pytest.mark.parametrize("others", [0, 500])
-def test_codes_do_not_depend_on_vectors_that_are_no_sample(first: int, others: int) -> None:
+@pytest.mark.parametrize("spare_count", [0, 500])
+def test_codes_do_not_depend_on_vectors_that_are_no_sample(first: int, spare_count: int) -> None:
     vectors = vectors_of("moved", 8)
     is_sample = np.random.default_rng(1).random(SIZE) < 0.7
     is_sample[:first] = False
     elsewhere = np.where(is_sample[:, np.newaxis], vectors, 50 * vectors[::-1])
     positions = is_sample.nonzero()[0]
     queries = queries_of(10, 8, "dot_product")
-    found = [
-        BlockedCodes(state, "dot_product", None, is_sample, lambda: random_vectors(others, 8)).pack(
-            positions
-        )
+    nearest = [
+        BlockedCodes(
+            state, "dot_product", None, is_sample, lambda: random_vectors(spare_count, 8)
+        ).pack(positions)
         for state in (vectors, elsewhere)
     ]
-    lists = [as_lists(packed.nearest(queries, 100)) for packed in found]
+    lists = [as_lists(packed.nearest(queries, 100)) for packed in nearest]
     assert lists[0] == lists[1]
-    assert found[0].bytes < positions.size * 8 * 4, "nothing was encoded"
+    assert nearest[0].bytes < positions.size * 8 * 4, "nothing was encoded"
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
@@ -127,7 +127,7 @@ def test_nearest_by_codes_hold_those_by_exact_scores(kind: str, distance: Distan
     vectors = vectors_of(kind, 24)
     queries = queries_of(30, 24, distance)
     exact, _ = ExactIndex(vectors, distance).search(queries, K)
-    found = as_lists(BlockedCodes(vectors, distance).packed.nearest(queries, 300))
-    pairs = zip(found, exact.tolist(), strict=True)
+    nearest = as_lists(BlockedCodes(vectors, distance).packed.nearest(queries, 300))
+    pairs = zip(nearest, exact.tolist(), strict=True)
     hits = sum(len({*by_codes} & {*true}) for by_codes, true in pairs)
     assert hits / exact.size >= 0.98

@@ -601,13 +601,13 @@ class _Search:
 
         def search(number: int) -> None:
             part = vectors[number * _VECTORS_PER_SCAN : (number + 1) * _VECTORS_PER_SCAN]
-            found_by_vector = scan.nearest(self._vectors[part], depth.pool)
-            for vector, found in zip(part, found_by_vector, strict=True):
-                by_vector[vector] = self._reorder_scanned(vector, scan, found)
+            numbers_by_vector = scan.nearest(self._vectors[part], depth.pool)
+            for vector, numbers in zip(part, numbers_by_vector, strict=True):
+                by_vector[vector] = self._reorder_scanned(vector, scan, numbers)
 
         self._execution.parallel(ceil_div(len(vectors), _VECTORS_PER_SCAN), search)
 
-    def _reorder_scanned(self, vector: int, scan: _Scan, found: Positions) -> Neighbors | None:
+    def _reorder_scanned(self, vector: int, scan: _Scan, numbers: Positions) -> Neighbors | None:
         """Reorders the candidates that are nearest by their codes, and more of them until the list
         reaches the recall.
 
@@ -617,19 +617,19 @@ class _Search:
         Args:
           vector: The number of the vector.
           scan: The scan.
-          found: The positions, among what was scanned, of the nearest by their codes.
+          numbers: The positions, among what was scanned, of the nearest by their codes.
 
         Returns:
           The neighbors; None: to score all that match is cheaper.
         """
         query = self._vectors[vector]
         pool = scan.depth.pool
-        fetched = self._scanned_candidates(scan, found)
+        fetched = self._scanned_candidates(scan, numbers)
         scores = np.empty(0, np.float32)
         while scan.depth.pays(pool):
             if pool > fetched.size:
-                (found,) = scan.nearest(query[np.newaxis], pool)
-                fetched = self._scanned_candidates(scan, found)
+                (numbers,) = scan.nearest(query[np.newaxis], pool)
+                fetched = self._scanned_candidates(scan, numbers)
                 scores = scores[:0]
             if fetched.size < pool:
                 break
@@ -655,12 +655,12 @@ class _Search:
             pool *= 2
         return None
 
-    def _scanned_candidates(self, scan: _Scan, found: Positions) -> NDArray[np.integer[Any]]:
+    def _scanned_candidates(self, scan: _Scan, numbers: Positions) -> NDArray[np.integer[Any]]:
         """Returns the positions of candidates, by those among what is scanned."""
         if scan.positions is not None:
-            return scan.positions[found]
+            return scan.positions[numbers]
         # First of all: what the vector of an ended candidate was must not change a list.
-        return found[~self._is_denied(found)]
+        return numbers[~self._is_denied(numbers)]
 
     def _score_exactly(self, vectors: list[int]) -> list[Neighbors]:
         """Scores all candidates that match, for some of the vectors."""

@@ -1,5 +1,5 @@
-"""Search among so many changed candidates that their codes are scanned: lists hold what exact
-scores find of what is allowed, in whatever parts the candidates came.
+"""Search among changed candidates whose codes are scanned: lists hold what exact scores find of
+what is allowed, in whatever parts the candidates came.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class Corpus:
         execution = Execution("retrieve")
         allowed = retrieve.allowed_candidates(index, request, len(queries), execution)
         search_options = SearchOptions(k, request.exact, request.recall, True, request.filter)
-        found, _ = changed_search.nearest(
+        neighbors, _ = changed_search.nearest(
             index, Queries(queries, allowed), search_options, execution
         )
-        return found
+        return neighbors
 
-    def ids(self, found: Neighbors) -> list[list[int]]:
-        ids = self.changes.store.ids(found.positions)
-        return [part.tolist() for part in np.split(ids, found.offsets[1:-1])]
+    def ids(self, neighbors: Neighbors) -> list[list[int]]:
+        ids = self.changes.store.ids(neighbors.positions)
+        return [part.tolist() for part in np.split(ids, neighbors.offsets[1:-1])]
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,8 @@ def true(corpus: Corpus, allowed: NDArray[np.bool_], k: int) -> list[list[int]]:
 
 
 def recall(lists: list[list[int]], expected: list[list[int]]) -> float:
-    pairs = [({*found}, {*wanted}) for found, wanted in zip(lists, expected, strict=True)]
-    return sum(len(found & wanted) for found, wanted in pairs) / sum(map(len, expected))
+    pairs = [({*neighbors}, {*wanted}) for neighbors, wanted in zip(lists, expected, strict=True)]
+    return sum(len(neighbors & wanted) for neighbors, wanted in pairs) / sum(map(len, expected))
 
 
 @pytest.mark.parametrize("k", [1, 10, 100, 2_000])
@@ -115,12 +115,12 @@ def test_lists_hold_the_nearest_of_what_matches(grown: Corpus, k: int, share: fl
         options["filter"] = Filter({"percent": Condition(lt=below)})
     matching = np.less(PERCENT, below)
     expected = true(grown, matching, k)
-    found = grown.find(k, **options)
-    lists = grown.ids(found)
+    neighbors = grown.find(k, **options)
+    lists = grown.ids(neighbors)
     assert [len(ids) for ids in lists] == [len(ids) for ids in expected]
     assert matching[np.concatenate(lists)].all()
     assert recall(lists, expected) >= 0.98
-    assert found.explanations[0].matches == np.count_nonzero(matching)
+    assert neighbors.explanations[0].matches == np.count_nonzero(matching)
 
     assert grown.ids(grown.find(k, exact=True, **options)) == expected
     alone = grown.find(k, QUERIES[:1], **options)
@@ -136,11 +136,11 @@ def test_lists_are_those_of_the_same_candidates_added_at_once(
     at_once = Corpus(base)
     at_once.add(np.arange(BASE, len(VECTORS)))
     for k in (10, 100):
-        found = at_once.find(k)
+        neighbors = at_once.find(k)
         expected = grown.find(k)
-        assert found.positions.tolist() == expected.positions.tolist()
-        assert found.scores.tobytes() == expected.scores.tobytes()
-        assert found.explanations[0].scored < CHANGED / 2, "their codes were not scanned"
+        assert neighbors.positions.tolist() == expected.positions.tolist()
+        assert neighbors.scores.tobytes() == expected.scores.tobytes()
+        assert neighbors.explanations[0].scored < CHANGED / 2, "their codes were not scanned"
 
 
 def test_deleted_and_replaced_candidates_are_not_found_and_the_nearest_others_are(
