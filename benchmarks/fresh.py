@@ -171,7 +171,9 @@ def _write_records(root: Path, scratch: Path, workload: RetrievalWorkload) -> No
     payloads = [record.payload for record in log.read()]
     with log.writing() as writer:
         writer.read()
-        writer.append(payloads * (RECORDS // distinct - 1))
+        for payload in payloads * (RECORDS // distinct - 1):
+            writer.append(payload)
+        writer.commit()
 
 
 def _cpu_of_a_query(

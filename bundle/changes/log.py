@@ -1,9 +1,13 @@
 """The change log: an append-only file of checksummed records, which the processes of a host share.
 
     magic    8 bytes
-    record   length (uint32), sequence (uint64), crc32c of the payload (uint32), crc32c of these 16
-             bytes (uint32), payload of `length` bytes; little-endian
+    record   zeros, so that the payload begins at a multiple of 64 bytes; length (uint32), sequence
+             (uint64), crc32c of the payload (uint32), crc32c of these 16 bytes (uint32), payload of
+             `length` bytes; little-endian
     ...
+
+A process reads vectors where the log is mapped, so that a record never moves within its file. A
+file that is cut short while it is mapped ends the processes that read it (SIGBUS).
 
 Sequences rise. The first record has sequence 0 and says of which model the log is.
 
@@ -29,6 +33,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import orjson
 
 from bundle.changes.log_lock import LogEnd, LogLock, Writer, attempts, held
@@ -42,10 +47,11 @@ from bundle.errors import (
 )
 from bundle.format.checksums import crc32c
 from bundle.storage import files
+from bundle.storage.growing_map import Bytes, map_growing
 
 MAGIC = b"rowcastL"
 RECORD_BYTES_MAX = 64 << 20
-_FORMAT = 2
+_FORMAT = 3
 _FRAME = struct.Struct("<IQI")
 _FRAME_CHECKSUM = struct.Struct("<I")
 _CHECKED_FRAME = struct.Struct("<IQII")
@@ -57,6 +63,8 @@ _RECOVERED_GAP = 1_000_000
 """The number by which sequences rise after a recovery: sequences of lost records are never used
 again.
 """
+_ALIGNMENT = 64
+"""Payloads begin at multiples of this number of bytes, in the file."""
 _READ_BYTES = 8 << 20
 """The number of bytes that are read at a time."""
 _BLOCK_BYTES = 64 << 10
@@ -73,10 +81,12 @@ class Record(NamedTuple):
     Attributes:
       sequence: The sequence number, which rises from record to record.
       payload: The content.
+      offset: The offset of the content in the file, a multiple of 64 bytes.
     """
 
     sequence: int
     payload: bytes
+    offset: int = 0
 
 
 class Recovery(NamedTuple):
@@ -97,12 +107,12 @@ class Recovery(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """A record as it lies in some bytes.
+    """A record as it lies in a file.
 
     Attributes:
       record: The record.
       checksum: The crc32c of its payload, as it is stored.
-      is_sound: Whether its checksums match.
+      is_sound: Whether its checksums match, behind zeros.
       end: The offset behind it.
     """
 
@@ -155,6 +165,9 @@ class ChangeLog:
       sequence: The sequence of the last record that was read; 0: none was.
       checksum: The crc32c of the payload of that record; 0: none was read.
       end: How far the file was read.
+      mapped: The file up to `end`, and addresses behind it, [n] uint8; never written.
+      map_count: The number of arrays that were `mapped`: there is another one once the file was
+        replaced, or has outgrown the one before, whose offsets are void.
     """
 
     def __init__(self, path: Path, model: str) -> None:
@@ -169,6 +182,9 @@ class ChangeLog:
         self.sequence = 0
         self.checksum = 0
         self.end = LogEnd(0, 0)
+        self.mapped: Bytes = np.empty(0, np.uint8)
+        self.map_count = 0
+        self._mapped_inode = 0
         self._model = model
         self._header = b""
         self._read_sequence = 0
@@ -285,7 +301,7 @@ class ChangeLog:
         records: list[Record] = []
         size = 0
         with self.path.open("rb", buffering=0) as file:
-            for frame, _ in _frames(self.path, file.fileno(), len(MAGIC), self.end):
+            for frame in _frames(self.path, file.fileno(), len(MAGIC), self.end):
                 record = frame.record
                 # In a file that a recovery has put in the place of the log, others may follow.
                 if record.sequence > self._read_sequence:
@@ -302,6 +318,15 @@ class ChangeLog:
                     break
         if records:
             yield records
+
+    def _map(self, descriptor: int, state: _State) -> None:
+        """Maps the file, unless `mapped` reaches to its end: what was mapped before is not read
+        anew.
+        """
+        if self._mapped_inode != state.inode or self.mapped.size < state.size:
+            self.mapped = map_growing(descriptor)
+            self.map_count += 1
+            self._mapped_inode = state.inode
 
     def _read_new(
         self, published: LogEnd | None, end: LogEnd | None, bytes_max: int | None = None
@@ -347,6 +372,7 @@ class ChangeLog:
         """
         size = 0
         descriptor = file.fileno()
+        self._map(descriptor, state)
         if state.inode != self.end.inode:  # it is new, or was recovered: read from its beginning
             self.end = LogEnd(state.inode, 0)
             self._header = b""
@@ -359,7 +385,7 @@ class ChangeLog:
             if magic != MAGIC:  # its first writer died
                 return True
             self.end = LogEnd(state.inode, len(MAGIC))
-        for frame, frame_end in _frames(self.path, descriptor, self.end.position, end):
+        for frame in _frames(self.path, descriptor, self.end.position, end):
             record = frame.record
             if bytes_max is not None and records and size + len(record.payload) > bytes_max:
                 return False
@@ -376,7 +402,7 @@ class ChangeLog:
                 self.checksum = frame.checksum
                 self.sequence = max(self.sequence, record.sequence)
             self._file_sequence = max(self._file_sequence, record.sequence)
-            self.end = LogEnd(state.inode, frame_end)
+            self.end = LogEnd(state.inode, frame.end)
         # A recovery never gives a log fewer sequences than it had.
         if self._file_sequence < self._read_sequence:
             self.end = LogEnd(0, 0)
@@ -385,13 +411,30 @@ class ChangeLog:
 
 
 class LogWriter:
-    """Appends records to a log. While it is there, no other process writes the log."""
+    """Appends records to a log. While it is there, no other process writes the log.
+
+    A record is in the file once it is appended, so that it can be read where the log is mapped. It
+    is part of the log once it is committed.
+
+    Attributes:
+      end: The offset behind the last record that was appended.
+    """
 
     def __init__(self, log: ChangeLog) -> None:
+        """Appends nothing yet; `log`: the log."""
         self._log = log
+        self._descriptor = -1
+        """The file, while records are appended that are not committed; else negative."""
+        self._is_new = False
+        """Whether the file was created for these records."""
+        self._header = b""
+        """The first record, if it is one of these."""
+        self._appended: list[Record] = []
+        self.end = self._committed_end
 
     def close(self) -> None:
-        """Lets another process become the writer."""
+        """Lets another process become the writer; cuts off what is not committed."""
+        self.roll_back()
         self._log.lock.release()
 
     def read(self) -> list[Record]:
@@ -403,63 +446,150 @@ class LogWriter:
             raise _removed(log.path)
         records = log._read_new(log.lock.published(), None)
         self._publish(log.end)
+        self.end = self._committed_end
         return records
 
-    def append(self, payloads: Sequence[bytes]) -> list[int]:
-        """Appends records; when this returns, they are on the disk.
+    def end_behind(self, payload: bytes) -> int:
+        """Returns the offset behind a record that would be appended now."""
+        _, records = _laid_out([Record(0, payload)], self.end)
+        return records[0].offset + len(payload)
+
+    def append(self, payload: bytes) -> Record:
+        """Appends a record, which `commit` makes part of the log.
 
         Args:
-          payloads: The payloads, of at least one byte and at most `RECORD_BYTES_MAX` each.
+          payload: The payload, of at least one byte and at most `RECORD_BYTES_MAX`.
 
         Returns:
-          The sequence of each record.
+          The record, with its sequence and its offset.
 
         Raises:
           LogUnwritable: The disk is full or broken, or another file lies in the place of the log
-            or its lock; no record was appended.
-          ValueError: A payload is empty or too long.
+            or its lock; the record was not appended.
+          ValueError: The payload is empty or too long.
         """
-        first = self._log.sequence + 1
-        records = [Record(first + number, payload) for number, payload in enumerate(payloads)]
-        self.copy(records)
-        return [record.sequence for record in records]
+        sequence = self._log.sequence + 1
+        if self._appended:
+            sequence = self._appended[-1].sequence + 1
+        (record,) = self.copy([Record(sequence, payload)])
+        return record
 
-    def copy(self, records: Sequence[Record]) -> None:
-        """Appends records of another log, which keep their sequences.
+    def copy(self, records: Sequence[Record]) -> list[Record]:
+        """Appends records of another log, which keep their sequences, as `append` does.
 
         Args:
-          records: Records behind all that the log has, by rising sequences; payloads as for
-            `append`.
+          records: Records behind all that the log has, by rising sequences.
 
-        Raises:
-          LogUnwritable, ValueError: See `append`.
+        Returns:
+          The records with their offsets in this log.
         """
         log = self._log
-        for _, payload in records:
-            if not 1 <= len(payload) <= RECORD_BYTES_MAX:
-                raise ValueError(
-                    f"a record of {len(payload)} bytes; 1 to {RECORD_BYTES_MAX} were expected"
-                )
-        content = b""
-        header = log._header
-        begin = log.end.position
-        if not header:
+        for record in records:
+            size = len(record.payload)
+            if not 1 <= size <= RECORD_BYTES_MAX:
+                raise ValueError(f"a record of {size} bytes; 1 to {RECORD_BYTES_MAX} were expected")
+        header = b""
+        parts = []
+        begin = self.end
+        if not log._header and not self._header:
             header = _header_of(log._model)
-            begin = 0
-            content = MAGIC + _framed(Record(0, header))
-        content += b"".join(map(_framed, records))
-        # One write and one sync for all records: the sync is what a change waits for.
+            first_parts, first = _laid_out([Record(0, header)], len(MAGIC))
+            parts = [MAGIC, *first_parts]
+            begin = first[0].offset + len(header)
+        further_parts, copied = _laid_out(records, begin)
+        # One write for all records.
+        content = b"".join(parts + further_parts)
         try:
-            self._check_place()
-            state = _write_at(log.path, content, begin)
+            self._write(content)
         except OSError as problem:
             raise _unwritable(log.path, problem) from problem
-        log._header = header
-        log.end = LogEnd(state.inode, begin + len(content))
-        if records:
-            log.sequence = log._read_sequence = log._file_sequence = records[-1].sequence
-            log.checksum = crc32c(records[-1].payload)
+        self.end += len(content)
+        self._header = self._header or header
+        self._appended += copied
+        return copied
+
+    def withdraw(self, record: Record) -> None:
+        """Cuts off the record that was appended last, and is not committed."""
+        self._appended.remove(record)
+        if not self._appended:
+            self.roll_back()
+            return
+        previous = self._appended[-1]
+        self.end = previous.offset + len(previous.payload)
+        os.ftruncate(self._descriptor, self.end)
+
+    def roll_back(self) -> None:
+        """Cuts off all records that are not committed."""
+        if self._descriptor < 0:
+            return
+        self.end = self._committed_end
+        os.ftruncate(self._descriptor, self.end)
+        self._end_batch()
+
+    def commit(self) -> None:
+        """Writes to the disk what was appended: when this returns, it is part of the log.
+
+        Raises:
+          LogUnwritable: The disk is broken, and no record was appended.
+        """
+        if not self._appended:
+            return
+        log = self._log
+        # One sync for all records: it is what a change waits for.
+        try:
+            os.fdatasync(self._descriptor)
+            if self._is_new:
+                files.sync(log.path.parent)
+        except OSError as problem:
+            self.roll_back()
+            raise _unwritable(log.path, problem) from problem
+        last = self._appended[-1]
+        log._header = log._header or self._header
+        log.end = LogEnd(os.fstat(self._descriptor).st_ino, self.end)
+        log.sequence = log._read_sequence = log._file_sequence = last.sequence
+        log.checksum = crc32c(last.payload)
+        self._end_batch()
         self._publish(log.end)
+
+    @property
+    def _committed_end(self) -> int:
+        """The offset behind the last record that is part of the log; 0: it has none."""
+        if not self._log._header:  # its first writer may have left a part
+            return 0
+        return self._log.end.position
+
+    def _write(self, content: bytes) -> None:
+        """Writes behind what was appended; on failure, cuts the file there.
+
+        Raises:
+          LogUnwritable: See `append`.
+          OSError: The disk is full or broken.
+        """
+        log = self._log
+        if self._descriptor < 0:
+            self._check_place()
+            self._is_new = not log.path.exists()
+            self._descriptor = files.open_private(log.path, os.O_RDWR)
+            # What a writer that died has left.
+            if os.fstat(self._descriptor).st_size > self.end:
+                os.ftruncate(self._descriptor, self.end)
+        try:
+            written_bytes = 0
+            while written_bytes < len(content):
+                # It may write less than it was given.
+                remaining = content[written_bytes:]
+                written_bytes += os.pwrite(self._descriptor, remaining, self.end + written_bytes)
+            log._map(self._descriptor, _State.of(os.fstat(self._descriptor)))
+        except OSError:
+            # Half a record must not become part of the next one.
+            os.ftruncate(self._descriptor, self.end)
+            raise
+
+    def _end_batch(self) -> None:
+        os.close(self._descriptor)
+        self._descriptor = -1
+        self._appended = []
+        self._header = b""
 
     def _publish(self, end: LogEnd) -> None:
         self._log.lock.publish(end)
@@ -541,9 +671,9 @@ class LogTail:
             if inode != log_end.inode:
                 return []
             begin = self._begin(sequence, inode)
-            for frame, end in _frames(self._path, descriptor, begin, log_end):
+            for frame in _frames(self._path, descriptor, begin, log_end):
                 record = frame.record
-                self._mark(record.sequence, end)
+                self._mark(record.sequence, frame.end)
                 # The same sequence with another checksum is a record of another log.
                 if record.sequence == sequence:
                     is_known = not sequence or frame.checksum == checksum
@@ -580,8 +710,9 @@ class LogTail:
 
 
 def framed(records: Sequence[Record]) -> bytes:
-    """Returns records as a log holds them."""
-    return b"".join(map(_framed, records))
+    """Returns records as a log holds them that begins with them."""
+    parts, _ = _laid_out(records, 0)
+    return b"".join(parts)
 
 
 def read_framed(content: bytes) -> list[Record]:
@@ -635,9 +766,7 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
         frames, dropped_bytes = _sound_frames(content)
         last = 0
         if frames and frames[0].sequence == 0:
-            header_frame = _frame_at(content, frames.pop(0).begin)
-            assert header_frame is not None  # noqa: S101 - it was found sound
-            last = _checked_header(path, model, header_frame.record)
+            last = _checked_header(path, model, _record_of(content, frames.pop(0)))
         if not dropped_bytes:
             return Recovery(len(frames), 0, (), None)
 
@@ -651,9 +780,10 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
         recovered = path.with_name(f"{path.name}.recovered")
         recovered.unlink(missing_ok=True)
         with os.fdopen(files.open_private(recovered, os.O_WRONLY), "wb") as output:
-            output.write(MAGIC + _framed(Record(0, header)))
-            for frame in frames:
-                output.write(content[frame.begin : frame.end])
+            output.write(MAGIC)
+            for record in (Record(0, header), *(_record_of(content, span) for span in frames)):
+                parts, _ = _laid_out([record], output.tell())
+                output.writelines(parts)
         files.sync(recovered)
         # Linked rather than renamed, so that the log has a file at every moment.
         damaged = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
@@ -702,7 +832,9 @@ def _next_sound(content: bytes | mmap.mmap, position: int, sequence: int) -> int
         offset = content.find(pattern, position + _SEQUENCE_OFFSET, nearest)
         while offset >= 0:
             begin = offset - _SEQUENCE_OFFSET
-            frame = _frame_at(content, begin)
+            frame = None
+            if (begin + _CHECKED_FRAME.size) % _ALIGNMENT == 0:
+                frame = _frame_at(content, begin)
             if frame is not None and frame.is_sound:
                 nearest = begin
                 break
@@ -712,8 +844,8 @@ def _next_sound(content: bytes | mmap.mmap, position: int, sequence: int) -> int
 
 def _frames(
     path: Path, descriptor: int, position: int, log_end: LogEnd | None = None
-) -> Iterator[tuple[_Frame, int]]:
-    """Yields the whole records of a log, each with its end in the file.
+) -> Iterator[_Frame]:
+    """Yields the whole records of a log.
 
     Ends before a record that was begun and never finished. Whoever writes holds the lock, so that
     its writer has died.
@@ -721,7 +853,7 @@ def _frames(
     Args:
       path: The log, for errors.
       descriptor: The descriptor of the open file.
-      position: The position of the first record.
+      position: The end of the record before the first one.
       log_end: The end of the records to yield, where the lock is not held, and others may write
         behind it; None: the end of the file. So it is of another file, too, after a recovery.
 
@@ -733,18 +865,21 @@ def _frames(
     size = status.st_size
     if log_end is not None and log_end.inode == status.st_ino:
         size = min(size, log_end.position)
+    # A part of the file from a multiple of the alignment on.
     content = b""
-    offset = 0
+    base = position - position % _ALIGNMENT
     while True:
-        frame = _frame_at(content, offset)
-        end_of_content = position - offset + len(content)
+        frame = _frame_at(content, position - base, base)
+        content_end = base + len(content)
         # A record may be longer than what is read at a time: then twice as much is read.
-        if frame is None and end_of_content < size:
-            more_bytes = min(max(_READ_BYTES, len(content)), size - end_of_content)
-            more = os.pread(descriptor, more_bytes, end_of_content)
-            content = content[offset:] + more
-            offset = 0
-            continue
+        if frame is None and content_end < size:
+            more_bytes = min(max(_READ_BYTES, len(content)), size - content_end)
+            more = os.pread(descriptor, more_bytes, content_end)
+            kept = position - position % _ALIGNMENT - base
+            content = content[kept:] + more
+            base += kept
+            if more:
+                continue
         if frame is None:
             return
         if not frame.is_sound:
@@ -757,9 +892,8 @@ def _frames(
                 path, position, f"its sequence is {frame.record.sequence}, after {last}"
             )
         last = frame.record.sequence
-        position += frame.end - offset
-        offset = frame.end
-        yield frame, position
+        position = frame.end
+        yield frame
 
 
 def _is_zero(descriptor: int, position: int, end: int) -> bool:
@@ -775,29 +909,60 @@ def _is_zero(descriptor: int, position: int, end: int) -> bool:
     return True
 
 
-def _frame_at(content: bytes | mmap.mmap, offset: int) -> _Frame | None:
-    """Returns the record that begins at an offset; None: the content ends within it."""
-    begin = offset + _CHECKED_FRAME.size
-    if begin > len(content):
+def _frame_at(content: bytes | mmap.mmap, end: int, base: int = 0) -> _Frame | None:
+    """Returns the record behind an offset; None: the content ends within it.
+
+    Args:
+      content: A part of a log.
+      end: The end of the record before, in the content.
+      base: The offset of the content in the log, a multiple of the alignment.
+    """
+    begin = end + _filler_bytes(end)
+    payload_begin = begin + _CHECKED_FRAME.size
+    if payload_begin > len(content):
         return None
     # The frame has a checksum of its own, since a damaged length would lead anywhere.
-    length, sequence, checksum, frame_checksum = _CHECKED_FRAME.unpack_from(content, offset)
+    length, sequence, checksum, frame_checksum = _CHECKED_FRAME.unpack_from(content, begin)
     if (
         length > RECORD_BYTES_MAX
-        or crc32c(content[offset : offset + _FRAME.size]) != frame_checksum
+        or content[end:begin].strip(b"\0")
+        or crc32c(content[begin : begin + _FRAME.size]) != frame_checksum
     ):
-        return _Frame(Record(sequence, b""), checksum, False, begin)
-    end = begin + length
-    if end > len(content):
+        return _Frame(Record(sequence, b""), checksum, False, base + payload_begin)
+    payload_end = payload_begin + length
+    if payload_end > len(content):
         return None
-    payload = content[begin:end]
-    return _Frame(Record(sequence, payload), checksum, crc32c(payload) == checksum, end)
+    payload = content[payload_begin:payload_end]
+    record = Record(sequence, payload, base + payload_begin)
+    return _Frame(record, checksum, crc32c(payload) == checksum, base + payload_end)
 
 
-def _framed(record: Record) -> bytes:
-    sequence, payload = record
-    frame = _FRAME.pack(len(payload), sequence, crc32c(payload))
-    return frame + _FRAME_CHECKSUM.pack(crc32c(frame)) + payload
+def _record_of(content: bytes | mmap.mmap, span: _Span) -> Record:
+    """Returns a record that was found sound."""
+    frame = _frame_at(content, span.begin)
+    assert frame is not None  # noqa: S101 - it is whole
+    return frame.record
+
+
+def _filler_bytes(end: int) -> int:
+    """Returns the number of zeros between the end of a record and the next one."""
+    return -(end + _CHECKED_FRAME.size) % _ALIGNMENT
+
+
+def _laid_out(records: Sequence[Record], end: int) -> tuple[list[bytes], list[Record]]:
+    """Returns the bytes of records as a log has them behind an offset, and the records with their
+    offsets.
+    """
+    parts = []
+    placed = []
+    for sequence, payload, _ in records:
+        filler = bytes(_filler_bytes(end))
+        frame = _FRAME.pack(len(payload), sequence, crc32c(payload))
+        parts += [filler, frame, _FRAME_CHECKSUM.pack(crc32c(frame)), payload]
+        offset = end + len(filler) + _CHECKED_FRAME.size
+        placed.append(Record(sequence, payload, offset))
+        end = offset + len(payload)
+    return parts, placed
 
 
 def _header_of(model: str, last: int = 0) -> bytes:
@@ -838,37 +1003,6 @@ def _checked_header(path: Path, model: str, record: Record) -> int:
             f"{path} is the change log of model {written_model!r}; that of {model!r} was expected"
         )
     return last
-
-
-def _write_at(path: Path, content: bytes, position: int) -> _State:
-    """Writes to the disk what a file ends with, from a position on; on failure, cuts it there.
-
-    Returns:
-      The state of the file.
-
-    Raises:
-      OSError: The disk is full or broken.
-    """
-    existed = path.exists()
-    descriptor = files.open_private(path, os.O_RDWR)
-    try:
-        if os.fstat(descriptor).st_size > position:  # what a writer that died has left
-            os.ftruncate(descriptor, position)
-        written_bytes = 0
-        while written_bytes < len(content):
-            # It may write less than it was given.
-            remaining = content[written_bytes:]
-            written_bytes += os.pwrite(descriptor, remaining, position + written_bytes)
-        os.fdatasync(descriptor)
-        if not existed:
-            files.sync(path.parent)
-        return _State.of(os.fstat(descriptor))
-    except OSError:
-        # Half a record must not become part of the next one.
-        os.ftruncate(descriptor, position)
-        raise
-    finally:
-        os.close(descriptor)
 
 
 def _unwritable(path: Path, problem: OSError) -> LogUnwritable:

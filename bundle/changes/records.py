@@ -11,9 +11,24 @@
 All is little-endian. Changes that differ in ids and values alone have the same bytes from the first
 length to the end of the schema, so that many of them are decoded at once.
 
+Rows of a table are read where the log is mapped. In place of the messages, their changes have:
+
+    schema       number of bytes of a row (uint32), of a row number (uint16), and whether there are
+                 keys (1), sequences (2) or both (3) (uint16)
+    first        row (int64)
+    count        number of rows (int64)
+    numbers      row number - first (uint16, uint32 or uint64), zeros up to a multiple of 8 bytes
+    keys         int64, of tables that give keys rows
+    sequences    int64
+    rows         behind zeros up to a multiple of 64 bytes, each as the table stores it: the values
+                 in its dtype and, of int8, the scale
+
+From `schema` on, this is also what a sorted range of rows looks like: 65,536 rows have numbers of
+16 bits.
+
 Columns by kind and action:
 
-    rows upsert             id (the row), vector, key (int64, of tables that give keys rows)
+    rows upsert             id (the row), key
     candidates upsert       id, feature:*, weights:*, attribute:*, vector:<index>
     candidates delete       id
     candidates attributes   id, attribute:*
@@ -33,15 +48,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from bundle.changes.log import Record
 from bundle.errors import FormatError
 from bundle.format.fields import Name, Positive, StrictModel
 from bundle.storage import arrow
+from bundle.tables.stored_rows import StoredRows
 
 Kind = Literal["rows", "candidates", "contexts"]
 Action = Literal["upsert", "delete", "attributes"]
@@ -59,6 +76,12 @@ _LENGTHS = struct.Struct("<II")
 """The end of the prefix."""
 _ALIGNMENT = 8
 """The alignment of messages of Arrow IPC, in bytes."""
+_ROW_SCHEMA = struct.Struct("<IHH")
+_ROW_RANGE = struct.Struct("<qQ")
+_ROW_ALIGNMENT = 64
+"""The alignment of the rows of a change in its payload, in bytes."""
+_HAS_KEYS = 1
+_HAS_SEQUENCES = 2
 _END_OF_STREAM = struct.pack("<iI", -1, 0)
 """The end of a stream of Arrow IPC."""
 
@@ -103,12 +126,14 @@ class Change:
       columns: The ids and values, a `pyarrow.RecordBatch`.
       time_s: The time when it was accepted, in Unix seconds.
       offset: The position in its stream, behind which reading goes on.
+      rows: The vectors of a change of rows; None: it is of another kind.
     """
 
     head: Head
     columns: Any
     time_s: float = 0.0
     offset: int = 0
+    rows: StoredRows | None = None
 
     @property
     def size(self) -> int:
@@ -129,7 +154,7 @@ class Change:
         numbers: NDArray[Any] = self.columns.column(name).to_numpy(zero_copy_only=False)
         return numbers
 
-    def vectors(self, name: str = VECTOR) -> NDArray[np.float32] | None:
+    def vectors(self, name: str) -> NDArray[np.float32] | None:
         """Returns the vectors of a column, [m, dim] float32; None: there is no such column."""
         if name not in self.columns.schema.names:
             return None
@@ -150,7 +175,10 @@ class Change:
         """Returns a change of some of the ids alone, by a mask, [m]."""
         import pyarrow as pa
 
-        return replace(self, columns=self.columns.filter(pa.array(mask)))
+        rows = self.rows
+        if rows is not None:
+            rows = rows._replace(offsets=rows.offsets[mask])
+        return replace(self, columns=self.columns.filter(pa.array(mask)), rows=rows)
 
 
 def left_out_ids(changes: Iterable[Change]) -> set[int | str]:
@@ -185,19 +213,52 @@ def encode(change: Change) -> bytes:
     head = change.head.model_dump_json(exclude_defaults=True).encode()
     # JSON may end with spaces, which keep the columns aligned for Arrow.
     head += b" " * (-len(head) % _ALIGNMENT)
-    schema: bytes = change.columns.schema.serialize().to_pybytes()
+    if change.rows is not None:
+        schema, columns = _encode_rows(change, change.rows, _PREFIX.size + len(head))
+    else:
+        schema = change.columns.schema.serialize().to_pybytes()
+        columns = change.columns.serialize().to_pybytes()
     prefix = _PREFIX.pack(change.time_s, change.offset, len(head), len(schema))
-    columns: bytes = change.columns.serialize().to_pybytes()
-    return prefix + head + schema + columns
+    return b"".join([prefix, head, schema, columns])
+
+
+def _encode_rows(change: Change, stored: StoredRows, begin: int) -> tuple[bytes, bytes]:
+    """Returns what a change of rows has in place of the messages of Arrow.
+
+    Args:
+      change: The change.
+      stored: Its rows.
+      begin: The offset of the schema in the payload.
+    """
+    rows = change.ids
+    first = 0
+    if rows.size:
+        first = int(rows.min())
+    numbers = rows - first
+    number_type = np.min_scalar_type(numbers.max(initial=0))
+    if number_type.itemsize == 1:
+        number_type = np.dtype(np.uint16)
+    content = numbers.astype(number_type).tobytes()
+    content += bytes(-len(content) % _ALIGNMENT)
+    columns = 0
+    for flag, name in ((_HAS_KEYS, KEY), (_HAS_SEQUENCES, SEQUENCE)):
+        values = change.numbers(name)
+        if values is not None:
+            columns |= flag
+            content += values.astype("<i8").tobytes()
+    schema = _ROW_SCHEMA.pack(stored.row_bytes, number_type.itemsize, columns)
+    content = _ROW_RANGE.pack(first, rows.size) + content
+    filler = bytes(-(begin + len(schema) + len(content)) % _ROW_ALIGNMENT)
+    return schema, content + filler + stored.take().tobytes()
 
 
 def decode(payload: bytes) -> Change:
-    """Returns the change that `encode` wrote.
+    """Returns the change that `encode` wrote; its rows lie in the payload.
 
     Raises:
       FormatError: The bytes are no change of this format.
     """
-    (run,) = decode_runs([(0, payload)])
+    (run,) = decode_runs([Record(0, payload)], np.frombuffer(payload, np.uint8))
     ((_, change),) = run.changes
     return change
 
@@ -210,21 +271,19 @@ class Run:
       sequences: The sequences of the changes, ascending.
     """
 
-    def __init__(
-        self, alike: _AlikeChanges, first: int, records: Sequence[tuple[int, bytes]]
-    ) -> None:
+    def __init__(self, alike: _AlikeChanges, first: int, records: Sequence[Record]) -> None:
         """Takes some of the changes that are alike.
 
         Args:
           alike: All such changes, which are decoded together.
           first: The position of the run's first change among them.
-          records: The sequences and the payloads of the run.
+          records: The records of the run.
         """
         self.head = alike.head
-        self.sequences = [sequence for sequence, _ in records]
+        self.sequences = [record.sequence for record in records]
         self._alike = alike
         self._first = first
-        self._payloads = [payload for _, payload in records]
+        self._records = records
 
     @property
     def schema(self) -> Any:
@@ -236,7 +295,7 @@ class Run:
         """The largest offset in the stream; 0: the changes are of none."""
         if not self.head.stream:
             return 0
-        return max(_offset(payload) for payload in self._payloads)
+        return max(_offset(record.payload) for record in self._records)
 
     @property
     def changes(self) -> list[tuple[int, Change]]:
@@ -245,13 +304,10 @@ class Run:
         Raises:
           FormatError: The columns of a change cannot be read.
         """
-        changes = []
-        for sequence, payload, columns in zip(
-            self.sequences, self._payloads, self._batches, strict=True
-        ):
-            time_s, offset, _, _ = _PREFIX.unpack_from(payload)
-            changes.append((sequence, Change(self.head, columns, time_s, offset)))
-        return changes
+        return [
+            (sequence, self._joined(number, number + 1))
+            for number, sequence in enumerate(self.sequences)
+        ]
 
     @property
     def joined(self) -> Change:
@@ -261,42 +317,43 @@ class Run:
         Raises:
           FormatError: The columns of a change cannot be read.
         """
-        time_s, *_ = _PREFIX.unpack_from(self._payloads[-1])
-        return Change(self.head, _one_batch(self._batches), time_s, self.offset)
+        return replace(self._joined(0, len(self.sequences)), offset=self.offset)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """The number of ids of each change."""
-        return np.array([batch.num_rows for batch in self._batches], np.int64)
+        return self._alike.sizes[self._first : self._first + len(self.sequences)]
 
     def behind(self, sequence: int) -> Run | None:
         """Returns the changes of the run that are behind a sequence; None: there are none."""
         first = bisect_right(self.sequences, sequence)
-        return self._part(first, len(self.sequences))
+        return self.part(first, len(self.sequences))
 
     def up_to(self, sequence: int) -> Run | None:
         """Returns the changes of the run up to a sequence; None: there are none."""
-        return self._part(0, bisect_right(self.sequences, sequence))
+        return self.part(0, bisect_right(self.sequences, sequence))
 
-    def _part(self, begin: int, end: int) -> Run | None:
+    def part(self, begin: int, end: int) -> Run | None:
+        """Returns the changes from one number to another; None: there are none."""
         if begin == end:
             return None
         if end - begin == len(self.sequences):
             return self
-        records = [*zip(self.sequences[begin:end], self._payloads[begin:end], strict=True)]
-        return Run(self._alike, self._first + begin, records)
+        return Run(self._alike, self._first + begin, self._records[begin:end])
 
-    @property
-    def _batches(self) -> list[Any]:
-        return self._alike.batches[self._first : self._first + len(self.sequences)]
+    def _joined(self, begin: int, end: int) -> Change:
+        time_s, offset, _, _ = _PREFIX.unpack_from(self._records[end - 1].payload)
+        columns, rows = self._alike.joined(self._first + begin, self._first + end)
+        return Change(self.head, columns, time_s, offset, rows)
 
 
-def decode_runs(records: Sequence[tuple[int, bytes]]) -> list[Run]:
+def decode_runs(records: Sequence[Record], log: NDArray[np.uint8]) -> list[Run]:
     """Returns the changes of records of a log, in their order. Columns are decoded when they are
     first needed.
 
     Args:
-      records: The sequence and the payload of each.
+      records: The records.
+      log: The log, [n] uint8, in which rows stay: the records lie at their offsets.
 
     Raises:
       FormatError: The payload of a record is no change of this format.
@@ -304,64 +361,197 @@ def decode_runs(records: Sequence[tuple[int, bytes]]) -> list[Run]:
     # Changes of one kind alternate with others in a log, but share one reader.
     by_description: dict[bytes, _AlikeChanges] = {}
     runs = []
-    for description, group in groupby(records, lambda record: _description(record[1])):
+    for description, group in groupby(records, lambda record: _description(record.payload)):
         alike = by_description.get(description)
         if alike is None:
-            alike = by_description[description] = _AlikeChanges(description)
+            alike = by_description[description] = _alike_changes(description, log)
         run_records = list(group)
-        runs.append(Run(alike, len(alike.payloads), run_records))
-        alike.payloads += [payload for _, payload in run_records]
+        runs.append(Run(alike, len(alike.records), run_records))
+        alike.records += run_records
     return runs
 
 
-class _AlikeChanges:
+class _AlikeChanges(Protocol):
     """Changes that differ in ids and values alone, though others may lie between them.
 
     Attributes:
       head: The head of each change.
-      payloads: The bytes of the changes.
+      records: The changes.
     """
 
-    def __init__(self, description: bytes) -> None:
-        """Reads the head.
+    head: Head
+    records: list[Record]
 
-        Args:
-          description: The bytes that their payloads share, as `_description` returns them.
-
-        Raises:
-          FormatError: It does not describe changes of this format.
-        """
-        self.payloads: list[bytes] = []
-        head_bytes, schema_bytes = _LENGTHS.unpack_from(description)
-        schema_begin = _LENGTHS.size + head_bytes
-        with _reading():
-            if len(description) != schema_begin + schema_bytes:
-                raise ValueError("it is cut short")
-            self.head = _head(description[_LENGTHS.size : schema_begin])
-        self._schema = description[schema_begin:]
-        self._columns_begin = _PREFIX.size + head_bytes + schema_bytes
-
-    @cached_property
+    @property
     def schema(self) -> Any:
         """The `pyarrow.Schema` of the columns."""
-        with _reading() as pa:
-            return pa.ipc.read_schema(pa.py_buffer(self._schema))
 
-    @cached_property
-    def batches(self) -> list[Any]:
-        """The columns of each change, a `pyarrow.RecordBatch`.
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of ids of each change; errors as of `joined`."""
+
+    def joined(self, begin: int, end: int) -> tuple[Any, StoredRows | None]:
+        """Returns the columns of some changes, one behind the other, a `pyarrow.RecordBatch`, and
+        their rows.
+
+        Args:
+          begin: The number of the first change.
+          end: The number behind that of the last one.
 
         Raises:
           FormatError: They cannot be read.
         """
+
+
+def _alike_changes(description: bytes, log: NDArray[np.uint8]) -> _AlikeChanges:
+    """Returns no changes yet, but the reader of those that share some bytes.
+
+    Args:
+      description: The bytes, as `_description` returns them.
+      log: The log.
+
+    Raises:
+      FormatError: It does not describe changes of this format.
+    """
+    head_bytes, schema_bytes = _LENGTHS.unpack_from(description)
+    schema_begin = _LENGTHS.size + head_bytes
+    columns_begin = _PREFIX.size + head_bytes + schema_bytes
+    schema = description[schema_begin:]
+    with _reading():
+        if len(schema) != schema_bytes:
+            raise ValueError("it is cut short")
+        head = _head(description[_LENGTHS.size : schema_begin])
+        if head.kind == "rows":
+            return _AlikeRows(head, schema, columns_begin, log)
+    return _AlikeColumns(head, schema, columns_begin)
+
+
+class _AlikeColumns:
+    """Changes of candidates or contexts; see _AlikeChanges."""
+
+    def __init__(self, head: Head, schema: bytes, columns_begin: int) -> None:
+        """Begins without changes.
+
+        Args:
+          head: The head.
+          schema: The message of the schema.
+          columns_begin: The offset of the columns in each payload.
+        """
+        self.head = head
+        self.records: list[Record] = []
+        self._schema = schema
+        self._columns_begin = columns_begin
+
+    @cached_property
+    def schema(self) -> Any:
+        """See _AlikeChanges."""
+        with _reading() as pa:
+            return pa.ipc.read_schema(pa.py_buffer(self._schema))
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """See _AlikeChanges."""
+        return np.array([batch.num_rows for batch in self._batches], np.int64)
+
+    def joined(self, begin: int, end: int) -> tuple[Any, StoredRows | None]:
+        """See _AlikeChanges."""
+        import pyarrow as pa
+
+        batches = self._batches[begin:end]
+        if len(batches) == 1:
+            return batches[0], None
+        table = pa.Table.from_batches(batches)
+        columns = [pa.concat_arrays(column.chunks) for column in table.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=table.schema), None
+
+    @cached_property
+    def _batches(self) -> list[Any]:
+        """The columns of each change, a `pyarrow.RecordBatch`."""
         with _reading() as pa:
             # One reader of many batches takes a tenth of the time that a reader of each takes.
-            columns = [payload[self._columns_begin :] for payload in self.payloads]
+            columns = [record.payload[self._columns_begin :] for record in self.records]
             stream = b"".join([self._schema, *columns, _END_OF_STREAM])
             batches = list(pa.ipc.open_stream(stream))
             if len(batches) != len(columns):
                 raise ValueError(f"{len(columns)} records hold {len(batches)} batches")
         return batches
+
+
+class _AlikeRows:
+    """Changes of rows, whose vectors are not read; see _AlikeChanges."""
+
+    def __init__(self, head: Head, schema: bytes, range_begin: int, log: NDArray[np.uint8]) -> None:
+        """Begins without changes.
+
+        Args:
+          head: The head.
+          schema: The bytes in place of the message of the schema.
+          range_begin: The offset of what is behind it in each payload.
+          log: The log.
+
+        Raises:
+          struct.error, ValueError: They do not describe rows.
+        """
+        self.head = head
+        self.records: list[Record] = []
+        self._row_bytes, number_bytes, columns = _ROW_SCHEMA.unpack(schema)
+        if number_bytes not in {2, 4, 8} or columns > _HAS_KEYS | _HAS_SEQUENCES:
+            raise ValueError(f"row numbers of {number_bytes} bytes, columns {columns}")
+        self._number_type = np.dtype(f"<u{number_bytes}")
+        flags = {KEY: _HAS_KEYS, SEQUENCE: _HAS_SEQUENCES}
+        self._columns = [name for name, flag in flags.items() if columns & flag]
+        self._range_begin = range_begin
+        self._log = log
+
+    @property
+    def schema(self) -> Any:
+        """See _AlikeChanges."""
+        import pyarrow as pa
+
+        return pa.schema([(name, pa.int64()) for name in (ID, *self._columns)])
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """See _AlikeChanges."""
+        with _reading():
+            counts = [
+                _ROW_RANGE.unpack_from(record.payload, self._range_begin)[1]
+                for record in self.records
+            ]
+        return np.array(counts, np.int64)
+
+    def joined(self, begin: int, end: int) -> tuple[Any, StoredRows | None]:
+        """See _AlikeChanges."""
+        with _reading() as pa:
+            numbers = []
+            values: dict[str, list[NDArray[np.int64]]] = {name: [] for name in self._columns}
+            row_offsets = []
+            counts = []
+            for record in self.records[begin:end]:
+                payload = record.payload
+                first, count = _ROW_RANGE.unpack_from(payload, self._range_begin)
+                position = self._range_begin + _ROW_RANGE.size
+                stored_numbers = np.frombuffer(payload, self._number_type, count, position)
+                numbers.append(stored_numbers.astype(np.int64) + first)
+                position += stored_numbers.nbytes
+                position += -position % _ALIGNMENT
+                for name in self._columns:
+                    values[name].append(np.frombuffer(payload, "<i8", count, position))
+                    position += 8 * count
+                position += -position % _ROW_ALIGNMENT
+                if position + self._row_bytes * count != len(payload):
+                    raise ValueError(f"{len(payload)} bytes hold {count} rows")
+                counts.append(count)
+                row_offsets.append(record.offset + position)
+            columns = {ID: np.concatenate(numbers)}
+            columns |= {name: np.concatenate(arrays) for name, arrays in values.items()}
+            # The rows of a change follow one another, those of the next one lie elsewhere.
+            ends = np.cumsum(counts)
+            begins = np.array(row_offsets) - self._row_bytes * (ends - counts)
+            offsets = np.repeat(begins, counts) + self._row_bytes * np.arange(ends[-1])
+            rows = StoredRows(self._log, offsets, self._row_bytes)
+            batch = pa.record_batch([*columns.values()], names=[*columns])
+        return batch, rows
 
 
 # Changes repeat a few heads, so that each is validated once.
@@ -386,17 +576,6 @@ def _offset(payload: bytes) -> int:
     return int(offset)
 
 
-def _one_batch(batches: Sequence[Any]) -> Any:
-    """Returns the rows of batches, one behind the other, as one `pyarrow.RecordBatch`."""
-    import pyarrow as pa
-
-    if len(batches) == 1:
-        return batches[0]
-    table = pa.Table.from_batches(batches)
-    columns = [pa.concat_arrays(column.chunks) for column in table.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
-
-
 @contextmanager
 def _reading() -> Iterator[Any]:
     """Yields `pyarrow`; raises FormatError for what it finds wrong with a record."""
@@ -404,7 +583,15 @@ def _reading() -> Iterator[Any]:
 
     try:
         yield pa
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as problem:
+    except (
+        pa.ArrowException,
+        struct.error,
+        ArithmeticError,
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as problem:
         raise FormatError(
             f"a record of the change log holds no change that this release reads: {problem}"
         ) from problem

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from bundle.features.sources import RowReader, SideBySide
 from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.combiner import Combiner, Vectors, Weights, combine_rows
@@ -34,8 +32,13 @@ class OverlaidRows:
 
     def take(self, rows: Rows) -> Vectors:
         """See TableReader.take."""
+        positions, changed = self._changed.find(rows)
+        # Changed rows are not read from the files, whose memory may be far away: -1 gives zeros.
+        if positions.size:
+            rows = rows.copy()
+            rows[positions] = -1
         vectors: Vectors = self._stored.take(rows)
-        self._changed.replace(rows, vectors)
+        self._changed.write(changed, positions, vectors)
         return vectors
 
     def bags(
@@ -128,36 +131,34 @@ class Changes:
                 # has any among the others.
                 if changed is not None and table not in self.new_keys:
                     by_first[first] = changed
-            merged = _merge(by_first, self._latest.get(tables), tables.dim)
+            merged = _merge(by_first, self._latest.get(tables), tables)
             self._latest[tables] = merged
             rows = merged.rows
             self._merged[tables] = rows
         return rows
 
 
-def _merge(by_first: Mapping[int, ChangedRows], before: MergedRows | None, dim: int) -> MergedRows:
+def _merge(
+    by_first: Mapping[int, ChangedRows], before: MergedRows | None, tables: SideBySide
+) -> MergedRows:
     """Merges the changed rows of tables that lie side by side.
 
     Args:
       by_first: The changed rows of each table, by where its row 0 is.
       before: Another state; None: there is none.
-      dim: The number of values of a row.
+      tables: The tables.
     """
     # Rows can be added to a state, but not taken away: one that changed fewer begins anew.
     merged_before: Mapping[int, ChangedRows] = {}
-    rows = ChangedRows.none(dim)
+    rows = ChangedRows.none(tables.dtype, tables.dim)
     if before is not None and _replaces_all(by_first, before.by_first):
         merged_before = before.by_first
         rows = before.rows
-    added = []
     for first, changed in by_first.items():
         if changed is not merged_before.get(first):
-            added.append((first, changed))
-    if added:
-        rows = rows.with_rows(
-            np.concatenate([changed.rows + first for first, changed in added]),
-            np.concatenate([changed.vectors for _, changed in added]),
-        )
+            changed_rows = changed.rows
+            _, stored = changed.find(changed_rows)
+            rows = rows.with_rows(changed_rows + first, stored)
     return MergedRows(by_first, rows)
 
 

@@ -381,9 +381,10 @@ class FeatureReader:
             raise ValueError(
                 f"table {name!r} is not here; one of {', '.join(self.tables)} was expected"
             )
-        if changed.dim != table.dim:
+        if (changed.dtype, changed.dim) != (table.dtype, table.dim):
             raise ValueError(
-                f"vectors of {changed.dim} values for table {name!r}; {table.dim} were expected"
+                f"rows of {changed.dim} {changed.dtype} for table {name!r}; {table.dim} "
+                f"{table.dtype} were expected"
             )
         end_row = table.rows
         if table in new_keys:

@@ -23,7 +23,7 @@ _TABLE_BYTES = 256 << 10
 _ALL_BYTES = 64 << 20
 """The maximum size of all tables of a reader in memory; the smallest are taken first."""
 _TABLES_MIN = 16
-"""The minimum number of tables of one width that are laid side by side."""
+"""The minimum number of tables of one dtype and width that are laid side by side."""
 _NEW_ROWS = 1 << 32
 """The room for the rows of new keys behind those of a remote table: more than a process can hold in
 memory.
@@ -176,15 +176,18 @@ def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
 
 
 class SideBySide:
-    """The rows of several small tables of one width in memory: one gather reads rows of many.
+    """The rows of several small tables of one dtype and width in memory: one gather reads rows of
+    many.
 
     Attributes:
+      dtype: The dtype in which the tables are stored; here, they are float32.
       dim: The width of all tables.
       firsts: The position of row 0 of each table.
     """
 
-    def __init__(self, tables: Sequence[TableReader], dim: int) -> None:
+    def __init__(self, tables: Sequence[TableReader], dtype: str, dim: int) -> None:
         """Reads all rows of the tables."""
+        self.dtype = dtype
         starts = offsets_of([table.rows for table in tables]).tolist()
         self.dim = dim
         self.firsts: Mapping[TableReader, int] = dict(zip(tables, starts, strict=False))
@@ -224,16 +227,16 @@ class Source(NamedTuple):
 def small_tables(tables: Iterable[TableReader]) -> Mapping[object, Source]:
     """Lays small tables side by side; returns their sources by table."""
     # The smallest first: most of them fit.
-    tables_by_width: dict[int, list[TableReader]] = {}
+    tables_by_kind: dict[tuple[str, int], list[TableReader]] = {}
     total_bytes = 0
     for table in sorted(dict.fromkeys(tables), key=_bytes):
         total_bytes += _bytes(table)
         if _bytes(table) <= _TABLE_BYTES and total_bytes <= _ALL_BYTES and table.rows:
-            tables_by_width.setdefault(table.dim, []).append(table)
+            tables_by_kind.setdefault((table.dtype, table.dim), []).append(table)
     sources: dict[object, Source] = {}
-    for dim, tables_of_width in tables_by_width.items():
-        if len(tables_of_width) >= _TABLES_MIN:
-            rows = SideBySide(tables_of_width, dim)
+    for (dtype, dim), tables_of_kind in tables_by_kind.items():
+        if len(tables_of_kind) >= _TABLES_MIN:
+            rows = SideBySide(tables_of_kind, dtype, dim)
             sources |= {table: Source(rows, first) for table, first in rows.firsts.items()}
     return sources
 

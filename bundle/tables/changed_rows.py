@@ -1,125 +1,161 @@
 """Rows of a table that have other vectors than its files: immutable states, each made of the one
 before.
 
-States share the memory of their vectors. A new state copies only the numbers of the rows that
-changed last.
+The vectors lie in the change log, where they are read. A state has the rows that are changed, as
+bits, and where the vector of each lies: 8 bytes for a row. Rows that changed last are kept apart,
+so that a new state copies them alone.
 """
 
 from __future__ import annotations
 
-import threading
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import RowOutOfRange, VectorRejected
-from bundle.format.dtypes import narrowed, widened
+from bundle.errors import RowOutOfRange
 from bundle.tables.id_values import distinct
+from bundle.tables.stored_rows import StoredRows, stored_bytes, vectors_of
 
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
+Offsets = NDArray[np.int64]
+Words = NDArray[np.uint64]
 
-_SLOTS_MIN = 64
-"""The minimum capacity, so that the first few changes do not move the vectors each time."""
 _RECENT_MAX = 16_384
 """The maximum number of rows that are sorted apart from the others. A change copies the numbers of
 these alone: 0.02 ms, in place of 10 ms for a million rows.
 """
+_ONE = np.uint64(1)
 
 
-class _Slots:
-    """Memory of vectors, one in a slot. A slot is written once, before any state refers to it."""
-
-    def __init__(self, capacity: int, dim: int) -> None:
-        self.dim = dim
-        self.vectors: Vectors = np.empty((capacity, dim), np.float32)
-        self._used = 0
-        self._lock = threading.Lock()
-
-    def add(self, vectors: Vectors) -> int | None:
-        """Writes vectors into the next slots; returns the first one, or None if they do not fit."""
-        with self._lock:
-            first = self._used
-            end = first + len(vectors)
-            if end > len(self.vectors):
-                return None
-            self._used = end
-        # Outside the lock: these slots are this caller's alone.
-        self.vectors[first:end] = vectors
-        return first
-
-
-class _SortedRows(NamedTuple):
-    """Some changed rows.
+class _Settled(NamedTuple):
+    """The rows that have been changed for long. Without a search: the offset of a row is that of
+    the number of changed rows before it.
 
     Attributes:
-      rows: [c] int64, ascending and distinct.
-      slots: [c] int64, the slot of each row.
+      bits: [w] uint64, a bit for each row of the table, from the lowest of the first number on.
+      ranks: [w] uint32, the number of changed rows before each number of `bits`.
+      offsets: [c] int64, the offset of each changed row in the log, in the order of the rows.
     """
 
-    rows: Rows
-    slots: Rows
+    bits: Words
+    ranks: NDArray[np.uint32]
+    offsets: Offsets
 
-    def find(self, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Returns the position of each row, or where it would be inserted, and whether it is one of
-        these rows.
+    @property
+    def rows(self) -> Rows:
+        """[c] int64, ascending and distinct."""
+        (words,) = self.bits.nonzero()
+        bits = np.unpackbits(self.bits[words].view(np.uint8), bitorder="little").reshape(-1, 64)
+        positions, places = bits.nonzero()
+        return 64 * words[positions] + places
+
+    def rank(self, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Returns the number of changed rows before each row, and whether it is one itself.
+
+        Args:
+          rows: [n] int64, each less than the number of bits.
         """
-        return _find(self.rows, rows)
+        words = rows >> 6
+        bits = self.bits[words]
+        masks = _masks(rows)
+        ranks = self.ranks[words].astype(np.intp)
+        ranks += np.bitwise_count(bits & (masks - _ONE))
+        return ranks, (bits & masks) != 0
 
-    def merged(self, rows: Rows, slots: Rows) -> _SortedRows:
-        """Returns these rows and further ones, ascending, whose new slots count."""
-        positions, is_known = self.find(rows)
-        # Copied: other states share the arrays.
-        merged_slots = self.slots.copy()
-        merged_slots[positions[is_known]] = slots[is_known]
-        if is_known.all():
-            return _SortedRows(self.rows, merged_slots)
-        is_new = ~is_known
-        before = positions[is_new]
-        return _SortedRows(
-            np.insert(self.rows, before, rows[is_new]),
-            np.insert(merged_slots, before, slots[is_new]),
-        )
+    def with_room(self, word_count: int) -> _Settled:
+        """Returns these rows with more bits.
+
+        Args:
+          word_count: The number of words of the bits, at least as many as here.
+        """
+        bits = np.zeros(word_count, np.uint64)
+        bits[: self.bits.size] = self.bits
+        ranks = np.full(word_count, self.offsets.size, np.uint32)
+        ranks[: self.ranks.size] = self.ranks
+        return _Settled(bits, ranks, self.offsets)
+
+    def with_rows(self, rows: Rows, offsets: Offsets) -> _Settled:
+        """Returns these rows and further ones, ascending and distinct, whose new offsets count."""
+        ranks, is_known = self.rank(rows)
+        all_offsets = _merged(self.offsets, ranks, is_known, offsets)
+        bits = self.bits.copy()
+        np.bitwise_or.at(bits, rows >> 6, _masks(rows))
+        counts = np.bitwise_count(bits)
+        return _Settled(bits, np.cumsum(counts, dtype=np.uint32) - counts, all_offsets)
 
 
-_EMPTY = _SortedRows(np.empty(0, np.int64), np.empty(0, np.int64))
+class _Recent(NamedTuple):
+    """The rows that changed last.
+
+    Attributes:
+      bits: [w] uint64, as of _Settled. Later states share them, so that a bit may be of a row that
+        one of these has changed.
+      rows: [c] int64, ascending and distinct.
+      offsets: [c] int64, the offset of each row in the log.
+    """
+
+    bits: Words
+    rows: Rows
+    offsets: Offsets
+
+    def with_rows(self, rows: Rows, offsets: Offsets) -> _Recent:
+        """Returns these rows and further ones, ascending and distinct, whose new offsets count."""
+        positions = self.rows.searchsorted(rows)
+        is_known = np.zeros(rows.size, np.bool_)
+        if self.rows.size:
+            is_known = self.rows.take(positions, mode="clip") == rows
+        all_rows = _merged(self.rows, positions, is_known, rows)
+        all_offsets = _merged(self.offsets, positions, is_known, offsets)
+        np.bitwise_or.at(self.bits, rows >> 6, _masks(rows))
+        return _Recent(self.bits, all_rows, all_offsets)
 
 
 class ChangedRows:
     """The changed rows of one table in one state. Immutable; safe for any number of threads.
 
     Attributes:
+      dtype, dim: How the table stores a row.
       count: The number of changed rows.
     """
 
     def __init__(
-        self, memory: _Slots, settled: _SortedRows, recent: _SortedRows, count: int
+        self,
+        dtype: str,
+        dim: int,
+        count: int,
+        settled: _Settled,
+        recent: _Recent,
+        log: NDArray[np.uint8],
     ) -> None:
         """Begins a state; callers use `none` and `with_rows`.
 
         Args:
-          memory: Holds the slots.
+          dtype: The dtype of the table.
+          dim: The number of values of a row.
+          count: The number of changed rows.
           settled: Rows.
           recent: Rows that changed since, which may be among the others.
-          count: The number of changed rows.
+          log: The log as it is mapped.
         """
+        self.dtype = dtype
+        self.dim = dim
         self.count = count
-        self._memory = memory
         self._settled = settled
         self._recent = recent
+        self._log = log
 
     @classmethod
-    def none(cls, dim: int) -> ChangedRows:
-        """Returns the state of a table without changed rows; `dim`: the number of values of a
-        row.
-        """
-        return cls(_Slots(0, dim), _EMPTY, _EMPTY, 0)
+    def none(cls, dtype: str, dim: int) -> ChangedRows:
+        """Returns the state of a table without changed rows.
 
-    @property
-    def dim(self) -> int:
-        """Number of values of a row."""
-        return self._memory.dim
+        Args:
+          dtype: The dtype of the table: float32, bfloat16, float16 or int8.
+          dim: The number of values of a row.
+        """
+        settled = _Settled(np.zeros(1, np.uint64), np.zeros(1, np.uint32), np.empty(0, np.int64))
+        return cls(dtype, dim, 0, settled, _no_recent(1), np.empty(0, np.uint8))
 
     @property
     def rows(self) -> Rows:
@@ -130,76 +166,57 @@ class ChangedRows:
     def end_row(self) -> int:
         """The row behind the last one that is changed; 0: none is."""
         end_row = 0
-        # Each of them ascends.
-        for rows in (self._settled.rows, self._recent.rows):
-            if rows.size:
-                end_row = max(end_row, int(rows[-1]) + 1)
+        (words,) = self._settled.bits.nonzero()
+        if words.size:
+            last = int(words[-1])
+            end_row = 64 * last + int(self._settled.bits[last]).bit_length()
+        if self._recent.rows.size:
+            end_row = max(end_row, int(self._recent.rows[-1]) + 1)
         return end_row
 
-    @property
-    def vectors(self) -> Vectors:
-        """[count, dim] float32, owned by the caller: the vectors of `rows`."""
-        return self.vectors_of(self.rows)
-
-    def vectors_of(self, rows: Rows) -> Vectors:
-        """Returns the vectors of changed rows.
-
-        Args:
-          rows: [n] int64, in any order; all are changed.
-
-        Returns:
-          [n, dim] float32.
-        """
-        vectors: Vectors = np.empty((rows.size, self.dim), np.float32)
-        self.replace(rows, vectors)
-        return vectors
-
-    def with_rows(self, rows: Rows, vectors: Vectors) -> ChangedRows:
+    def with_rows(self, rows: Rows, stored: StoredRows) -> ChangedRows:
         """Returns a state in which further rows are changed, or again; this one stays as it is.
 
         Args:
           rows: [n] int64, at least 0. The last one of duplicates counts.
-          vectors: [n, dim] float32 as they are read, such as those that `rounded` returns.
+          stored: The n rows in the log, whose memory has the rows of this state at their offsets.
 
         Raises:
           RowOutOfRange: A row is negative.
-          ValueError: The vectors do not have the shape [n, dim].
+          ValueError: The stored rows are fewer or more, or of another size.
         """
         rows = np.asarray(rows, np.int64)
-        vectors = np.asarray(vectors, np.float32)
-        expected = (rows.size, self.dim)
-        if vectors.shape != expected:
-            raise ValueError(f"vectors of shape {vectors.shape}; {expected} was expected")
+        expected = (rows.size, stored_bytes(self.dtype, self.dim))
+        if (stored.offsets.size, stored.row_bytes) != expected:
+            raise ValueError(
+                f"{stored.offsets.size} rows of {stored.row_bytes} bytes; {expected[0]} of "
+                f"{expected[1]} were expected"
+            )
         if not rows.size:
             return self
-        rows, vectors = _last_of_each(rows, vectors)
+        rows, offsets = _last_of_each(rows, stored.offsets)
         if rows[0] < 0:
             raise RowOutOfRange(f"row {rows[0]} is negative; a row of the table was expected")
 
-        memory = self._memory
         settled = self._settled
         recent = self._recent
-        first = memory.add(vectors)
-        if first is None:
-            # Only the vectors of this state move. As many as they are fit in before they move
-            # again, so that a change copies two vectors on average.
-            settled = settled.merged(*recent)
-            recent = _EMPTY
-            settled_count = settled.rows.size
-            capacity = max(_SLOTS_MIN, 2 * (settled_count + rows.size))
-            memory = _Slots(capacity, self.dim)
-            memory.add(self._memory.vectors.take(settled.slots, axis=0))
-            memory.add(vectors)
-            settled = _SortedRows(settled.rows, np.arange(settled_count))
-            first = settled_count
-        recent = recent.merged(rows, first + np.arange(rows.size))
-        if recent.rows.size > _RECENT_MAX:
-            settled = settled.merged(*recent)
-            recent = _EMPTY
-
+        word_count = recent.bits.size
+        end_word = int(rows[-1] >> 6) + 1
+        has_room = end_word <= word_count
+        if not has_room or recent.rows.size + rows.size > _RECENT_MAX:
+            if not has_room:
+                # Twice as many, so that a table that gets rows one by one seldom moves its bits.
+                word_count = max(end_word, 2 * word_count)
+                settled = settled.with_room(word_count)
+            settled = settled.with_rows(recent.rows, recent.offsets)
+            recent = _no_recent(word_count)
+        if rows.size > _RECENT_MAX:
+            settled = settled.with_rows(rows, offsets)
+        else:
+            recent = recent.with_rows(rows, offsets)
         # Counted by what this state has, before the new rows.
         count = self.count + int(np.count_nonzero(~self.contains(rows)))
-        return ChangedRows(memory, settled, recent, count)
+        return ChangedRows(self.dtype, self.dim, count, settled, recent, stored.memory)
 
     def contains(self, rows: Rows) -> NDArray[np.bool_]:
         """Returns which of some rows are changed; negative ones never are.
@@ -207,86 +224,112 @@ class ChangedRows:
         Args:
           rows: [n] int64, in any order.
         """
-        _, is_changed = self._recent.find(rows)
-        if self._settled.rows.size:
-            is_changed = is_changed | self._settled.find(rows)[1]
+        is_changed = np.zeros(len(rows), np.bool_)
+        positions, _ = self.find(rows)
+        is_changed[positions] = True
         return is_changed
 
-    def replace(self, rows: Rows, out: Vectors) -> None:
-        """Writes the vectors of changed rows over the vectors that were read of the table.
+    def find(self, rows: Rows) -> tuple[NDArray[np.intp], StoredRows]:
+        """Returns the positions, ascending, of those of some rows that are changed, and these rows
+        as they lie in the log.
 
         Args:
           rows: [n] int64, in any order. Negative ones are never changed.
-          out: [n, dim] float32 of these rows.
         """
-        # From the oldest vectors to the latest, which therefore count.
-        for sorted_rows in (self._settled, self._recent):
-            if not sorted_rows.rows.size:
-                continue
-            positions, is_changed = sorted_rows.find(rows)
-            (changed,) = is_changed.nonzero()
-            if changed.size:
-                slots = sorted_rows.slots[positions[changed]]
-                out[changed] = self._memory.vectors.take(slots, axis=0)
+        positions = self._candidates(rows)
+        offsets = np.empty(0, np.int64)
+        if positions.size:
+            offsets = self._find(rows[positions])
+            is_changed = offsets >= 0
+            if not is_changed.all():
+                positions = positions[is_changed]
+                offsets = offsets[is_changed]
+        return positions, StoredRows(self._log, offsets, stored_bytes(self.dtype, self.dim))
+
+    def write(self, stored: StoredRows, positions: NDArray[np.intp], out: Vectors) -> None:
+        """Writes the vectors of rows that `find` returned.
+
+        Args:
+          stored: The n rows.
+          positions: [n], where they are written.
+          out: [m, dim] float32 to write into.
+        """
+        if positions.size:
+            out[positions] = vectors_of(stored.take(), self.dtype, self.dim)
+
+    def _candidates(self, rows: Rows) -> NDArray[np.intp]:
+        """Returns the positions of the rows that may be changed: most rows are not, and cost no
+        more than their bits.
+        """
+        words = rows >> 6
+        # A row that the bits do not have reads another one's bit.
+        bits = self._settled.bits.take(words, mode="clip")
+        if self._recent.rows.size:
+            bits |= self._recent.bits.take(words, mode="clip")
+        (positions,) = (bits & _masks(rows)).nonzero()
+        if positions.size:
+            candidates = rows[positions]
+            is_here = (candidates >= 0) & (candidates < 64 * self._settled.bits.size)
+            if not is_here.all():
+                positions = positions[is_here]
+        return positions
+
+    def _find(self, rows: Rows) -> Offsets:
+        """Returns the offset of each row in the log, -1 for those that are not changed.
+
+        Args:
+          rows: [n] int64, each less than the number of bits.
+        """
+        offsets = np.full(rows.size, -1, np.int64)
+        settled = self._settled
+        recent = self._recent
+        if settled.offsets.size:
+            ranks, is_settled = settled.rank(rows)
+            offsets = settled.offsets.take(ranks, mode="clip")
+            offsets[~is_settled] = -1
+        if recent.rows.size:
+            (positions,) = (recent.bits[rows >> 6] & _masks(rows)).nonzero()
+            among = recent.rows.searchsorted(rows[positions])
+            # A later state may have set the bit.
+            is_recent = recent.rows.take(among, mode="clip") == rows[positions]
+            offsets[positions[is_recent]] = recent.offsets[among[is_recent]]
+        return offsets
 
 
-def _find(ascending: Rows, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Returns the position of each row among ascending ones, or where it would be inserted, and
-    whether it is one of them.
-    """
-    positions = ascending.searchsorted(rows)
-    if not ascending.size:
-        return positions, np.zeros(len(rows), np.bool_)
-    is_known: NDArray[np.bool_] = ascending.take(positions, mode="clip") == rows
-    return positions, is_known
+def _no_recent(word_count: int) -> _Recent:
+    empty = np.empty(0, np.int64)
+    return _Recent(np.zeros(word_count, np.uint64), empty, empty)
 
 
-def rounded(vectors: Vectors, dtype: str) -> Vectors:
-    """Returns vectors as they are read after a table has stored them, to the bits that an export of
-    them gives.
+def _masks(rows: Rows) -> Words:
+    """Returns the bit of each row among those of its word, [n] uint64."""
+    masks: Words = _ONE << (rows & 63).view(np.uint64)
+    return masks
 
-    Rounded vectors stay as they are.
+
+def _merged(
+    values: Rows, positions: NDArray[np.intp], is_known: NDArray[np.bool_], new: Rows
+) -> Rows:
+    """Returns a copy of values with new ones.
 
     Args:
-      vectors: [n, dim] float32.
-      dtype: The dtype of the table: float32, bfloat16, float16 or int8.
-
-    Returns:
-      [n, dim] float32.
-
-    Raises:
-      VectorRejected: A value is NaN or infinite, or too large for the dtype; names the position of
-        its vector.
+      values: [c], which other states share.
+      positions: [n], ascending: where each new value is, or would be inserted.
+      is_known: [n], whether it replaces a value.
+      new: [n], the new values.
     """
-    vectors = np.asarray(vectors, np.float32)
-    _check_finite(vectors, vectors, "a finite number")
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        stored, scales = narrowed(vectors, dtype)
-        read = widened(stored, dtype, scales)
-    _check_finite(read, vectors, f"a number that {dtype} holds")
-    return read
+    replaced = values.copy()
+    replaced[positions[is_known]] = new[is_known]
+    is_new = ~is_known
+    return np.insert(replaced, positions[is_new], new[is_new])
 
 
-def _check_finite(read: Vectors, vectors: Vectors, expected: str) -> None:
-    """Checks that vectors are read as finite numbers.
-
-    Raises:
-      VectorRejected: One is not; names the value.
-    """
-    is_finite = np.isfinite(read)
-    if is_finite.all():
-        return
-    position, column = np.argwhere(~is_finite)[0].tolist()
-    value = vectors[position, column]
-    raise VectorRejected(position, f"{value:g} in column {column}", expected)
-
-
-def _last_of_each(rows: Rows, vectors: Vectors) -> tuple[Rows, Vectors]:
-    """Returns rows in ascending order, each once, with the last vector of each."""
+def _last_of_each(rows: Rows, offsets: Offsets) -> tuple[Rows, Offsets]:
+    """Returns rows in ascending order, each once, with the last offset of each."""
     if (rows[1:] > rows[:-1]).all():
-        return rows, vectors
+        return rows, offsets
     # A stable sort keeps duplicates in the order in which they were sent.
     order = rows.argsort(kind="stable")
     ordered = rows[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)
-    return ordered[is_last], vectors[order[is_last]]
+    return ordered[is_last], offsets[order[is_last]]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bundle.changes.log import ChangeLog, LogTail, LogWriter, Record, Recovery, recover
 from bundle.changes.log_lock import Writer, held
-from bundle.changes.records import Change, decode_runs
+from bundle.changes.records import Change, Run, decode_runs
 from bundle.errors import BundleError, LogLocked, LogUnwritable
 from service.changes.changed_version import ChangedVersion
 from service.changes.embedding import ShardsFailed
@@ -67,6 +67,8 @@ class AppliedLog:
         self._own = writer
         self._writer: LogWriter | None = None
         self._tail = LogTail(path)
+        self._map_count = 0
+        """That of the log when it was applied: versions read changed rows where it was mapped."""
         self._behind: dict[ChangedVersion, str] = {}
         """The versions that miss changes of the log, and the reason."""
         self._retry_at = 0.0
@@ -308,6 +310,12 @@ class AppliedLog:
         for version in self.versions:
             self._apply_to(version, sequence, change)
 
+    def decoded(self, record: Record) -> Change:
+        """Returns the change of a record that was appended: its rows lie in the log."""
+        (run,) = decode_runs([record], self._log.mapped)
+        ((_, change),) = run.changes
+        return change
+
     def publish(self) -> None:
         """Serves all versions as they are now."""
         if self._unsound:
@@ -332,7 +340,7 @@ class AppliedLog:
         self._retry_at = time.monotonic() + _RETRY_S
         try:
             for records in self._log.reread():
-                for run in decode_runs(records):
+                for run in decode_runs(records, self._log.mapped):
                     summary.add_run(run)
         except (BundleError, OSError) as problem:
             self._unsound = str(problem)
@@ -370,26 +378,43 @@ class AppliedLog:
         if records and self.may_write(deadline):
             with self.writing(deadline) as writer:
                 new = [record for record in records if record.sequence > self._log.sequence]
-                if new:
-                    writer.copy(new)
-                    self._apply_records(new)
-                    self.publish()
+                copied = writer.copy(new)
+                writer.commit()
+                self._apply_records(copied)
+                self.publish()
         return self._log.sequence
 
     def _read(self, deadline: float) -> None:
         """Applies what other processes have appended since the log was read, and serves it."""
         for records in self._log.batches(deadline):
             self._apply_records(records)
+        self._apply_records([])
         self.publish()
 
     def _apply_records(self, records: Sequence[Record]) -> None:
-        """Applies records that were read from the log."""
-        for run in decode_runs(records):
+        """Applies records that were read from the log; all that were, if another file is in its
+        place.
+        """
+        # The first map is no other one, whichever process has made the file.
+        is_replaced = self._log.map_count > max(1, self._map_count)
+        self._map_count = self._log.map_count
+        if is_replaced:
+            self.restore()
+            return
+        for run in decode_runs(records, self._log.mapped):
             self.summary.add_run(run)
-            # Without versions, as before the first load, no record need be decoded one by one.
-            if self.versions:
-                for sequence, change in run.changes:
-                    self.apply(sequence, change)
+            for version in self.versions:
+                self._apply_run_to(version, run)
+
+    def _apply_run_to(self, version: ChangedVersion, run: Run) -> None:
+        """Applies those of a run of changes to a version that it lacks; see `_apply_to`."""
+        lacking = run.behind(version.sequence)
+        if version in self._behind or lacking is None:
+            return
+        try:
+            version.apply_run(lacking)
+        except ShardsFailed as problem:
+            self._fall_behind(version, problem)
 
     def _apply_to(self, version: ChangedVersion, sequence: int, change: Change) -> None:
         """Applies a change to a version, unless the version has it or misses earlier ones. A
@@ -425,4 +450,4 @@ class AppliedLog:
         Raises:
           ShardsFailed: A shard does not respond; the version still lacks the records behind.
         """
-        replay(version, self._log.reread(), self.summary)
+        replay(version, self._log.reread(), self._log.mapped, self.summary)

@@ -109,7 +109,8 @@ class ChangedParts:
                 lost[~is_changed] = fetched.lost
         # The tables of a layout are numbered together, each from its first row on.
         for first, changed in tables:
-            changed.replace(rows - first, vectors)
+            positions, stored = changed.find(rows - first)
+            changed.write(stored, positions, vectors)
         return FetchedRows(rows, vectors, lost, lost_by_table)
 
 

@@ -12,12 +12,12 @@ from bundle.format.manifest import EmbeddedFeature, KeyedIds, inputs_of
 from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.id_values import integers
 from bundle.tables.new_keys import NewKeys
+from bundle.tables.stored_rows import StoredRows
 from service.engine import lookup
 from service.versions.version import ModelVersion
 
 Ids = NDArray[Any]
 Rows = NDArray[np.int64]
-Vectors = NDArray[np.float32]
 
 
 class ChangedTables:
@@ -38,8 +38,8 @@ class ChangedTables:
         """Returns the changed rows of a table."""
         changed = self.rows.get(table)
         if changed is None:
-            dim = self._loaded.manifest.tables[table].dim
-            changed = ChangedRows.none(dim)
+            entry = self._loaded.manifest.tables[table]
+            changed = ChangedRows.none(entry.dtype, entry.dim)
         return changed
 
     def rows_of(self, ids: Ids, feature: str) -> Rows:
@@ -80,15 +80,15 @@ class ChangedTables:
                 return name
         return ""
 
-    def change(self, table: str, rows: Rows, vectors: Vectors) -> None:
+    def change(self, table: str, rows: Rows, stored: StoredRows) -> None:
         """Gives rows of a table other vectors.
 
         Args:
           table: The name of the table.
-          rows: [n], the rows, distinct.
-          vectors: [n, dim], the vectors, rounded as the table stores them.
+          rows: [n], the rows. The last one of duplicates counts.
+          stored: The n rows in the log.
         """
-        self.rows[table] = self.of(table).with_rows(rows, vectors)
+        self.rows[table] = self.of(table).with_rows(rows, stored)
 
     def with_new_rows(self, table: str, rows: Rows) -> Rows:
         """Returns the rows of keys, where those that have none yet get the next rows of the table;
@@ -108,14 +108,16 @@ class ChangedTables:
 
         Args:
           table: The name of the table.
-          keys: [n], the keys, distinct.
+          keys: [n], the keys. A key that comes several times has the same row each time.
           rows: [n], the row of each key, as `with_new_rows` returns them: behind the last row of
             the table if the key is new.
         """
         new_keys = self._keys_of(table)
         is_new = rows >= new_keys.end_row
         if is_new.any():
-            self.new_keys[table] = new_keys.with_keys(keys[is_new])
+            # By their rows, which are in the order in which the keys came.
+            _, firsts = np.unique(rows[is_new], return_index=True)
+            self.new_keys[table] = new_keys.with_keys(keys[is_new][firsts])
 
     def _keys_of(self, table: str) -> NewKeys:
         new_keys = self.new_keys.get(table)

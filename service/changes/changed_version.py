@@ -24,6 +24,7 @@ from bundle.changes.records import (
 from bundle.errors import BundleError, UnknownCandidate
 from bundle.features.columns import Column
 from bundle.storage import arrow
+from bundle.tables.stored_rows import stored_bytes
 from service.changes.changed_parts import ChangedParts
 from service.changes.changed_tables import ChangedTables
 from service.changes.embedding import (
@@ -140,12 +141,13 @@ class ChangedVersion:
             changes=self.sequence,
         )
 
-    def apply(self, sequence: int, change: Change) -> None:
+    def apply(self, sequence: int, change: Change, count: int = 1) -> None:
         """Applies a change; counts it as dropped where it does not apply to this version.
 
         Args:
           sequence: The sequence of the change in the log.
           change: The change.
+          count: The number of changes that it is made of, all or none of which apply.
 
         Raises:
           ShardsFailed: A shard that the change needs does not respond; nothing was changed.
@@ -160,7 +162,7 @@ class ChangedVersion:
             reason = "it does not fit"
             if isinstance(problem, ChangeDropped):
                 reason = str(problem)
-            self.dropped[reason] += 1
+            self.dropped[reason] += count
             self._restore(change)
         self.sequence = sequence
         self._is_outdated = True
@@ -174,9 +176,10 @@ class ChangedVersion:
             it are missing.
           FormatError: A change cannot be read.
         """
-        store = None
-        if run.head.kind != "rows":
-            store = self.store(run.head.kind, run.head.target)
+        if run.head.kind == "rows":
+            self._apply_rows(run)
+            return
+        store = self.store(run.head.kind, run.head.target)
         if store is None or not self._is_joinable(run, store):
             self._apply_singly(run)
             return
@@ -195,6 +198,23 @@ class ChangedVersion:
                 self._apply_singly(part)
             else:
                 self.set_sequence(last)
+
+    def _apply_rows(self, run: Run) -> None:
+        """Applies changes of rows: at once if no vector of a candidate depends on them. Candidates
+        that do depend get positions at each change.
+        """
+        count = len(run.sequences)
+        if run.head.version != self.loaded.version:
+            self.dropped[OTHER_VERSION] += count
+            self.set_sequence(run.sequences[-1])
+            return
+        change = run.joined
+        if count == 1 or not self._dependents_of(change):
+            self.apply(run.sequences[-1], change, count)
+            return
+        for part in (run.part(0, count // 2), run.part(count // 2, count)):
+            assert part is not None  # noqa: S101 - there are two changes at least
+            self._apply_rows(part)
 
     def _apply_singly(self, run: Run) -> None:
         for sequence, change in run.changes:
@@ -363,28 +383,37 @@ class ChangedVersion:
         head = change.head
         if head.version != self.loaded.version:
             raise ChangeDropped(OTHER_VERSION)
-        table = self.loaded.manifest.tables[head.target]
-        vectors = change.vectors()
-        assert vectors is not None  # noqa: S101 - the log has vectors of all rows
         rows = change.ids
+        assert change.rows is not None  # noqa: S101 - the log has all rows
+        table = self.loaded.manifest.tables[head.target]
         keys = change.numbers(KEY)
-        new_keys = np.empty(0, np.int64)
-        if keys is not None:
-            new_keys = keys[rows >= table.rows]
+        is_beyond = keys is None and rows.max() >= table.rows
+        if is_beyond or change.rows.row_bytes != stored_bytes(table.dtype, table.dim):
+            raise ChangeDropped(OTHER_VERSION)
 
         # Shards are called before anything is changed: if one does not respond, nothing is.
         dependents: dict[str, tuple[Ids, dict[str, Vectors]]] = {}
-        for corpus, positions in self.dependents(head.target, rows, new_keys).items():
+        for corpus, positions in self._dependents_of(change).items():
             store = self._corpus(corpus)
             dependents[corpus] = store.store.ids(positions), store.vectors(positions)
 
         if keys is not None:
             self.tables.add_keys(head.target, keys, rows)
-        self.tables.change(head.target, rows, vectors)
+        self.tables.change(head.target, rows, change.rows)
         for corpus, (ids, stored_vectors) in dependents.items():
             # Positions are given here, so that they do not depend on when vectors are computed.
             self._corpus(corpus).set_attributes(ids, {}, stored_vectors)
             self._unembedded.add(corpus, ids, are_new=False)
+
+    def _dependents_of(self, change: Change) -> dict[str, Positions]:
+        """Returns the candidates whose vectors depend on the rows of a change, by corpus."""
+        table = change.head.target
+        rows = change.ids
+        keys = change.numbers(KEY)
+        new_keys = np.empty(0, np.int64)
+        if keys is not None:
+            new_keys = keys[rows >= self.loaded.manifest.tables[table].rows]
+        return self.dependents(table, rows, new_keys)
 
     def _corpus(self, name: str) -> ChangedCorpus:
         """Returns the changes of a corpus of the version."""

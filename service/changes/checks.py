@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from bundle.changes.records import (
     ID,
     KEY,
     SEQUENCE,
-    VECTOR,
     Change,
     Head,
     vector_array,
@@ -25,8 +25,8 @@ from bundle.features.input_lengths import default_column, fit_length
 from bundle.format.input_lengths import InputLength
 from bundle.stores.attributes import AttributeMisfit, array_of_values
 from bundle.stores.writer import feature_array
-from bundle.tables.changed_rows import rounded
 from bundle.tables.id_values import integers, known_kind, numbers, strings
+from bundle.tables.stored_rows import stored_rows
 from runtime.vectors import SEARCHABLE, find_unsearchable
 from service.changes.changed_version import ChangedVersion
 from service.changes.embedding import missing_inputs
@@ -120,7 +120,7 @@ def _rows_change(
     _check_distinct(ids)
     vectors = _checked_vectors(request.vectors.get(""), ids, table.dim, "vectors")
     try:
-        vectors = rounded(vectors, table.dtype)
+        stored = stored_rows(vectors, table.dtype)
         rows = version.tables.rows_of(ids, request.feature)
     except VectorRejected as problem:
         id_text = show_id(ids.tolist()[problem.position])
@@ -161,8 +161,8 @@ def _rows_change(
         version=version.loaded.version,
         stream=request.stream,
     )
-    columns |= {ID: _id_array(rows), VECTOR: vector_array(vectors)}
-    return _change(head, columns, request, now_s)
+    columns |= {ID: _id_array(rows)}
+    return replace(_change(head, columns, request, now_s), rows=stored)
 
 
 def _check_rows(version: ChangedVersion, table: str, ids: Ids, rows: NDArray[np.int64]) -> None:

@@ -10,16 +10,23 @@ import numpy as np
 
 from bundle.changes.log import Record
 from bundle.changes.records import Run, decode_runs
+from bundle.storage.growing_map import Bytes
 from service.changes.changed_version import ChangedVersion
 from service.changes.log_summary import LogSummary
 
 
-def replay(version: ChangedVersion, parts: Iterable[Sequence[Record]], summary: LogSummary) -> None:
+def replay(
+    version: ChangedVersion,
+    parts: Iterable[Sequence[Record]],
+    log: Bytes,
+    summary: LogSummary,
+) -> None:
     """Applies the changes of a log that a version lacks, but for those that its bundle contains.
 
     Args:
       version: The version, before any change, or one that misses the last ones.
       parts: The records of the log from the first one on, in parts that follow each other.
+      log: The log as it is mapped.
       summary: The summary of all records.
 
     Raises:
@@ -27,7 +34,7 @@ def replay(version: ChangedVersion, parts: Iterable[Sequence[Record]], summary: 
       ShardsFailed: A shard does not respond; the version still lacks the records behind.
     """
     for records in parts:
-        for run in decode_runs(records):
+        for run in decode_runs(records, log):
             lacking = run.behind(version.sequence)
             if lacking is not None:
                 _apply(version, lacking, summary)

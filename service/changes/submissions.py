@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.log import RECORD_BYTES_MAX, LogWriter
+from bundle.changes.log import RECORD_BYTES_MAX, LogWriter, Record
 from bundle.changes.records import Change, encode
 from bundle.errors import BundleError, FeatureError, LogLocked, LogUnwritable, UnknownCandidate
 from service.changes.applied_log import AppliedLog
@@ -59,17 +59,17 @@ class _Submission(NamedTuple):
 
 
 class _Applied(NamedTuple):
-    """A change that was applied to the version that it is for, but is not in the log yet.
+    """A change that was appended to the log, and applied to the version that it is for.
 
     Attributes:
       change: The change.
-      payload: The change as the log stores it.
+      record: Its record, which is not on the disk yet.
       result: The result of its submission, but for the sequence.
       submission: The submission that it comes from.
     """
 
     change: Change
-    payload: bytes
+    record: Record
     result: ChangeResult
     submission: _Submission
 
@@ -184,15 +184,22 @@ class Submissions:
             with self._log.writing(deadline) as writer, ExitStack() as leases:
                 # Only now: while the state was waited for, each could be withdrawn.
                 submissions = self._take()
-                # Applied before they are written: each is checked against a state that has those
-                # before it, and one that fails is not in the log at all.
+                # Applied before they are on the disk: each is checked against a state that has
+                # those before it, and one that fails is not in the log at all.
                 applied: list[_Applied] = []
-                for submission in submissions:
-                    change = self._apply(submission, applied, leases)
-                    if change is not None:
-                        applied.append(change)
-                sequences = self._append(writer, [change.payload for change in applied])
-                self._serve(applied, sequences)
+                try:
+                    for submission in submissions:
+                        change = self._apply(submission, writer, leases)
+                        if change is not None:
+                            applied.append(change)
+                    writer.commit()
+                except Exception as problem:
+                    # Applied and not written: the state must be that of the log again.
+                    writer.roll_back()
+                    self._log.distrust(str(problem))
+                    self._log.publish()
+                    raise
+                self._serve(applied)
         except Exception as problem:  # noqa: BLE001 - each sender gets it
             # The deadline of all that waited has passed.
             if isinstance(problem, LogLocked) and not submissions:
@@ -212,45 +219,52 @@ class Submissions:
         ]
 
     def _apply(
-        self, submission: _Submission, before: Sequence[_Applied], leases: ExitStack
+        self, submission: _Submission, writer: LogWriter, leases: ExitStack
     ) -> _Applied | None:
-        """Checks and applies a request; sets its result if it fails, or changes nothing. Whatever
-        is wrong with one request, the others are written.
+        """Checks, appends and applies a request; sets its result if it fails, or changes nothing.
+        Whatever is wrong with one request, the others are written.
 
         Args:
           submission: The request.
-          before: The changes that are written before it.
+          writer: Appends to the log.
           leases: Keeps the version from being closed while the changes are written.
+
+        Raises:
+          LogUnwritable: The disk is full or broken.
         """
-        is_checked = False
+        record = None
         try:
             leases.enter_context(self._manager.acquire(self._log.model, submission.version))
             change, payload, result = self._check(submission)
             if change is None:
                 submission.result.set_result(result)
                 return None
-            self._check_size(len(payload) + sum(len(change.payload) for change in before))
-            is_checked = True
+            self._check_size(writer.end_behind(payload))
+            record = writer.append(payload)
+            if change.rows is not None:  # they are read where the log has them
+                change = self._log.decoded(record)
             self._log.version(submission.version).change(change)
-        except (*REJECTIONS, ShardsFailed) as problem:
-            submission.result.set_exception(_rejection(problem))
-            return None
+        except LogUnwritable:
+            raise
         except Exception as problem:  # noqa: BLE001 - its sender gets it
-            submission.result.set_exception(problem)
-            if is_checked:
+            if record is not None:
+                writer.withdraw(record)
+            if isinstance(problem, (*REJECTIONS, ShardsFailed)):
+                problem = _rejection(problem)
+            elif record is not None:
                 self._log.distrust("a change failed while it was applied")
+            submission.result.set_exception(problem)
             return None
         self._log.summary.add(change)
-        return _Applied(change, payload, result, submission)
+        return _Applied(change, record, result, submission)
 
-    def _check_size(self, further_bytes: int) -> None:
-        """Checks that the log has room.
+    def _check_size(self, size: int) -> None:
+        """Checks that the log may have a size, in bytes.
 
         Raises:
-          TooLarge: It has not.
+          TooLarge: It may not.
         """
         limit = self._settings.max_log_bytes
-        size = self._log.size_bytes + further_bytes
         if size > limit:
             message = (
                 f"the change log of model {self._log.model!r} would have {size} bytes; at most "
@@ -259,36 +273,21 @@ class Submissions:
             )
             raise TooLarge(message)
 
-    def _append(self, writer: LogWriter, payloads: Sequence[bytes]) -> list[int]:
-        """Appends changes that were applied to the log.
-
-        Raises:
-          LogUnwritable: The disk is full or broken; none of the changes is in effect.
-        """
-        if not payloads:
-            return []
-        try:
-            return writer.append(payloads)
-        except Exception as problem:
-            # Applied and not written: the state must be that of the log again.
-            self._log.distrust(str(problem))
-            self._log.publish()
-            raise
-
-    def _serve(self, applied: Sequence[_Applied], sequences: Sequence[int]) -> None:
+    def _serve(self, applied: Sequence[_Applied]) -> None:
         """Serves changes that are in the log; sets their results."""
         try:
-            for (change, _, _, submission), sequence in zip(applied, sequences, strict=True):
-                self._log.version(submission.version).set_sequence(sequence)
+            for change, record, _, submission in applied:
+                self._log.version(submission.version).set_sequence(record.sequence)
                 # To the versions that it is not for.
-                self._log.apply(sequence, change)
+                self._log.apply(record.sequence, change)
             self._log.publish()
         except Exception:
             log.exception("changes_failed", extra=fields(model=self._log.model))
             self._log.distrust("changes of the log could not be applied")
 
         # Acknowledged only now: on the disk, and served by this process.
-        for (_, _, result, submission), sequence in zip(applied, sequences, strict=True):
+        for _, record, result, submission in applied:
+            sequence = record.sequence
             problem = self._log.problem_of(submission.version)
             if problem:
                 error = NotReady(

@@ -19,6 +19,7 @@ from bundle.storage.catalog import read_manifest
 from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.new_keys import NewKeys
 from bundle.tables.reader import TableReader
+from bundle.tables.stored_rows import stored_rows
 from tests.bundles.tables import write_table
 from tests.hostile.manifest_edits import rewrite, setting
 from tests.id_graphs import bucket_ids, hash_ids
@@ -205,7 +206,7 @@ def test_a_default_that_does_not_fit_is_rejected_when_features_are_opened(
     ("changed", "keys", "words"),
     [
         ({"t": (ROWS, 3)}, {}, "row 9 of table 't'"),
-        ({"t": (0, 4)}, {}, "4 values"),
+        ({"t": (0, 4)}, {}, "4 float32"),
         ({"absent": (0, 3)}, {}, "'absent'"),
         ({"remote": (0, 3)}, {}, "'remote'"),
         ({}, {"t": 4}, "no keys from row 4"),
@@ -217,7 +218,9 @@ def test_changes_that_do_not_fit_their_table_are_rejected(
     remote = RemoteTable(ROWS, RemoteRows("float32[3]", 3))
     reader = FeatureReader({"f": feature(kind="single")}, {"t": table, "remote": remote}, {})
     rows = {
-        name: ChangedRows.none(dim).with_rows(np.array([row]), np.ones((1, dim), np.float32))
+        name: ChangedRows.none("float32", dim).with_rows(
+            np.array([row]), stored_rows(np.ones((1, dim), np.float32), "float32")
+        )
         for name, (row, dim) in changed.items()
     }
     with pytest.raises((BundleError, ValueError), match=words):

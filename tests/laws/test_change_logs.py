@@ -11,15 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bundle.changes import log as change_log
-from bundle.changes.log import ChangeLog, recover
+from bundle.changes.log import ChangeLog, Record, recover
 from bundle.changes.records import Change, Head, decode, decode_runs, encode
 from bundle.errors import FormatError, LogDamaged, LogUnwritable
+from bundle.tables.stored_rows import stored_rows
+from tests.bundles.row_log import row_change
 from tests.units.bundle.changes import writers
 from tests.units.bundle.changes.writers import append
 
@@ -205,6 +208,20 @@ HEAD_BYTES, SCHEMA_BYTES = struct.unpack_from("<II", PAYLOAD, 16)
 COLUMNS_BEGIN = PREFIX.size + HEAD_BYTES + SCHEMA_BYTES
 
 
+ROWS = encode(row_change([7, 1000], stored_rows(np.ones((2, 3), np.float32), "float32")))
+ROW_SCHEMA = ROWS.index(b"}") // 8 * 8 + 8
+"""The offset of the numbers of bytes of a row and of a row number."""
+
+
+def with_row_schema(row_bytes: int, number_bytes: int, columns: int = 0, count: int = 2) -> bytes:
+    schema = struct.pack("<IHHqQ", row_bytes, number_bytes, columns, 7, count)
+    return ROWS[:ROW_SCHEMA] + schema + ROWS[ROW_SCHEMA + len(schema) :]
+
+
+def test_rows_are_described_where_these_cases_change_them() -> None:
+    assert with_row_schema(12, 2) == ROWS
+
+
 def prefixed(head_bytes: int = HEAD_BYTES, schema_bytes: int = SCHEMA_BYTES) -> bytes:
     return PREFIX.pack(0.0, 0, head_bytes, schema_bytes) + PAYLOAD[PREFIX.size :]
 
@@ -219,6 +236,13 @@ def prefixed(head_bytes: int = HEAD_BYTES, schema_bytes: int = SCHEMA_BYTES) -> 
         prefixed(head_bytes=HEAD_BYTES - 8),
         PAYLOAD.replace(b'"upsert"', b'"update"'),
         PAYLOAD.replace(b'"version":3', b'"version":0'),
+        *(ROWS[:size] for size in (ROW_SCHEMA + 4, ROW_SCHEMA + 20, len(ROWS) - 1)),
+        ROWS + b"\0",
+        with_row_schema(12, 3),
+        with_row_schema(16, 2),
+        with_row_schema(12, 8, columns=3),
+        with_row_schema(12, 2, columns=4),
+        with_row_schema(12, 2, count=1 << 63),
         b"\xff" * 200,
         b"\0" * 200,
     ],
@@ -226,5 +250,6 @@ def prefixed(head_bytes: int = HEAD_BYTES, schema_bytes: int = SCHEMA_BYTES) -> 
 def test_a_payload_that_holds_no_change_is_rejected_alone_and_among_others(payload: bytes) -> None:
     with pytest.raises(FormatError, match="no change"):
         decode(payload)
+    records = [Record(1, PAYLOAD), Record(2, payload), Record(3, PAYLOAD)]
     with pytest.raises(FormatError, match="no change"):
-        [run.changes for run in decode_runs([(1, PAYLOAD), (2, payload), (3, PAYLOAD)])]
+        [run.changes for run in decode_runs(records, np.empty(0, np.uint8))]

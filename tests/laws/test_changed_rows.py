@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,19 +12,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from bundle.changes.records import decode, encode
 from bundle.errors import VectorRejected
 from bundle.format.tables import TableDtype
 from bundle.tables import changed_rows
-from bundle.tables.changed_rows import ChangedRows, rounded
+from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.reader import TableReader
+from bundle.tables.stored_rows import stored_rows
+from tests.bundles.row_log import RowLog, rounded, row_change, row_log
 from tests.bundles.tables import write_floats
 
 DTYPES: tuple[TableDtype, ...] = get_args(TableDtype)
 VECTORS = 60
 DIM = 3
-CHANGES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, VECTORS - 1)), max_size=9)
+CHANGES = st.lists(
+    st.tuples(st.integers(0, 9) | st.integers(60, 150), st.integers(0, VECTORS - 1)), max_size=9
+)
 HISTORIES = st.lists(st.tuples(st.integers(0, 99), CHANGES), max_size=9)
 """The state before a change, modulo their number; new vectors."""
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RowLog]:
+    with row_log(tmp_path_factory.mktemp("log") / "changes.log") as log:
+        yield log
 
 
 def floats() -> NDArray[np.float32]:
@@ -52,27 +64,56 @@ def test_vectors_are_rounded_as_a_table_stores_them(tmp_path: Path, dtype: Table
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(history=HISTORIES, recent=st.sampled_from([3, 1 << 14]))
 def test_every_state_of_any_history_has_the_last_vector_of_each_row(
-    dtype: TableDtype, history: list[tuple[int, list[tuple[int, int]]]], recent: int
+    log: RowLog, dtype: TableDtype, history: list[tuple[int, list[tuple[int, int]]]], recent: int
 ) -> None:
     vectors = rounded(floats(), dtype)
-    states: list[tuple[ChangedRows, dict[int, int]]] = [(ChangedRows.none(DIM), {})]
+    states: list[tuple[ChangedRows, dict[int, int]]] = [(ChangedRows.none(dtype, DIM), {})]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(changed_rows, "_RECENT_MAX", recent)
         for before, changes in history:
             state, sources = states[before % len(states)]
-            rows = np.array([row for row, _ in changes], np.int64)
-            state = state.with_rows(rows, vectors[[source for _, source in changes]])
+            rows = [row for row, _ in changes]
+            state = log.with_rows(state, rows, vectors[[source for _, source in changes]])
             states.append((state, {**sources, **dict(changes)}))
     for state, sources in states:
-        rows = np.arange(-2, 12)
+        tried = np.array([-1 << 40, -65, *range(-2, 200), 1 << 40])
+        is_changed = [row in sources for row in tried.tolist()]
         assert state.rows.tolist() == sorted(sources)
         assert (state.count, state.end_row) == (len(sources), max(sources, default=-1) + 1)
-        assert bits(state.vectors) == bits(vectors[[sources[row] for row in sorted(sources)]])
-        assert state.contains(rows).tolist() == [row in sources for row in rows.tolist()]
-        replaced = np.full((rows.size, DIM), 7, np.float32)
-        state.replace(rows, replaced)
-        expected = [vectors[sources[row]] if row in sources else [7] * DIM for row in rows.tolist()]
-        assert bits(replaced) == bits(expected)
+        assert state.contains(tried).tolist() == is_changed
+        positions, stored = state.find(tried)
+        assert positions.tolist() == np.flatnonzero(is_changed).tolist()
+        written = np.full((tried.size, DIM), 7, np.float32)
+        state.write(stored, positions, written)
+        expected = [
+            vectors[sources[row]] if row in sources else [7] * DIM for row in tried.tolist()
+        ]
+        assert bits(written) == bits(expected)
+
+
+@given(
+    rows=st.lists(st.integers(0, 1 << 62) | st.integers(0, 300), max_size=20),
+    seed=st.integers(0, 9),
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [(), ("key",), ("sequence",), ("key", "sequence")])
+def test_changes_of_rows_are_read_from_the_log_as_they_were_written(
+    log: RowLog, dtype: TableDtype, columns: tuple[str, ...], rows: list[int], seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    stored = stored_rows(floats()[random.integers(0, VECTORS, len(rows))], dtype)
+    values = {name: random.integers(-(1 << 63), (1 << 63) - 1, len(rows)) for name in columns}
+    written = row_change(rows, stored, values, stream="s" * seed)
+    read = log.append(written)
+    assert read.head == written.head
+    assert read.columns.equals(written.columns.select(["id", *columns]))
+    assert read.rows is not None
+    assert read.rows.take().tolist() == stored.take().tolist()
+    assert (read.rows.offsets[:1] % 64 == 0).all()
+    alone = decode(encode(written))
+    assert alone.columns.equals(read.columns)
+    assert alone.rows is not None
+    assert alone.rows.take().tolist() == stored.take().tolist()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +130,7 @@ def test_a_value_that_a_table_cannot_hold_is_rejected_with_its_vector(
     vectors = floats()[:4]
     vectors[2, 1] = value
     with pytest.raises(VectorRejected, match=f"vector 2: .*column 1.*{words}") as rejected:
-        rounded(vectors, dtype)
+        stored_rows(vectors, dtype)
     assert rejected.value.position == 2
 
 

@@ -21,11 +21,13 @@ from bundle.features.columns import Column, OutputBlock
 from bundle.features.reader import FeatureReader
 from bundle.features.sources import FetchedRows, RemoteTable, remote_tables
 from bundle.format import manifest as entries
-from bundle.tables.changed_rows import ChangedRows, rounded
+from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.key_index import KeyIndex, KeyIndexWriter
 from bundle.tables.new_keys import NewKeys
 from bundle.tables.reader import TableReader
+from bundle.tables.stored_rows import StoredRows
 from bundle.tables.vocabularies import StringKeys, Vocabulary
+from tests.bundles.row_log import RowLog, rounded, row_log
 from tests.bundles.tables import write_floats
 from tests.laws.random_features import (
     DIMS,
@@ -55,16 +57,18 @@ class Files(NamedTuple):
       tables: The tables, as compiled code reads them and as NumPy does.
       keys: The key index of each table, and a further one.
       state: What they hold.
+      log: The log of their changes.
     """
 
     entries: Mapping[str, entries.Table]
     tables: Mapping[str, Mapping[str, TableReader]]
     keys: Mapping[str, KeyIndex]
     state: State
+    log: RowLog
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
     root = tmp_path_factory.mktemp("tables")
     with KeyIndexWriter(root / "keys") as writer:
         writer.append(np.array(KEYS))
@@ -84,7 +88,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     }
     # The index of an indicator is the one that several tables may share.
     keys = dict.fromkeys((*TABLES, "shared"), index)
-    return Files(tables, opened, keys, State(vectors, {}))
+    with row_log(root / "changes.log") as log:
+        yield Files(tables, opened, keys, State(vectors, {}), log)
 
 
 def dtype_of(table: str) -> str:
@@ -113,7 +118,7 @@ def test_features_read_what_their_definition_says_through_any_history_of_changes
         reader = reader_of(files, model, files.tables[way])
         assert reader.growing_tables == growing(model), seed
         history = [(reader, files.state)]
-        changes = Changes()
+        changes = Changes(files.log)
         for _ in range(random.randint(0, 3)):
             view, state = history[-1]
             state = changes.change(random, state, reader.growing_tables)
@@ -140,7 +145,7 @@ def test_rows_of_other_processes_read_like_files_and_lost_rows_like_unknown_ids(
         remote = remote_tables(tables)
         reader = reader_of(files, model, remote)
         state = files.state
-        changes = Changes()
+        changes = Changes(files.log)
         for _ in range(random.randint(0, 2)):
             state = changes.change(random, state, reader.growing_tables)
         view = reader.with_changes({}, changes.keys)
@@ -167,6 +172,12 @@ def test_rows_of_other_processes_read_like_files_and_lost_rows_like_unknown_ids(
                 assert_equal(block.array, flat(expected[0]), f"{name} of {seed}")
 
 
+def memory_of(vectors: NDArray[np.float32]) -> StoredRows:
+    row_bytes = vectors.itemsize * vectors.shape[1]
+    offsets = row_bytes * np.arange(len(vectors))
+    return StoredRows(vectors.reshape(-1).view(np.uint8), offsets, row_bytes)
+
+
 def test_a_row_that_is_not_finite_is_named_as_the_row_is_now(files: Files) -> None:
     features = {
         table: entries.EmbeddedFeature(kind="single", table=table, role="context")
@@ -175,8 +186,8 @@ def test_a_row_that_is_not_finite_is_named_as_the_row_is_now(files: Files) -> No
     columns = {name: Column(np.array([1, 2])) for name in features}
     view = FeatureReader(features, files.tables["compiled"], {}).with_changes(
         {
-            table: ChangedRows.none(DIMS[table]).with_rows(
-                np.array([row]), np.full((1, DIMS[table]), number, np.float32)
+            table: ChangedRows.none("float32", DIMS[table]).with_rows(
+                np.array([row]), memory_of(np.full((1, DIMS[table]), number, np.float32))
             )
             for table, row, number in (("float32", 1, 2.0), ("small3", 2, np.inf))
         }
@@ -247,7 +258,8 @@ def growing(model: Model) -> dict[str, str]:
 class Changes:
     """The changed rows and new keys of tables, as readers take them."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: RowLog) -> None:
+        self._log = log
         self.rows: dict[str, ChangedRows] = {}
         self.keys: dict[str, NewKeys] = {}
 
@@ -271,8 +283,8 @@ class Changes:
                 before = np.vstack([before, np.zeros((len(added), DIMS[table]), np.float32)])
             values = [random.gauss(0, 3) for _ in range(len(rows) * DIMS[table])]
             new = rounded(np.array(values, np.float32).reshape(len(rows), -1), dtype_of(table))
-            changed = self.rows.get(table, ChangedRows.none(DIMS[table]))
-            self.rows[table] = changed.with_rows(np.array(rows), new)
+            changed = self.rows.get(table, ChangedRows.none(dtype_of(table), DIMS[table]))
+            self.rows[table] = self._log.with_rows(changed, rows, new)
             vectors[table] = before.copy()
             vectors[table][rows] = new
         return replace(state, vectors=vectors, keys=keys)

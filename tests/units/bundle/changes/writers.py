@@ -15,7 +15,9 @@ def append(log: ChangeLog, *payloads: bytes) -> list[int]:
     """Appends records behind those of others; returns their sequences."""
     with log.writing() as writer:
         writer.read()
-        return writer.append(payloads)
+        records = [writer.append(payload) for payload in payloads]
+        writer.commit()
+    return [record.sequence for record in records]
 
 
 def append_until_killed(path: Path, acknowledged: Path, name: int) -> None:
