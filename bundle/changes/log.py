@@ -82,11 +82,18 @@ class Record(NamedTuple):
       sequence: The sequence number, which rises from record to record.
       payload: The content.
       offset: The offset of the content in the file, a multiple of 64 bytes.
+      checksum: The crc32c of the content.
     """
 
     sequence: int
     payload: bytes
     offset: int = 0
+    checksum: int = 0
+
+    @property
+    def end(self) -> int:
+        """The offset behind the record in the file."""
+        return self.offset + len(self.payload)
 
 
 class Recovery(NamedTuple):
@@ -106,20 +113,8 @@ class Recovery(NamedTuple):
     damaged: Path | None
 
 
-class _Frame(NamedTuple):
-    """A record as it lies in a file.
-
-    Attributes:
-      record: The record.
-      checksum: The crc32c of its payload, as it is stored.
-      is_sound: Whether its checksums match, behind zeros.
-      end: The offset behind it.
-    """
-
-    record: Record
-    checksum: int
-    is_sound: bool
-    end: int
+class _Unsound(Exception):
+    """Some bytes are no record: a checksum does not match."""
 
 
 class _State(NamedTuple):
@@ -301,8 +296,7 @@ class ChangeLog:
         records: list[Record] = []
         size = 0
         with self.path.open("rb", buffering=0) as file:
-            for frame in _frames(self.path, file.fileno(), len(MAGIC), self.end):
-                record = frame.record
+            for record in _read_records(self.path, file.fileno(), len(MAGIC), self.end):
                 # In a file that a recovery has put in the place of the log, others may follow.
                 if record.sequence > self._read_sequence:
                     break
@@ -385,29 +379,34 @@ class ChangeLog:
             if magic != MAGIC:  # its first writer died
                 return True
             self.end = LogEnd(state.inode, len(MAGIC))
-        for frame in _frames(self.path, descriptor, self.end.position, end):
-            record = frame.record
-            if bytes_max is not None and records and size + len(record.payload) > bytes_max:
-                return False
-            # The first record is the header, read again after a recovery. It holds the last
-            # sequence before that, below which none is used again.
-            if not self._header:
-                self._file_sequence = _checked_header(self.path, self._model, record)
-                self.sequence = max(self.sequence, self._file_sequence)
-                self._header = record.payload
-            elif record.sequence > self._read_sequence:
-                records.append(record)
-                size += len(record.payload)
-                self._read_sequence = record.sequence
-                self.checksum = frame.checksum
-                self.sequence = max(self.sequence, record.sequence)
-            self._file_sequence = max(self._file_sequence, record.sequence)
-            self.end = LogEnd(state.inode, frame.end)
+        position = self.end.position
+        is_whole = True
+        try:
+            for record in _read_records(self.path, descriptor, position, end):
+                payload_bytes = len(record.payload)
+                if bytes_max is not None and records and size + payload_bytes > bytes_max:
+                    is_whole = False
+                    break
+                # The first record is the header, read again after a recovery. It holds the last
+                # sequence before that, below which none is used again.
+                if not self._header:
+                    self._file_sequence = _checked_header(self.path, self._model, record)
+                    self._header = record.payload
+                elif record.sequence > self._read_sequence:
+                    records.append(record)
+                    size += payload_bytes
+                    self._read_sequence = record.sequence
+                    self.checksum = record.checksum
+                self._file_sequence = max(self._file_sequence, record.sequence)
+                position = record.end
+        finally:
+            self.sequence = max(self.sequence, self._file_sequence)
+            self.end = LogEnd(state.inode, position)
         # A recovery never gives a log fewer sequences than it had.
-        if self._file_sequence < self._read_sequence:
+        if is_whole and self._file_sequence < self._read_sequence:
             self.end = LogEnd(0, 0)
             raise _older_copy(self.path)
-        return True
+        return is_whole
 
 
 class LogWriter:
@@ -452,7 +451,7 @@ class LogWriter:
     def end_behind(self, payload: bytes) -> int:
         """Returns the offset behind a record that would be appended now."""
         _, records = _laid_out([Record(0, payload)], self.end)
-        return records[0].offset + len(payload)
+        return records[0].end
 
     def append(self, payload: bytes) -> Record:
         """Appends a record, which `commit` makes part of the log.
@@ -495,7 +494,7 @@ class LogWriter:
             header = _header_of(log._model)
             first_parts, first = _laid_out([Record(0, header)], len(MAGIC))
             parts = [MAGIC, *first_parts]
-            begin = first[0].offset + len(header)
+            begin = first[0].end
         further_parts, copied = _laid_out(records, begin)
         # One write for all records.
         content = b"".join(parts + further_parts)
@@ -514,8 +513,7 @@ class LogWriter:
         if not self._appended:
             self.roll_back()
             return
-        previous = self._appended[-1]
-        self.end = previous.offset + len(previous.payload)
+        self.end = self._appended[-1].end
         os.ftruncate(self._descriptor, self.end)
 
     def roll_back(self) -> None:
@@ -547,7 +545,7 @@ class LogWriter:
         log._header = log._header or self._header
         log.end = LogEnd(os.fstat(self._descriptor).st_ino, self.end)
         log.sequence = log._read_sequence = log._file_sequence = last.sequence
-        log.checksum = crc32c(last.payload)
+        log.checksum = last.checksum
         self._end_batch()
         self._publish(log.end)
 
@@ -671,12 +669,11 @@ class LogTail:
             if inode != log_end.inode:
                 return []
             begin = self._begin(sequence, inode)
-            for frame in _frames(self._path, descriptor, begin, log_end):
-                record = frame.record
-                self._mark(record.sequence, frame.end)
+            for record in _read_records(self._path, descriptor, begin, log_end):
+                self._mark(record.sequence, record.end)
                 # The same sequence with another checksum is a record of another log.
                 if record.sequence == sequence:
-                    is_known = not sequence or frame.checksum == checksum
+                    is_known = not sequence or record.checksum == checksum
                 if record.sequence <= sequence:
                     continue
                 if not is_known or (records and size + len(record.payload) > bytes_max):
@@ -724,11 +721,11 @@ def read_framed(content: bytes) -> list[Record]:
     records = []
     offset = 0
     while offset < len(content):
-        frame = _frame_at(content, offset)
-        if frame is None or not frame.is_sound:
+        record = _sound_record(content, offset)
+        if record is None:
             raise FormatError(f"{len(content)} bytes of a change log are damaged at {offset}")
-        records.append(frame.record)
-        offset = frame.end
+        records.append(record)
+        offset = record.end
     return records
 
 
@@ -763,25 +760,25 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
         if os.fstat(file.fileno()).st_size:
             content = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         _check_magic(path, content[: len(MAGIC)])
-        frames, dropped_bytes = _sound_frames(content)
+        spans, dropped_bytes = _sound_spans(content)
         last = 0
-        if frames and frames[0].sequence == 0:
-            last = _checked_header(path, model, _record_of(content, frames.pop(0)))
+        if spans and spans[0].sequence == 0:
+            last = _checked_header(path, model, _record_of(content, spans.pop(0)))
         if not dropped_bytes:
-            return Recovery(len(frames), 0, (), None)
+            return Recovery(len(spans), 0, (), None)
 
         lost = []
         sequence = 0
-        for frame in frames:
-            if frame.sequence > sequence + 1:
-                lost.append((sequence + 1, frame.sequence - 1))
-            sequence = frame.sequence
+        for span in spans:
+            if span.sequence > sequence + 1:
+                lost.append((sequence + 1, span.sequence - 1))
+            sequence = span.sequence
         header = _header_of(model, max(sequence, last) + _RECOVERED_GAP)
         recovered = path.with_name(f"{path.name}.recovered")
         recovered.unlink(missing_ok=True)
         with os.fdopen(files.open_private(recovered, os.O_WRONLY), "wb") as output:
             output.write(MAGIC)
-            for record in (Record(0, header), *(_record_of(content, span) for span in frames)):
+            for record in (Record(0, header), *(_record_of(content, span) for span in spans)):
                 parts, _ = _laid_out([record], output.tell())
                 output.writelines(parts)
         files.sync(recovered)
@@ -793,27 +790,27 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
         # Others read no further than was published: the new file is read to its end.
         status = path.stat()
         log.lock.publish(LogEnd(status.st_ino, status.st_size))
-        return Recovery(len(frames), dropped_bytes, tuple(lost), damaged)
+        return Recovery(len(spans), dropped_bytes, tuple(lost), damaged)
 
 
-def _sound_frames(content: bytes | mmap.mmap) -> tuple[list[_Span], int]:
+def _sound_spans(content: bytes | mmap.mmap) -> tuple[list[_Span], int]:
     """Returns the sound records of a log with rising sequences, and how many bytes are in none."""
-    frames: list[_Span] = []
+    spans: list[_Span] = []
     position = len(MAGIC)
     dropped_bytes = 0
     while position < len(content):
-        frame = _frame_at(content, position)
+        record = _sound_record(content, position)
         expected = 0
-        if frames:
-            expected = frames[-1].sequence + 1
-        if frame is not None and frame.is_sound and frame.record.sequence >= expected:
-            frames.append(_Span(frame.record.sequence, position, frame.end))
-            position = frame.end
+        if spans:
+            expected = spans[-1].sequence + 1
+        if record is not None and record.sequence >= expected:
+            spans.append(_Span(record.sequence, position, record.end))
+            position = record.end
             continue
         following = _next_sound(content, position + 1, expected)
         dropped_bytes += following - position
         position = following
-    return frames, dropped_bytes
+    return spans, dropped_bytes
 
 
 def _next_sound(content: bytes | mmap.mmap, position: int, sequence: int) -> int:
@@ -832,19 +829,17 @@ def _next_sound(content: bytes | mmap.mmap, position: int, sequence: int) -> int
         offset = content.find(pattern, position + _SEQUENCE_OFFSET, nearest)
         while offset >= 0:
             begin = offset - _SEQUENCE_OFFSET
-            frame = None
-            if (begin + _CHECKED_FRAME.size) % _ALIGNMENT == 0:
-                frame = _frame_at(content, begin)
-            if frame is not None and frame.is_sound:
+            is_aligned = not _filler_bytes(begin)
+            if is_aligned and _sound_record(content, begin) is not None:
                 nearest = begin
                 break
             offset = content.find(pattern, offset + 1, nearest)
     return nearest
 
 
-def _frames(
+def _read_records(
     path: Path, descriptor: int, position: int, log_end: LogEnd | None = None
-) -> Iterator[_Frame]:
+) -> Iterator[Record]:
     """Yields the whole records of a log.
 
     Ends before a record that was begun and never finished. Whoever writes holds the lock, so that
@@ -869,31 +864,29 @@ def _frames(
     content = b""
     base = position - position % _ALIGNMENT
     while True:
-        frame = _frame_at(content, position - base, base)
-        content_end = base + len(content)
-        # A record may be longer than what is read at a time: then twice as much is read.
-        if frame is None and content_end < size:
-            more_bytes = min(max(_READ_BYTES, len(content)), size - content_end)
-            more = os.pread(descriptor, more_bytes, content_end)
-            kept = position - position % _ALIGNMENT - base
-            content = content[kept:] + more
-            base += kept
-            if more:
-                continue
-        if frame is None:
-            return
-        if not frame.is_sound:
+        try:
+            record = _record_at(content, position - base, base)
+        except _Unsound:
             # What a file system that lost power may leave.
             if _is_zero(descriptor, position, size):
                 return
-            raise LogDamaged(path, position, "a checksum does not match")
-        if frame.record.sequence <= last:
-            raise LogDamaged(
-                path, position, f"its sequence is {frame.record.sequence}, after {last}"
-            )
-        last = frame.record.sequence
-        position = frame.end
-        yield frame
+            raise LogDamaged(path, position, "a checksum does not match") from None
+        if record is None:
+            content_end = base + len(content)
+            # A record may be longer than what is read at a time: then twice as much is read.
+            more_bytes = min(max(_READ_BYTES, len(content)), size - content_end)
+            more = os.pread(descriptor, more_bytes, content_end)
+            if not more:
+                return
+            kept = position - position % _ALIGNMENT - base
+            content = content[kept:] + more
+            base += kept
+            continue
+        if record.sequence <= last:
+            raise LogDamaged(path, position, f"its sequence is {record.sequence}, after {last}")
+        last = record.sequence
+        position = record.end
+        yield record
 
 
 def _is_zero(descriptor: int, position: int, end: int) -> bool:
@@ -909,13 +902,16 @@ def _is_zero(descriptor: int, position: int, end: int) -> bool:
     return True
 
 
-def _frame_at(content: bytes | mmap.mmap, end: int, base: int = 0) -> _Frame | None:
+def _record_at(content: bytes | mmap.mmap, end: int, base: int = 0) -> Record | None:
     """Returns the record behind an offset; None: the content ends within it.
 
     Args:
       content: A part of a log.
       end: The end of the record before, in the content.
       base: The offset of the content in the log, a multiple of the alignment.
+
+    Raises:
+      _Unsound: There is something else.
     """
     begin = end + _filler_bytes(end)
     payload_begin = begin + _CHECKED_FRAME.size
@@ -928,20 +924,29 @@ def _frame_at(content: bytes | mmap.mmap, end: int, base: int = 0) -> _Frame | N
         or content[end:begin].strip(b"\0")
         or crc32c(content[begin : begin + _FRAME.size]) != frame_checksum
     ):
-        return _Frame(Record(sequence, b""), checksum, False, base + payload_begin)
+        raise _Unsound
     payload_end = payload_begin + length
     if payload_end > len(content):
         return None
     payload = content[payload_begin:payload_end]
-    record = Record(sequence, payload, base + payload_begin)
-    return _Frame(record, checksum, crc32c(payload) == checksum, base + payload_end)
+    if crc32c(payload) != checksum:
+        raise _Unsound
+    return Record(sequence, payload, base + payload_begin, checksum)
+
+
+def _sound_record(content: bytes | mmap.mmap, end: int) -> Record | None:
+    """Returns the record behind an offset; None: there is no sound and whole one."""
+    try:
+        return _record_at(content, end)
+    except _Unsound:
+        return None
 
 
 def _record_of(content: bytes | mmap.mmap, span: _Span) -> Record:
     """Returns a record that was found sound."""
-    frame = _frame_at(content, span.begin)
-    assert frame is not None  # noqa: S101 - it is whole
-    return frame.record
+    record = _record_at(content, span.begin)
+    assert record is not None  # noqa: S101 - it is whole
+    return record
 
 
 def _filler_bytes(end: int) -> int:
@@ -955,13 +960,15 @@ def _laid_out(records: Sequence[Record], end: int) -> tuple[list[bytes], list[Re
     """
     parts = []
     placed = []
-    for sequence, payload, _ in records:
+    for sequence, payload, *_ in records:
+        checksum = crc32c(payload)
         filler = bytes(_filler_bytes(end))
-        frame = _FRAME.pack(len(payload), sequence, crc32c(payload))
+        frame = _FRAME.pack(len(payload), sequence, checksum)
         parts += [filler, frame, _FRAME_CHECKSUM.pack(crc32c(frame)), payload]
         offset = end + len(filler) + _CHECKED_FRAME.size
-        placed.append(Record(sequence, payload, offset))
-        end = offset + len(payload)
+        record = Record(sequence, payload, offset, checksum)
+        placed.append(record)
+        end = record.end
     return parts, placed
 
 

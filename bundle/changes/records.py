@@ -461,7 +461,7 @@ class _AlikeColumns:
         if len(batches) == 1:
             return batches[0], None
         table = pa.Table.from_batches(batches)
-        columns = [pa.concat_arrays(column.chunks) for column in table.columns]
+        columns = [column.combine_chunks() for column in table.combine_chunks().columns]
         return pa.RecordBatch.from_arrays(columns, schema=table.schema), None
 
     @cached_property
