@@ -24,7 +24,7 @@ Words = NDArray[np.uint64]
 
 _RECENT_MAX = 16_384
 """The maximum number of rows that are sorted apart from the others. A change copies the numbers of
-these alone: 0.02 ms, in place of 10 ms for a million rows.
+these alone: 0.1 ms, in place of 10 ms for a million rows.
 """
 _ONE = np.uint64(1)
 

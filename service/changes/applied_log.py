@@ -17,7 +17,7 @@ from bundle.errors import BundleError, LogLocked, LogUnwritable
 from service.changes.changed_version import ChangedVersion
 from service.changes.embedding import ShardsFailed
 from service.changes.log_summary import LogSummary
-from service.changes.replay import replay
+from service.changes.replay import apply_run, replay
 from service.errors import NotReady
 from service.versions.lifecycle import VersionManager
 from service.versions.loader import ShardsMissing
@@ -407,12 +407,11 @@ class AppliedLog:
                 self._apply_run_to(version, run)
 
     def _apply_run_to(self, version: ChangedVersion, run: Run) -> None:
-        """Applies those of a run of changes to a version that it lacks; see `_apply_to`."""
-        lacking = run.behind(version.sequence)
-        if version in self._behind or lacking is None:
+        """Applies a run of changes to a version; see `_apply_to`."""
+        if version in self._behind:
             return
         try:
-            version.apply_run(lacking)
+            apply_run(version, run, self.summary)
         except ShardsFailed as problem:
             self._fall_behind(version, problem)
 

@@ -35,25 +35,28 @@ def replay(
     """
     for records in parts:
         for run in decode_runs(records, log):
-            lacking = run.behind(version.sequence)
-            if lacking is not None:
-                _apply(version, lacking, summary)
+            apply_run(version, run, summary)
         # Records that do not concern the version count as applied.
         version.set_sequence(records[-1].sequence)
 
 
-def _apply(version: ChangedVersion, run: Run, summary: LogSummary) -> None:
-    """Applies a run of which a version lacks all changes."""
-    lacking: Run | None = run
+def apply_run(version: ChangedVersion, run: Run, summary: LogSummary) -> None:
+    """Applies those of a run of changes that a version lacks, but for those that its bundle
+    contains; arguments and errors as of `replay`.
+    """
+    lacking = run.behind(version.sequence)
+    if lacking is None:
+        return
     # An export with the log contains changes of candidates and contexts, but none of rows.
     if run.head.kind != "rows":
         bundle_sequence = version.loaded.manifest.changes_included or 0
-        in_bundle = run.up_to(bundle_sequence)
+        in_bundle = lacking.up_to(bundle_sequence)
         if in_bundle is not None:
             _apply_left_out(version, in_bundle, summary)
-        lacking = run.behind(bundle_sequence)
+        lacking = lacking.behind(bundle_sequence)
     if lacking is not None:
         version.apply_run(lacking)
+    version.set_sequence(run.sequences[-1])
 
 
 def _apply_left_out(version: ChangedVersion, run: Run, summary: LogSummary) -> None:

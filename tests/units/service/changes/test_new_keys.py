@@ -50,12 +50,12 @@ def test_new_keys_are_read_as_those_of_a_rebuild(
     keys = {name: [*stored.tolist()] for name, stored in KEYS.items()}
     tables = {name: [*small.tables[name]] for name in KEYS}
     for number in range(14):
-        feature = ["user", "movie"][number % 2]
+        feature = ["user", "user", "movie", "movie"][number % 4]
         stored = keys[TABLES[feature]]
         rows = tables[TABLES[feature]]
-        changed = random.permutation(NEW[feature])[: random.integers(1, 5)].tolist()
+        drawn = random.permutation(NEW[feature])[: random.integers(1, 5)].tolist()
         items = []
-        for key in changed:
+        for key in drawn:
             vector = random.standard_normal(8).astype(np.float32)
             items.append({"id": key, "vector": vector.tolist()})
             if key not in stored:
@@ -83,6 +83,9 @@ def test_new_keys_are_read_as_those_of_a_rebuild(
         item = {"id": 1000, "features": stored_features, "attributes": attributes}
         change(expected, "candidates/upsert", item)
         ids = [1000, 1035, *movies]
-        assert responses(service, ids) == responses(expected, ids)
+        changed = responses(service, ids)
+        assert changed == responses(expected, ids)
+        # A start applies changes that follow each other at once.
+        assert changed == responses(serve(), ids)
     finally:
         expected.close()
