@@ -21,6 +21,7 @@ from bundle.format import manifest
 from bundle.format.indexes import Codes
 from export.corpora.codes import write_codes
 from export.corpora.search_costs import measure_costs
+from runtime.codes import VectorCodes
 from runtime.exact import rank_exactly
 from runtime.scann import ScannIndex, write_index
 from runtime.vectors import VectorFile
@@ -90,9 +91,9 @@ def main() -> None:
     )
     served = load_index(base, entry, approximate, mapped, ["a"], int(sys.argv[2]))
     assert served.here is not None
-    entry.costs = measure_costs(
-        approximate, mapped, served.here.codes, queries, _PARAMETERS["num_leaves"]
-    )
+    codes = served.here.codes
+    assert codes is None or isinstance(codes, VectorCodes)
+    entry.costs = measure_costs(approximate, mapped, codes, queries, _PARAMETERS["num_leaves"])
     version: Any = SimpleNamespace(model="bench", version=1, indexes={NAME: served}, shards=None)
     settings = ServiceSettings(root=directory)
 

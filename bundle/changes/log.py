@@ -69,6 +69,8 @@ _READ_BYTES = 8 << 20
 """The number of bytes that are read at a time."""
 _BLOCK_BYTES = 64 << 10
 """The number of bytes that are compared with zeros at a time."""
+_UNREAD = LogEnd(-1, 0)
+"""An end that is never published."""
 _MARK_BYTES = 1 << 20
 """The number of bytes between two offsets that a tail remembers: about as much is read to find a
 record.
@@ -187,7 +189,7 @@ class ChangeLog:
         """The largest sequence that the file has, as far as it was read."""
         self._unreturned: list[Record] = []
         """Records before one that is damaged: they are returned once it is gone."""
-        self._seen: LogEnd | None = LogEnd(0, 0)
+        self._seen: LogEnd | None = _UNREAD
         """The published end when all up to it had been read; None: nothing was published then."""
         self._problem: BundleError | None = None
         """What was wrong with the file up to that end."""

@@ -1,8 +1,8 @@
 """The lock of a change log: a file beside it. The process that holds it is the writer of the log,
 for as long as it lives: the kernel releases the lock when it dies, and nothing is to be cleaned up.
 
-    inode, end     of the log, up to which it is on the disk (two uint64, little-endian); 0: the
-                   writer has not read the log yet
+    inode, end     of the log, up to which it is on the disk (two uint64, little-endian); inode 0:
+                   the writer has not read the log yet
     writer         JSON: how other processes of the host reach the writer
 
 Others read the log up to that end, and nothing that a loss of power could take back. While nobody
@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import secrets
 import struct
 import threading
 import time
@@ -116,7 +117,9 @@ class LogLock:
             if descriptor is None:
                 return False
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, _END.pack(0, 0) + orjson.dumps(writer._asdict()), 0)
+            # Another end than any before, so that readers look again whatever they have seen.
+            unknown = _END.pack(0, secrets.randbits(63))
+            os.pwrite(descriptor, unknown + orjson.dumps(writer._asdict()), 0)
             self._held = descriptor
             return True
 

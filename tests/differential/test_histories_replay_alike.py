@@ -71,12 +71,11 @@ def state_of(version: ChangedVersion) -> dict[str, Any]:
                 nearest = codes.pack(live).nearest(QUERIES, 2 * CHANGES)
                 state[f"nearest {name}"] = [positions.tolist() for positions in nearest]
     for name, changed in version.tables.rows.items():
-        if not changed.count:
-            continue
-        state[f"table {name}"] = [
-            changed.rows.tolist(),
-            changed.vectors.view(np.uint32).tolist(),
-        ]
+        if changed.count:
+            positions, stored = changed.find(changed.rows)
+            rows = np.empty((positions.size, changed.dim), np.float32)
+            changed.write(stored, positions, rows)
+            state[f"table {name}"] = [changed.rows.tolist(), rows.view(np.uint32).tolist()]
     return state
 
 

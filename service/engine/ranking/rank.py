@@ -217,7 +217,11 @@ async def _score_scorable(
             failed = problem.messages
         except FeatureError as problem:
             execution.check_alone()
-            failed = await _misfits(model_version, plan, context, scored, problem, execution)
+            failed = await _misfits(
+                model_version, plan, context, scored, problem.feature, execution
+            )
+            if not failed:
+                raise
         else:
             return outputs, scorable, messages
         messages |= {int(scorable[position]): text for position, text in failed.items()}
@@ -229,26 +233,28 @@ async def _misfits(
     plan: _Plan,
     context: Columns,
     candidates: Candidates,
-    problem: FeatureError,
+    feature: str,
     execution: Execution,
 ) -> dict[int, str]:
     """Returns why candidates cannot be ranked whose stored features do not fit, by their positions:
     the client has sent ids alone. Another version, or a changed corpus, may hold such features.
 
-    Raises:
-      FeatureError: The problem is one of what the client has sent.
+    Args:
+      feature: The feature that does not fit; if the client has sent it, there are no such
+        candidates.
     """
     corpus = candidates.corpus
-    is_stored = corpus is not None and problem.feature in corpus.entry.features
-    if corpus is None or not is_stored or problem.feature in candidates.request_columns:
-        raise problem
+    if corpus is None or feature not in corpus.entry.features:
+        return {}
+    if feature in candidates.request_columns:
+        return {}
 
     async def score_some(some: Candidates) -> None:
         await scores_unchecked(model_version, plan.tower, plan.outputs, context, some, execution)
 
     unfit = await find_unfit(score_some, candidates, (FeatureError,))
     if not unfit.size:
-        raise problem
+        return {}
     assert candidates.positions is not None  # noqa: S101 - they are of a corpus
     execution.leave_out("features", corpus.store.ids(candidates.positions[unfit]))
     message = f"its features in corpus {corpus.name!r} do not fit tower {plan.tower.name!r}"
