@@ -48,7 +48,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -371,38 +371,6 @@ def decode_runs(records: Sequence[Record], log: NDArray[np.uint8]) -> list[Run]:
     return runs
 
 
-class _AlikeChanges(Protocol):
-    """Changes that differ in ids and values alone, though others may lie between them.
-
-    Attributes:
-      head: The head of each change.
-      records: The changes.
-    """
-
-    head: Head
-    records: list[Record]
-
-    @property
-    def schema(self) -> Any:
-        """The `pyarrow.Schema` of the columns."""
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """The number of ids of each change; errors as of `joined`."""
-
-    def joined(self, begin: int, end: int) -> tuple[Any, StoredRows | None]:
-        """Returns the columns of some changes, one behind the other, a `pyarrow.RecordBatch`, and
-        their rows.
-
-        Args:
-          begin: The number of the first change.
-          end: The number behind that of the last one.
-
-        Raises:
-          FormatError: They cannot be read.
-        """
-
-
 def _alike_changes(description: bytes, log: NDArray[np.uint8]) -> _AlikeChanges:
     """Returns no changes yet, but the reader of those that share some bytes.
 
@@ -427,7 +395,13 @@ def _alike_changes(description: bytes, log: NDArray[np.uint8]) -> _AlikeChanges:
 
 
 class _AlikeColumns:
-    """Changes of candidates or contexts; see _AlikeChanges."""
+    """Changes of candidates or contexts that differ in ids and values alone, though others may lie
+    between them.
+
+    Attributes:
+      head: The head of each change.
+      records: The changes.
+    """
 
     def __init__(self, head: Head, schema: bytes, columns_begin: int) -> None:
         """Begins without changes.
@@ -444,17 +418,26 @@ class _AlikeColumns:
 
     @cached_property
     def schema(self) -> Any:
-        """See _AlikeChanges."""
+        """The `pyarrow.Schema` of the columns."""
         with _reading() as pa:
             return pa.ipc.read_schema(pa.py_buffer(self._schema))
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """See _AlikeChanges."""
+        """The number of ids of each change; errors as of `joined`."""
         return np.array([batch.num_rows for batch in self._batches], np.int64)
 
     def joined(self, begin: int, end: int) -> tuple[Any, StoredRows | None]:
-        """See _AlikeChanges."""
+        """Returns the columns of some changes, one behind the other, a `pyarrow.RecordBatch`, and
+        their rows.
+
+        Args:
+          begin: The number of the first change.
+          end: The number behind that of the last one.
+
+        Raises:
+          FormatError: They cannot be read.
+        """
         import pyarrow as pa
 
         batches = self._batches[begin:end]
@@ -478,7 +461,7 @@ class _AlikeColumns:
 
 
 class _AlikeRows:
-    """Changes of rows, whose vectors are not read; see _AlikeChanges."""
+    """Changes of rows, whose vectors are not read; otherwise as _AlikeColumns."""
 
     def __init__(self, head: Head, schema: bytes, range_begin: int, log: NDArray[np.uint8]) -> None:
         """Begins without changes.
@@ -505,14 +488,14 @@ class _AlikeRows:
 
     @property
     def schema(self) -> Any:
-        """See _AlikeChanges."""
+        """See _AlikeColumns."""
         import pyarrow as pa
 
         return pa.schema([(name, pa.int64()) for name in (ID, *self._columns)])
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """See _AlikeChanges."""
+        """See _AlikeColumns."""
         with _reading():
             counts = [
                 _ROW_RANGE.unpack_from(record.payload, self._range_begin)[1]
@@ -521,7 +504,7 @@ class _AlikeRows:
         return np.array(counts, np.int64)
 
     def joined(self, begin: int, end: int) -> tuple[Any, StoredRows | None]:
-        """See _AlikeChanges."""
+        """See _AlikeColumns."""
         with _reading() as pa:
             numbers = []
             values: dict[str, list[NDArray[np.int64]]] = {name: [] for name in self._columns}
@@ -552,6 +535,9 @@ class _AlikeRows:
             rows = StoredRows(self._log, offsets, self._row_bytes)
             batch = pa.record_batch([*columns.values()], names=[*columns])
         return batch, rows
+
+
+_AlikeChanges = _AlikeColumns | _AlikeRows
 
 
 # Changes repeat a few heads, so that each is validated once.
