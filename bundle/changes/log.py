@@ -880,9 +880,9 @@ def _read_records(
             more = os.pread(descriptor, more_bytes, content_end)
             if not more:
                 return
-            kept = position - position % _ALIGNMENT - base
-            content = content[kept:] + more
-            base += kept
+            used_bytes = position - position % _ALIGNMENT - base
+            content = content[used_bytes:] + more
+            base += used_bytes
             continue
         if record.sequence <= last:
             raise LogDamaged(path, position, f"its sequence is {record.sequence}, after {last}")

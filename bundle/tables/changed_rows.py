@@ -48,8 +48,8 @@ class _Settled(NamedTuple):
         """[c] int64, ascending and distinct."""
         (words,) = self.bits.nonzero()
         bits = np.unpackbits(self.bits[words].view(np.uint8), bitorder="little").reshape(-1, 64)
-        positions, places = bits.nonzero()
-        return 64 * words[positions] + places
+        positions, bit_numbers = bits.nonzero()
+        return 64 * words[positions] + bit_numbers
 
     def rank(self, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """Returns the number of changed rows before each row, and whether it is one itself.

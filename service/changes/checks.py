@@ -392,8 +392,8 @@ def _stored_values(name: str, values: NDArray[Any], arrow_type: Any) -> NDArray[
         if is_whole and (np.abs(values) < 2**63).all():
             values = values.astype(np.int64)
         return integers(name, values)
-    known = known_kind(name, values)
-    return known.astype(str).astype(object)
+    texts = known_kind(name, values)
+    return texts.astype(str).astype(object)
 
 
 def _attribute_arrays(

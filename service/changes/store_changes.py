@@ -96,10 +96,10 @@ class ChangedCorpus:
         base_size = self.store.base_size
         self._changes, positions = self._changes.compacted(now_s)
         for name, growing in self._vectors.items():
-            kept = self._no_vectors(name)
+            compacted = self._no_vectors(name)
             slots = positions - base_size
-            kept.append(growing.view[slots], growing.is_logged[slots])
-            self._vectors[name] = kept
+            compacted.append(growing.view[slots], growing.is_logged[slots])
+            self._vectors[name] = compacted
         # As many more: each candidate is copied once, on average, for each that is added.
         self._compact_at = max(_COMPACTED_MIN, 2 * positions.size)
         self._denied = self.base.denied.begin(self.store)

@@ -46,13 +46,15 @@ class TowerChecks:
           FeatureError: A value does not fit a feature that reads it.
           ShardsFailed: The row of an id is lost, and the feature rejects unknown ids.
         """
-        taken: dict[str, None] = {}
+        feature_names: dict[str, None] = {}
         for tower in served.towers.values():
-            taken |= dict.fromkeys(tower.features)
+            feature_names |= dict.fromkeys(tower.features)
         # Features that read something else, too, are checked with it, by the rankings.
         manifest = served.manifest
         names = tuple(
-            name for name in taken if features.keys() >= {*inputs_of(name, manifest.features[name])}
+            name
+            for name in feature_names
+            if features.keys() >= {*inputs_of(name, manifest.features[name])}
         )
         block = OutputBlock(np.empty((0, 0)), names, ())
         fetched = completed(lookup.fetch(served, [([block], features, n)], Execution("change")))
@@ -79,17 +81,17 @@ class TowerChecks:
         manifest = served.manifest
         for tower in served.towers.values():
             inputs = tower.by_role["candidate"]
-            sent = {name: column for name, column in features.items() if name in inputs}
+            columns = {name: column for name, column in features.items() if name in inputs}
             # Candidates of which the corpus lacks an input are ranked by what clients send.
             is_sent_by_clients = any(
-                name not in sent and manifest.default_of(name) is None for name in inputs
+                name not in columns and manifest.default_of(name) is None for name in inputs
             )
-            if tower.entry.role != "ranking" or not sent or is_sent_by_clients:
+            if tower.entry.role != "ranking" or not columns or is_sent_by_clients:
                 continue
             outputs = frozenset([*tower.heads, *formulas.ordering(tower, "").outputs])
             ranking = PoolTower(served, tower, tower.plan(outputs), self._context(tower))
             offsets = np.array([0, ids.size], np.int64)
-            candidates = Candidates(offsets, sent, served.corpora[corpus])
+            candidates = Candidates(offsets, columns, served.corpora[corpus])
             try:
                 scores = completed(ranking.score(candidates, Execution("change")))
             except (BundleError, ComputationFailed, NotFinite, RowNotFinite):

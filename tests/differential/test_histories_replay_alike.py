@@ -103,7 +103,7 @@ def test_any_history_leaves_one_state_in_all_processes(
             changes.log.attach(version, lambda _: None)
         return changes
 
-    made = 0
+    accepted_count = 0
     for seed in seeds(request, HISTORIES, 5):
         path = tmp_path / str(seed) / "changes.log"
         random = np.random.default_rng(seed)
@@ -112,20 +112,20 @@ def test_any_history_leaves_one_state_in_all_processes(
         follower = follow(path)
         assert writer.log.may_write(time.monotonic() + 60)
         for _ in range(CHANGES):
-            made += _change(writer, drawn, int(random.integers(1, 3)))
+            accepted_count += _change(writer, drawn, int(random.integers(1, 3)))
             if random.random() < 0.3:
                 follower.log.follow()
         follower.log.follow()
         starting = follow(path)
         expected = [state_of(version) for version in writer.log.versions]
-        for other in (follower, starting):
-            for changed, wanted in zip(other.log.versions, expected, strict=True):
+        for process in (follower, starting):
+            for changed, wanted in zip(process.log.versions, expected, strict=True):
                 state = state_of(changed)
                 assert state.keys() == wanted.keys(), seed
                 for name, part in state.items():
                     assert part == wanted[name], (seed, name)
         writer.log.close()
-    assert made > HISTORIES * CHANGES / 2
+    assert accepted_count > HISTORIES * CHANGES / 2
 
 
 def _change(changes: ModelChanges, drawn: RandomChanges, version: int) -> bool:

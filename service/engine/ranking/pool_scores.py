@@ -96,8 +96,8 @@ class PoolTower:
             contexts = np.arange(candidates.offsets.size - 1)
             await self._check_contexts(contexts, candidates, problem, execution)
 
-            async def score_some(some: Candidates) -> None:
-                await self._scores(some, execution)
+            async def score_some(selected: Candidates) -> None:
+                await self._scores(selected, execution)
 
             unfit = await find_unfit(score_some, candidates, _PROBLEMS)
             scorable = np.delete(scorable, unfit)

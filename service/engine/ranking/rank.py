@@ -249,8 +249,10 @@ async def _misfits(
     if feature in candidates.request_columns:
         return {}
 
-    async def score_some(some: Candidates) -> None:
-        await scores_unchecked(model_version, plan.tower, plan.outputs, context, some, execution)
+    async def score_some(selected: Candidates) -> None:
+        await scores_unchecked(
+            model_version, plan.tower, plan.outputs, context, selected, execution
+        )
 
     unfit = await find_unfit(score_some, candidates, (FeatureError,))
     if not unfit.size:

@@ -62,13 +62,13 @@ def states_of(service: RunningService, keys: list[int]) -> dict[int, State]:
         "exact": True,
         "attributes": ATTRIBUTES,
     }
-    found = responds(service, "retrieve", **body)
-    values = zip(*[found["attributes"][name] for name in ATTRIBUTES], strict=True)
-    states = dict(zip(found["ids"], values, strict=True))
-    return {
-        key: dict(zip(ATTRIBUTES, states[key], strict=True)) if key in states else None
-        for key in keys
-    }
+    content = responds(service, "retrieve", **body)
+    values = zip(*[content["attributes"][name] for name in ATTRIBUTES], strict=True)
+    states: dict[int, State] = dict.fromkeys(keys)
+    for key, attributes in zip(content["ids"], values, strict=True):
+        if key in states:
+            states[key] = dict(zip(ATTRIBUTES, attributes, strict=True))
+    return states
 
 
 def test_numbered_changes_in_any_order_leave_the_state_of_their_numbers(
@@ -141,8 +141,8 @@ def test_candidate_whose_vector_was_sent_is_embedded_by_the_next_version(
     assert 1014 not in ids_of(service)
     # All three have the same features, of which the tower of version 2 makes the same vector.
     body: dict[str, Any] = {"vectors": [[1.0] * 8], "k": 1000, "exact": True}
-    found = responds(service, "retrieve", **body)
-    scores = dict(zip(found["ids"], found["scores"], strict=True))
+    content = responds(service, "retrieve", **body)
+    scores = dict(zip(content["ids"], content["scores"], strict=True))
     assert scores[1007] == scores[5000] == scores[5001]
 
 
@@ -152,22 +152,22 @@ def test_rows_and_vectors_of_the_next_training_are_no_repetition(
     service = serve()
     vectors = random_vectors(3).tolist()
     row = {"id": 1007, "vector": vectors[0], "sequence": 5}
-    sent = candidate(5000, vectors={"movies": vectors[1]}, sequence=5)
+    upserted = candidate(5000, vectors={"movies": vectors[1]}, sequence=5)
     stream: dict[str, Any] = {"stream": "rows", "offset": 9}
     change(service, "rows/upsert", row, feature="movie", **stream)
-    change(service, "candidates/upsert", sent)
+    change(service, "candidates/upsert", upserted)
     next_version(service, size=20)
     row["vector"] = vectors[2]
-    sent["vectors"] = {"movies": vectors[2]}
+    upserted["vectors"] = {"movies": vectors[2]}
     assert change(service, "rows/upsert", row, feature="movie", **stream)["changed"] == 1
-    assert change(service, "candidates/upsert", sent)["changed"] == 1
+    assert change(service, "candidates/upsert", upserted)["changed"] == 1
     looked_up = responds(service, "lookup", feature="movie", ids=[1007])
     assert looked_up["vectors"] == [pytest.approx(vectors[2])]
     # Once more, both are.
-    again = change(service, "rows/upsert", row, feature="movie", **stream)
-    assert (again["is_repeated"], again["version"], again["stream_offset"]) == (True, 2, 9)
+    repeated = change(service, "rows/upsert", row, feature="movie", **stream)
+    assert (repeated["is_repeated"], repeated["version"], repeated["stream_offset"]) == (True, 2, 9)
     assert change(service, "rows/upsert", row, feature="movie")["outdated"] == [1007]
-    assert change(service, "candidates/upsert", sent)["outdated"] == [5000]
+    assert change(service, "candidates/upsert", upserted)["outdated"] == [5000]
     assert operate(service, "GET", "changes")["streams"] == {"rows": 9}
 
 

@@ -186,6 +186,6 @@ def test_attribute_is_stored_with_its_type(
     assert way.set_attribute(name, value) == "OK"
     body = {"vectors": [[1.0] * 8], "k": 1000, "exact": True, "attributes": [name]}
     url = f"{service.http}/v1/models/movies:retrieve"
-    found = httpx.post(url, json=body, headers=HEADERS, timeout=60).json()
-    stored = found["attributes"][name][found["ids"].index(1000)]
+    content = httpx.post(url, json=body, headers=HEADERS, timeout=60).json()
+    stored = content["attributes"][name][content["ids"].index(1000)]
     assert (stored, type(stored)) == (expected, type(expected))
