@@ -113,12 +113,16 @@ class Start:
 
 @dataclass(frozen=True)
 class _Load:
-    """The load in progress. See `Coordinator.begin_load`."""
+    """A load in progress. See `Coordinator.begin_load`.
 
-    pid: int
+    Attributes:
+      began: When it began, by the clock of the coordinator.
+    """
+
     model: str
     version: int
     files: str
+    began: float
 
 
 @dataclass
@@ -129,12 +133,14 @@ class _Fatality:
       files: The fingerprint of its files.
       deaths: The number of processes.
       problem: What happened, for operators.
+      ended_at: When the last of them ended, by the clock of the coordinator.
       retry_at: The time from which on it may be loaded again, by the clock of the coordinator.
     """
 
     files: str
     deaths: int
     problem: str
+    ended_at: float
     retry_at: float
 
 
@@ -167,7 +173,8 @@ class Coordinator:
         self._clock = clock
         self._lock = threading.Lock()
         self._workers: dict[int, _Worker] = {}
-        self._load: _Load | None = None
+        self._loads: dict[int, _Load] = {}
+        """The loads in progress, by the process id of the worker."""
         self._fatalities: dict[tuple[str, int], _Fatality] = {}
         self._started = False
         self._failed_starts = 0
@@ -241,6 +248,7 @@ class Coordinator:
     def begin_load(self, pid: int, model: str, version: int, files: str) -> Permission:
         """Gives a worker the turn to load a version, unless it must not. One worker loads at a
         time: parts of a load hold the GIL, and if all workers loaded at once, none would respond.
+        Until one has loaded a version, none does in any case, and all load side by side.
 
         Args:
           pid: The worker.
@@ -249,7 +257,10 @@ class Coordinator:
           files: The fingerprint of its files.
         """
         with self._lock:
-            if self._load is not None and self._load.pid != pid:
+            has_loaded = any(
+                any(worker.report.loaded.values()) for worker in self._workers.values()
+            )
+            if has_loaded and self._loads.keys() - {pid}:
                 return Permission(granted=False)
 
             # Other files under the same number are another version, with which nothing happened.
@@ -258,18 +269,15 @@ class Coordinator:
                 retry_s = fatality.retry_at - self._clock()
                 if retry_s > 0:
                     return Permission(False, fatality.problem, retry_s)
-            self._load = _Load(pid, model, version, files)
+            self._loads[pid] = _Load(model, version, files, self._clock())
             return Permission(granted=True)
 
     def end_load(self, pid: int, loaded: bool) -> None:
         """Notes that a worker has ended its load, and survived it."""
         with self._lock:
-            load = self._load
-            if load is None or load.pid != pid:
-                return
-            self._load = None
+            load = self._loads.pop(pid, None)
             # A version that was rejected has not shown that it can be loaded.
-            if loaded:
+            if loaded and load is not None:
                 self._fatalities.pop((load.model, load.version), None)
 
     def worker_ended(self, pid: int, reason: str) -> dict[str, Any]:
@@ -287,25 +295,26 @@ class Coordinator:
             if worker is None or not worker.report.serves:
                 self._failed_starts += 1
 
-            load = self._load
-            if load is None or load.pid != pid:
+            load = self._loads.pop(pid, None)
+            if load is None:
                 return {}
-            self._load = None
 
             # Without this, the worker that replaces it would load the version next and end, too,
             # and so would all the others, one after the other.
             deaths = 1
             before = self._fatalities.get((load.model, load.version))
             if before is not None and before.files == load.files:
-                deaths = before.deaths + 1
+                # Loads side by side fail alike, and count once.
+                deaths = before.deaths + (load.began > before.ended_at)
             retry_s = math.inf
             if deaths < _DEATHS_MAX:
                 retry_s = _RETRY_S * 2 ** (deaths - 1)
             problem = f"process {pid} ended ({reason}) while it loaded this version"
             if deaths > 1:
                 problem = f"{problem}, as {deaths - 1} did before it"
+            now = self._clock()
             self._fatalities[load.model, load.version] = _Fatality(
-                load.files, deaths, problem, self._clock() + retry_s
+                load.files, deaths, problem, now, now + retry_s
             )
             return {"model": load.model, "version": load.version}
 
@@ -313,8 +322,7 @@ class Coordinator:
         """Forgets a worker that has ended because the supervisor stopped it."""
         with self._lock:
             self._workers.pop(pid, None)
-            if self._load is not None and self._load.pid == pid:
-                self._load = None
+            self._loads.pop(pid, None)
 
     def _fresh_reports(self, besides: int) -> list[Report]:
         """Returns the reports of the workers that can be counted on, without that of one worker.

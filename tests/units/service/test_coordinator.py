@@ -76,6 +76,26 @@ def test_version_that_ended_a_process_is_loaded_again_after_growing_pauses_a_few
     assert service.begin_load(9, MODEL, 2, FILES).granted
 
 
+def test_workers_load_side_by_side_until_one_could_respond(
+    service: Coordinator, clock: Clock
+) -> None:
+    for pid in (1, 2):
+        service.report(pid, Report("", listens=True, settled=True, root_versions={MODEL: (1,)}))
+        assert service.begin_load(pid, MODEL, 1, FILES).granted
+    # What ends both of them is one attempt.
+    for pid in (1, 2):
+        service.worker_ended(pid, "SIGSEGV")
+    assert service.begin_load(3, MODEL, 1, FILES).retry_s == 60
+    clock.seconds += 60
+    assert service.begin_load(3, MODEL, 1, FILES).granted
+    service.end_load(3, loaded=True)
+    service.report(3, report(1))
+    assert service.begin_load(4, MODEL, 2, FILES).granted
+    assert not service.begin_load(5, MODEL, 2, FILES).granted
+    service.forget(4)
+    assert service.begin_load(5, MODEL, 2, FILES).granted
+
+
 def test_starts_pause_longer_as_long_as_workers_end_before_they_serve(
     service: Coordinator,
 ) -> None:

@@ -14,7 +14,7 @@ from bundle import native
 ROOT = Path(__file__).parents[4]
 TESTS = (
     ["tests/laws/test_features.py", "tests/laws/test_tables.py"],
-    ["tests/units/service/test_transports_agree.py", "-k", "overflow"],
+    ["tests/cases/test_requests.py", "-k", "overflow"],
 )
 CODE = """
 import sys
