@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import RowUnavailable
-from bundle.features.changes import Changes
 from bundle.features.columns import Activation, Column, checked_together
 from bundle.features.ids.rules import RuleSet, within
+from bundle.features.overlay import Overlay
 from bundle.features.sources import Fetched, Indicator, RemoteRows, RemoteTable, RowReader, Source
 from bundle.features.table_feature import TableFeature
 from bundle.format.manifest import EmbeddedFeature, KeyedIds
@@ -142,7 +142,7 @@ class Batch:
         columns: Mapping[str, Column],
         n: int,
         fetched: Fetched | None = None,
-        changes: Changes | None = None,
+        changes: Overlay | None = None,
     ) -> dict[str, Activation]:
         """Looks all features up; see FeatureReader.activations."""
         if not self.features:
@@ -167,7 +167,7 @@ class Batch:
         return activations
 
     def remote_rows(
-        self, columns: Mapping[str, Column], n: int, changes: Changes | None = None
+        self, columns: Mapping[str, Column], n: int, changes: Overlay | None = None
     ) -> dict[str, Rows]:
         """Returns the distinct remote rows that `activations` reads, by layout."""
         if not self.remote:
@@ -179,7 +179,7 @@ class Batch:
         return ids.remote_rows()
 
     def rows(
-        self, columns: Mapping[str, Column], n: int, changes: Changes | None = None
+        self, columns: Mapping[str, Column], n: int, changes: Overlay | None = None
     ) -> tuple[Rows, list[Offsets]]:
         """Returns the rows of all features, -1 for unknown ids and padding, and the offsets of each
         bag and sequence. Sequences are not cut.
@@ -259,7 +259,7 @@ class _Ids:
             if is_left_out is not None:
                 self._feature_rows(index)[is_left_out] = _LEFT_OUT
 
-    def use_new_keys(self, changes: Changes) -> None:
+    def use_new_keys(self, changes: Overlay) -> None:
         """Gives unknown ids the rows of new keys, as they are in one state of the changes."""
         for index in self._batch.keyed:
             feature = self._batch.features[index]
@@ -317,7 +317,7 @@ class _Ids:
                 read = self._in_source(range(index, index + 1))
                 self._replace_lost(index, source.is_lost(read))
 
-    def use_changes(self, changes: Changes) -> None:
+    def use_changes(self, changes: Overlay) -> None:
         """Reads the rows of changed tables as they are in one state of the changes."""
         # A run reads by the source of its first feature.
         for first, _ in self._batch.runs:

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError, FormatError, RowOutOfRange
 from bundle.features.batch import Batch
-from bundle.features.changes import Changes, MergedRows
 from bundle.features.columns import Activation, Column, OutputBlock, column_of_position, spread
 from bundle.features.dense import Dense
 from bundle.features.input_lengths import FittedColumns, InputLengths, with_fitted_defaults
+from bundle.features.overlay import MergedRows, Overlay
 from bundle.features.sources import (
     Fetched,
     Indicator,
@@ -146,7 +146,7 @@ class _Batches(NamedTuple):
 class FeatureReader:
     """Turns columns into activations. Holds nothing of a call; safe for any number of threads."""
 
-    _changes: Changes | None = None
+    _changes: Overlay | None = None
     """The changes in the tables; None: there are none."""
 
     def __init__(
@@ -338,7 +338,7 @@ class FeatureReader:
         view = copy.copy(self)
         view._changes = None
         if by_table or keys_by_table:
-            view._changes = Changes(by_table, keys_by_table, self._merged)
+            view._changes = Overlay(by_table, keys_by_table, self._merged)
         view._batches = self._batches_of(frozenset(keys_by_table))
         tables = frozenset(by_table)
         row_caches = self._row_caches_by_changed.get(tables)

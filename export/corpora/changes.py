@@ -35,7 +35,7 @@ from bundle.changes.records import (
 from bundle.errors import BundleError
 from bundle.format import manifest
 from bundle.storage import arrow
-from bundle.stores.changed import ChangedStore, StoreChanges
+from bundle.stores.overlay import StoreOverlay, StoreSnapshot
 from bundle.stores.reader import CandidateStore
 from export.errors import NotConvertible, UsageError
 
@@ -225,41 +225,41 @@ def _apply_changes(
         path = Path(directory, "touched")
         arrow.write(path, touched)
         entry = corpus.model_copy(update={"size": touched.num_rows})
-        store_changes = StoreChanges(CandidateStore(path, entry), entry)
+        overlay = StoreOverlay(CandidateStore(path, entry), entry)
         for sequence, change in changes:
             try:
-                _apply(store_changes, change)
+                _apply(overlay, change)
             except BundleError as problem:
                 raise NotConvertible(
                     f"{name}: change {sequence} of {log} does not fit: {problem}; export without "
                     "--with-changes, or change the recipe"
                 ) from problem
-        store: ChangedStore = store_changes.store
+        store: StoreSnapshot = overlay.store
         # Entries end where a change deletes them, or replaces them by a later entry.
         positions = np.setdiff1d(np.arange(store.size), store.ended)
         columns = store.arrays(positions, touched.column_names)
         return pa.Table.from_pydict(columns, schema=touched.schema)
 
 
-def _apply(store_changes: StoreChanges, change: Change) -> None:
+def _apply(overlay: StoreOverlay, change: Change) -> None:
     action = change.head.action
     names = change.columns.schema.names
     if action == "delete":
-        store_changes.delete(change.ids)
+        overlay.delete(change.ids)
     elif action == "attributes":
         attributes = {
             name.removeprefix("attribute:"): change.columns.column(name)
             for name in names
             if name.startswith("attribute:")
         }
-        store_changes.set_attributes(change.ids, attributes)
+        overlay.set_attributes(change.ids, attributes)
     else:
         stored = [
             name
             for name in names
             if name not in {SEQUENCE, EXPIRES} and not name.startswith(VECTOR)
         ]
-        store_changes.upsert(change.columns.select(stored))
+        overlay.upsert(change.columns.select(stored))
 
 
 def _reason_not_included(change: Change, stores: Mapping[str, Collection[str]]) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bundle.features.reader import FeatureReader
 from bundle.format.manifest import EmbeddedFeature, Manifest
-from bundle.stores.changed import ChangedStore
+from bundle.stores.overlay import StoreSnapshot
 from bundle.tables.id_values import distinct
 
 Rows = NDArray[np.int64]
@@ -55,7 +55,7 @@ class RowDependents:
         self._new_rows: list[Rows] = []
         self._new_positions: list[Positions] = []
 
-    def positions(self, store: ChangedStore, rows: Rows, keys: Keys) -> Positions:
+    def positions(self, store: StoreSnapshot, rows: Rows, keys: Keys) -> Positions:
         """Returns the live candidates that read one of some rows, by their ascending positions.
 
         Args:
@@ -87,7 +87,7 @@ class RowDependents:
         self._positions = self._positions[is_before]
         self._size = position
 
-    def _add(self, store: ChangedStore) -> None:
+    def _add(self, store: StoreSnapshot) -> None:
         """Adds the candidates of a store that came since the last call."""
         for start in range(self._size, store.size, _CHUNK):
             positions = np.arange(start, min(start + _CHUNK, store.size))
@@ -108,7 +108,9 @@ class RowDependents:
         self._new_rows = []
         self._new_positions = []
 
-    def _pairs(self, store: ChangedStore, positions: Positions) -> Iterator[tuple[Rows, Positions]]:
+    def _pairs(
+        self, store: StoreSnapshot, positions: Positions
+    ) -> Iterator[tuple[Rows, Positions]]:
         """Yields rows that candidates read, and the position of the candidate that reads each."""
         columns = store.features(positions, self._inputs)
         for name in self._features:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.stores.changed import ChangedAttributeIndex, ChangedStore, StoreChanges
+from bundle.stores.overlay import ChangedAttributeIndex, StoreOverlay, StoreSnapshot
 from bundle.stores.reader import CandidateStore
 from runtime.exact import ExactIndex
 from service.changes.changed_parts import stored_vectors
@@ -49,7 +49,7 @@ class ChangedCorpus:
         store = base.store
         assert isinstance(store, CandidateStore)  # noqa: S101 - as it was loaded
         self._base_store = store
-        self._changes = StoreChanges(store, base.entry)
+        self._changes = StoreOverlay(store, base.entry)
         self._compact_at = _COMPACTED_MIN
         self._vectors = {name: self._no_vectors(name) for name in indexes}
         self._denied = base.denied.begin(self.store)
@@ -57,7 +57,7 @@ class ChangedCorpus:
         """The ids of candidates whose vectors were sent, by index."""
 
     @property
-    def store(self) -> ChangedStore:
+    def store(self) -> StoreSnapshot:
         """The candidates as they are now."""
         return self._changes.store
 

@@ -33,7 +33,7 @@ from bundle.format.manifest import (
 from bundle.format.search_costs import SearchCosts
 from bundle.format.towers import SCORE_BINS_MAX
 from bundle.stores.attribute_index import AttributeIndex
-from bundle.stores.changed import ChangedAttributeIndex, ChangedStore
+from bundle.stores.overlay import ChangedAttributeIndex, StoreSnapshot
 from bundle.stores.reader import CandidateStore
 from bundle.tables.id_values import distinct, int64_of
 from bundle.tables.reader import TableReader
@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # faiss is loaded where an index has codes
     from runtime.codes import VectorCodes
 
 Rows = NDArray[np.int64]
-Store = CandidateStore | ChangedStore
+Store = CandidateStore | StoreSnapshot
 Stamp = tuple[int, int, int]
 """Identifies one state of a file: modification time (ns), bytes, inode."""
 _ROLES: tuple[Role, Role] = ("context", "candidate")
@@ -279,7 +279,7 @@ class LoadedList:
         if cached_store is not store or positions is None:
             positions = store.positions(self._ids[segment])
             self._positions[segment] = store, positions
-        if isinstance(store, ChangedStore):
+        if isinstance(store, StoreSnapshot):
             positions = store.unexpired(positions, time.time())
         return positions[positions >= 0]
 
@@ -310,7 +310,7 @@ class Denied:
         self.positions: NDArray[np.uint32] = np.empty(0, np.uint32)
         self._keys: NDArray[Any] = np.empty(0, object)
         self._texts: frozenset[str] = frozenset()
-        self._changed: ChangedStore | None = None
+        self._changed: StoreSnapshot | None = None
         self._added = DeniedAdded()
         self._lock = Lock()
 
@@ -339,7 +339,7 @@ class Denied:
                 changed = _ascending(self._changed.positions(keys))
                 self._added.positions = changed[changed >= self._changed.base_size]
 
-    def begin(self, store: ChangedStore) -> DeniedAdded:
+    def begin(self, store: StoreSnapshot) -> DeniedAdded:
         """Returns the denied candidates among those that were added to a store; `follow` adds to
         them from now on.
 
@@ -354,7 +354,7 @@ class Denied:
                 self._added.positions = positions[positions >= store.base_size]
             return self._added
 
-    def follow(self, store: ChangedStore, ids: NDArray[Any], positions: NDArray[np.int64]) -> None:
+    def follow(self, store: StoreSnapshot, ids: NDArray[Any], positions: NDArray[np.int64]) -> None:
         """Denies candidates that were added to the store, if their ids are on the deny list.
 
         Args:
@@ -409,7 +409,7 @@ class LoadedStore(FilteredCorpus):
         """
         denied = self.denied.positions
         store = self.store
-        if not isinstance(store, ChangedStore):
+        if not isinstance(store, StoreSnapshot):
             return denied
         added = self.denied_added.positions
         expired = store.expiries.expired(time.time())
@@ -629,7 +629,7 @@ class ServedIndex:
     def base_size(self) -> int:
         """The number of candidates that the bundle has, for an index of which some changed."""
         store = self.corpus.store
-        assert isinstance(store, ChangedStore)  # noqa: S101 - candidates were added
+        assert isinstance(store, StoreSnapshot)  # noqa: S101 - candidates were added
         return store.base_size
 
     def divided(

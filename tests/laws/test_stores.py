@@ -24,14 +24,14 @@ from bundle.format import manifest
 from bundle.format.manifest import Corpus
 from bundle.stores import writer as store_writer
 from bundle.stores.attribute_index import AttributeIndex, write_attribute_index
-from bundle.stores.changed import ChangedAttributeIndex, ChangedStore, StoreChanges
+from bundle.stores.overlay import ChangedAttributeIndex, StoreOverlay, StoreSnapshot
 from bundle.stores.reader import CandidateStore
 from bundle.stores.writer import StoreWriter, write_store
 from bundle.tables.segments import RowRange
 from tests.units.bundle.features.readers import objects
 
 Row = Mapping[str, Any]
-Store = CandidateStore | ChangedStore
+Store = CandidateStore | StoreSnapshot
 
 TYPES = {
     "feature:movie": pa.int64(),
@@ -127,10 +127,10 @@ def written(path: Path, ids: NDArray[Any], rows: Sequence[Row], cuts: Sequence[i
         return Corpus(file="s", **vars(writer.finish()))
 
 
-def changes_of(directory: Path, kind: str = "int64") -> StoreChanges:
+def changes_of(directory: Path, kind: str = "int64") -> StoreOverlay:
     rows = [row(number) for number in range(BASE)]
     corpus = written(directory / "s", IDS[kind][:BASE], rows, [2, 4])
-    return StoreChanges(CandidateStore(directory / "s", corpus), corpus)
+    return StoreOverlay(CandidateStore(directory / "s", corpus), corpus)
 
 
 @dataclass
@@ -224,13 +224,13 @@ def test_a_store_written_in_any_batches_reads_back(
     assert_holds(CandidateStore(path, corpus), State.of(kind, rows))
 
 
-Change = Callable[[StoreChanges, State], None]
+Change = Callable[[StoreOverlay, State], None]
 NUMBER = st.integers(0, len(IDS["int64"]) - 1)
 ROW = st.integers(0, 1 << 20).map(row)
 
 
 def upsert(rows: Mapping[int, Row]) -> Change:
-    def apply(changes: StoreChanges, state: State) -> None:
+    def apply(changes: StoreOverlay, state: State) -> None:
         # A slice of a larger batch is taken alone.
         columns = batch(IDS[state.kind][[*rows, *rows]], [*rows.values(), *rows.values()])
         positions = changes.upsert(columns[len(rows) :])
@@ -240,7 +240,7 @@ def upsert(rows: Mapping[int, Row]) -> Change:
 
 
 def delete(numbers: Sequence[int]) -> Change:
-    def apply(changes: StoreChanges, state: State) -> None:
+    def apply(changes: StoreOverlay, state: State) -> None:
         positions = changes.delete(IDS[state.kind][[*numbers]])
         assert positions.tolist() == [state.live.get(number, -1) for number in numbers]
         for number in numbers:
@@ -250,7 +250,7 @@ def delete(numbers: Sequence[int]) -> Change:
 
 
 def set_attributes(rows: Mapping[int, Row], names: set[str]) -> Change:
-    def apply(changes: StoreChanges, state: State) -> None:
+    def apply(changes: StoreOverlay, state: State) -> None:
         attributes = {name: array([*rows.values()], f"attribute:{name}") for name in names}
         old, new = changes.set_attributes(IDS[state.kind][[*rows]], attributes)
         assert old.tolist() == [state.live.get(number, -1) for number in rows]
@@ -380,7 +380,7 @@ def test_candidates_are_filtered_as_by_a_scan_of_their_attribute(
         st.fixed_dictionaries(dict.fromkeys(MEETS, BOUND)),
     )
     def law(batches: list[list[Any]], bounds: dict[str, Any]) -> None:
-        changes = StoreChanges(store, corpus)
+        changes = StoreOverlay(store, corpus)
         with StoreWriter(directory / "anew") as writer:
             first = 0
             for part in batches:

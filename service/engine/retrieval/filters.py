@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.stores.changed import ChangedAttributeIndex, PickedCandidates
+from bundle.stores.overlay import ChangedAttributeIndex, PickedCandidates
 from bundle.tables import id_values
 from bundle.tables.id_values import distinct
 from runtime.exact import VectorBlock

@@ -88,7 +88,7 @@ class Expiries:
         )
 
 
-class StoreChanges:
+class StoreOverlay:
     """The changes of one store: of candidates, or of contexts. One thread at a time uses it; the
     snapshots are safe for any number of threads.
     """
@@ -110,14 +110,14 @@ class StoreChanges:
         self._ended = np.empty(0, np.uint32)
         self._newly_ended: list[Positions] = []
         self._expiries = Expiries(np.empty(0), np.empty(0, np.uint32))
-        self._store: ChangedStore | None = None
+        self._store: StoreSnapshot | None = None
 
     @property
-    def store(self) -> ChangedStore:
+    def store(self) -> StoreSnapshot:
         """The candidates now, which later changes leave as they are."""
         if self._store is None:
             self._merge_ended()
-            self._store = ChangedStore(
+            self._store = StoreSnapshot(
                 self._corpus,
                 self._history,
                 self._number,
@@ -136,7 +136,7 @@ class StoreChanges:
         """Returns [m] int64 positions of ids now, expired ones included; -1: there is none."""
         return self._history.positions(ids, "ids", self._number, self._slot_count)
 
-    def compacted(self, now_s: float) -> tuple[StoreChanges, Positions]:
+    def compacted(self, now_s: float) -> tuple[StoreOverlay, Positions]:
         """Returns the same candidates without those that have ended or expired.
 
         Args:
@@ -149,7 +149,7 @@ class StoreChanges:
         history = self._history
         is_kept = history.is_live(self._slot_count) & ~history.is_expired(self._slot_count, now_s)
         positions = self._base.size + is_kept.nonzero()[0]
-        compacted = StoreChanges(self._base, self._corpus)
+        compacted = StoreOverlay(self._base, self._corpus)
         ended = history.ended_in_base()
         if ended.size:
             compacted._begin_change()
@@ -307,7 +307,7 @@ class StoreChanges:
             self._newly_ended = []
 
 
-class ChangedStore(StoredColumns):
+class StoreSnapshot(StoredColumns):
     """A snapshot of a store and its changes. Safe for any number of threads.
 
     Attributes:
@@ -327,7 +327,7 @@ class ChangedStore(StoredColumns):
         ended: NDArray[np.uint32],
         expiries: Expiries,
     ) -> None:
-        """Takes a state of `StoreChanges`, which alone makes snapshots."""
+        """Takes a state of `StoreOverlay`, which alone makes snapshots."""
         base = history.base
         super().__init__([*base.batches, *tiers], corpus.features, [*corpus.attributes])
         self.base_size = base.size

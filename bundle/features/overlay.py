@@ -78,7 +78,7 @@ class MergedRows(NamedTuple):
     rows: ChangedRows
 
 
-class Changes:
+class Overlay:
     """The changed rows of all tables of a reader in one state. Safe for any number of threads.
 
     Attributes:
