@@ -86,6 +86,9 @@ class Server:
                     # The other process waits no more for the call in progress.
                     withdrawal.set_result(None)
                     return
+                # Before it has a response, the other process sends nothing: it waits no more.
+                if connection.poll():
+                    continue
                 withdrawal = Future()
                 call = (connection, name, arguments, withdrawal)
                 threading.Thread(

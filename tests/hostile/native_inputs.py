@@ -111,11 +111,11 @@ def try_codes(vectors: Vectors) -> None:
     codes = book.pack(book.encode(vectors))
     for number in NUMBERS:
         query = np.full(DIM, number, np.float32)
-        report(f"codes {number}", codes.nearest, query, 10**6)
+        report(f"codes {number}", codes.nearest, query[np.newaxis], 10**6)
         centroids = np.full(book.centroids.shape, number, np.float32)
         hostile_book = CodeBook(centroids, DIM, "dot_product")
         packed = hostile_book.pack(book.encode(vectors))
-        report(f"code book {number}", packed.nearest, vectors[0], 5)
+        report(f"code book {number}", packed.nearest, vectors[:1], 5)
 
 
 def try_damaged_tower(directory: Path) -> None:
