@@ -204,13 +204,16 @@ class ChangedVersion:
         that do depend get positions at each change.
         """
         count = len(run.sequences)
+        # A change of which every row was outdated is in the log for its offset alone.
+        changed_count = int(np.count_nonzero(run.sizes))
         if run.head.version != self.loaded.version:
-            self.dropped[OTHER_VERSION] += count
+            if changed_count:
+                self.dropped[OTHER_VERSION] += changed_count
             self.set_sequence(run.sequences[-1])
             return
         change = run.joined
         if count == 1 or not self._dependents_of(change):
-            self.apply(run.sequences[-1], change, count)
+            self.apply(run.sequences[-1], change, changed_count)
             return
         for part in (run.part(0, count // 2), run.part(count // 2, count)):
             assert part is not None  # noqa: S101 - there are two changes at least
