@@ -86,23 +86,11 @@ class PoolTower:
           NotTogether: Candidates fail, and the batch has several requests.
         """
         m = int(candidates.offsets[-1])
-        scorable = np.arange(m)
+        scores, unfit = await self._scores_of_fitting(candidates, execution)
+        scorable = np.delete(np.arange(m), unfit)
         left_out = []
-        try:
-            scores = await self._scores(candidates, execution)
-        except _PROBLEMS as problem:
-            execution.check_alone()
-            # Before anything is scored by itself: a context must not make that expensive.
-            contexts = np.arange(candidates.offsets.size - 1)
-            await self._check_contexts(contexts, candidates, problem, execution)
-
-            async def score_some(selected: Candidates) -> None:
-                await self._scores(selected, execution)
-
-            unfit = await find_unfit(score_some, candidates, _PROBLEMS)
-            scorable = np.delete(scorable, unfit)
+        if unfit.size:
             left_out.append(LeftOut(unfit, "features", "their features do not fit the tower"))
-            scores = await self._scores(candidates.only(scorable), execution)
 
         is_finite = np.ones(scorable.size, bool)
         for output in scores.values():
@@ -113,8 +101,9 @@ class PoolTower:
             rows = await rows_not_finite(self.version, self.plan, self.context, fit, execution)
             finite_counts = lengths_of(is_finite.nonzero()[0].searchsorted(fit.offsets))
             without_scores = (lengths_of(fit.offsets) > 0) & (finite_counts == 0)
-            overflow = self._overflow(scores)
-            await self._check_contexts(without_scores.nonzero()[0], fit, overflow, execution)
+            contexts = without_scores.nonzero()[0]
+            if await self._has_context_without_scores(contexts, fit, execution):
+                towers.check_outputs(self.tower, scores)  # raises NotFinite
             reads_row = np.zeros(scorable.size, bool)
             reads_row[[row.example for row in rows]] = True
             if rows:
@@ -142,23 +131,33 @@ class PoolTower:
             self.version, self.tower, self.plan, self.context, candidates, execution
         )
 
-    def _overflow(self, scores: dict[str, NDArray[np.float32]]) -> NotFinite:
-        """Returns the error that names the first output that is not finite."""
+    async def _scores_of_fitting(
+        self, candidates: Candidates, execution: Execution
+    ) -> tuple[dict[str, NDArray[np.float32]], Positions]:
+        """Returns the outputs of the candidates whose features fit the tower, and the positions of
+        the others. Raises the errors of `score`.
+        """
         try:
-            towers.check_outputs(self.tower, scores)
-        except NotFinite as problem:
-            return problem
-        raise AssertionError("all outputs are finite")
+            return await self._scores(candidates, execution), np.empty(0, np.int64)
+        except _PROBLEMS:
+            execution.check_alone()
+            # Before anything is scored by itself: a context must not make that expensive.
+            contexts = np.arange(candidates.offsets.size - 1)
+            if await self._has_context_without_scores(contexts, candidates, execution):
+                raise
 
-    async def _check_contexts(
-        self,
-        contexts: Positions,
-        candidates: Candidates,
-        problem: Exception,
-        execution: Execution,
-    ) -> None:
-        """Raises a problem if one of some contexts is at fault: it cannot be scored with any of a
-        few other candidates of the corpus.
+        async def score_some(selected: Candidates) -> None:
+            await self._scores(selected, execution)
+
+        unfit = await find_unfit(score_some, candidates, _PROBLEMS)
+        scorable = np.delete(np.arange(int(candidates.offsets[-1])), unfit)
+        return await self._scores(candidates.only(scorable), execution), unfit
+
+    async def _has_context_without_scores(
+        self, contexts: Positions, candidates: Candidates, execution: Execution
+    ) -> bool:
+        """Returns whether one of some contexts is at fault: it cannot be scored with any of a few
+        other candidates of the corpus.
         """
         corpus = candidates.corpus
         assert corpus is not None  # noqa: S101 - pools are of a corpus
@@ -177,7 +176,8 @@ class PoolTower:
                 if await of_context._has_score(probe, execution):
                     break
             else:
-                raise problem
+                return True
+        return False
 
     async def _has_score(self, candidate: Candidates, execution: Execution) -> bool:
         """Returns whether one candidate of one context can be scored."""
