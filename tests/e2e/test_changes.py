@@ -76,7 +76,6 @@ def test_acknowledged_changes_are_soon_in_every_worker_and_never_lost_or_applied
     request: pytest.FixtureRequest, write: Write, launch: Launch
 ) -> None:
     write()
-    # Segments are made again and again, too, by workers that are killed meanwhile.
     service = launch("--workers", "2")
     wait_for(service, "2")
     with admin_of(service) as client:
