@@ -32,7 +32,7 @@ from service.config import ServiceSettings
 from service.engine.calls import Condition, Filter, RetrievalRequest, Target
 from service.engine.computation import completed
 from service.engine.execution import Execution
-from service.engine.retrieval import retrieve
+from service.engine.retrieval import pipeline
 from service.versions.version import ServedIndex
 
 DISTANCES = ("dot_product", "cosine", "squared_l2")
@@ -153,7 +153,7 @@ def _ids(
     request = RetrievalRequest(Target(), k=k, vectors=query[np.newaxis], filter=wanted, exact=exact)
     settings = ServiceSettings(root=Path())
     execution = Execution("retrieve")
-    result = completed(retrieve.retrieve(version, request, settings, execution))
+    result = completed(pipeline.retrieve(version, request, settings, execution))
     return {*result.ids.tolist()}
 
 

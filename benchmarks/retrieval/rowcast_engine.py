@@ -29,7 +29,7 @@ from service.config import ServiceSettings
 from service.engine.calls import Condition, Filter, RetrievalRequest, Target
 from service.engine.computation import completed
 from service.engine.execution import Execution
-from service.engine.retrieval import retrieve
+from service.engine.retrieval import pipeline
 
 _PARAMETERS = {
     "num_leaves": 1000,
@@ -102,7 +102,7 @@ def main() -> None:
         request = RetrievalRequest(
             Target(), k=K, vectors=query[np.newaxis], filter=wanted, recall=recall
         )
-        computation = retrieve.retrieve(version, request, settings, Execution("retrieve"))
+        computation = pipeline.retrieve(version, request, settings, Execution("retrieve"))
         return completed(computation).ids
 
     serve(search, dict.fromkeys((ALL, 10, 1), _RECALLS), directory)

@@ -48,7 +48,7 @@ from service.config import SettingsError, read_settings
 from service.engine.calls import Target
 from service.engine.computation import completed
 from service.engine.execution import Execution
-from service.engine.retrieval.recommend import recommend
+from service.engine.retrieval.pipeline import recommend
 from service.engine.validation import NotFinite, check_attributes, choose_index
 from service.errors import ServiceError
 from service.exit_codes import EXIT_BUG, EXIT_USAGE

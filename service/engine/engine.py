@@ -40,7 +40,7 @@ from service.engine.merging.keys import batch_key
 from service.engine.merging.requests import merge
 from service.engine.merging.responses import split
 from service.engine.ranking import rank
-from service.engine.retrieval import recommend, retrieve
+from service.engine.retrieval import pipeline
 from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.scheduling.queues import Job
 from service.engine.scheduling.scheduler import Scheduler
@@ -64,9 +64,9 @@ from service.versions.version import ModelVersion
 log = logging.logger(__name__)
 
 COMPUTE: Mapping[type, Callable[..., Computation[Any]]] = {
-    RetrievalRequest: retrieve.retrieve,
+    RetrievalRequest: pipeline.retrieve,
     RankingRequest: rank.rank,
-    RecommendationRequest: recommend.recommend,
+    RecommendationRequest: pipeline.recommend,
     EmbeddingRequest: towers.embed,
     LookupRequest: lookup.look_up,
 }

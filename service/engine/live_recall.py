@@ -38,7 +38,7 @@ from service.versions.lifecycle import VersionManager
 from service.versions.version import LiveIndex, LoadedIndex
 
 if TYPE_CHECKING:  # search calls this module through its execution
-    from service.engine.retrieval.search import Neighbors, SearchedPart
+    from service.engine.retrieval.neighbors import Neighbors, SearchedPart
 
 log = logger(__name__)
 

@@ -30,7 +30,7 @@ from service.engine.calls import (
 from service.engine.computation import Computation, completed
 from service.engine.execution import Execution
 from service.engine.ranking import rank
-from service.engine.retrieval import recommend, retrieve
+from service.engine.retrieval import pipeline
 from service.engine.validation import NotFinite
 from service.errors import RowNotFinite
 from service.versions.version import LoadedTower, ModelVersion, ServedIndex
@@ -79,7 +79,7 @@ def run(
     for name, index in model_version.indexes.items():
         for search in _searches(name, index):
             with contextlib.suppress(NotFinite):
-                completed(retrieve.retrieve(model_version, search, settings, execution))
+                completed(pipeline.retrieve(model_version, search, settings, execution))
             throttle()
     for compute, request in _requests(model_version):
         with contextlib.suppress(*_NOT_COMPUTED):
@@ -143,7 +143,7 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
             request = RecommendationRequest(
                 Target(), context=features, k=1, pool_size=1, index=index_name, tower=name
             )
-            yield recommend.recommend, request
+            yield pipeline.recommend, request
 
 
 def _columns(manifest: Manifest, names: Iterable[str]) -> dict[str, Column]:

@@ -16,10 +16,16 @@ from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings
 from service.engine.calls import Request, Result, Vectors, magnitude
 from service.engine.execution import Execution
-from service.engine.retrieval import filters, retrieve, search
+from service.engine.retrieval import filters, search
 from service.engine.retrieval.filters import CompiledFilter
-from service.engine.retrieval.search import Neighbors
-from service.engine.retrieval.sharded_search import IndexSearch
+from service.engine.retrieval.neighbors import (
+    AllowedCandidates,
+    Neighbors,
+    Queries,
+    SearchOptions,
+)
+from service.engine.retrieval.queries import check_sent_vectors
+from service.engine.retrieval.served_search import IndexSearch
 from service.engine.validation import NotFinite, check_bytes, show_version
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.versions.version import LoadedIndex, ModelVersion, Sizes
@@ -242,17 +248,15 @@ async def search_part(
     if index_search.filter:
         compiled = filters.compile_filter(index, index_search.filter, execution.check)
     allowed = _allowed_here(index, index_search, compiled)
-    queries = search.Queries(index_search.vectors, allowed)
-    options = search.SearchOptions(k, index_search.exact, index_search.recall, index_search.explain)
+    queries = Queries(index_search.vectors, allowed)
+    options = SearchOptions(k, index_search.exact, index_search.recall, index_search.explain)
     try:
         neighbors = search.nearest(index, queries, options, execution)
     except NotFinite:
         # As a process that holds the whole index leaves them out.
         unsearchable = index.unsearchable
         execution.leave_out("vector", unsearchable.astype(np.int64) + index.first)
-        queries = search.Queries(
-            index_search.vectors, search.without(queries.allowed, unsearchable)
-        )
+        queries = queries._replace(allowed=queries.allowed.without(unsearchable))
         neighbors = search.nearest(index, queries, options, execution)
     execution.count_examples(query_count)
 
@@ -291,12 +295,12 @@ def _check_vectors(vectors: Vectors, index: LoadedIndex) -> None:
     dim = index.entry.dim
     if vectors.shape[1] != dim:
         raise InvalidArgument.of_field("vectors", vectors.shape[1], str(dim), "has dim")
-    retrieve.check_sent_vectors(vectors)
+    check_sent_vectors(vectors)
 
 
 def _allowed_here(
     index: LoadedIndex, index_search: IndexSearch, compiled: CompiledFilter | None
-) -> search.AllowedCandidates:
+) -> AllowedCandidates:
     """Returns which of this shard's candidates each query may find, by position among them."""
     query_count = len(index_search.vectors)
     if len(index_search.excluded) not in (0, query_count):
@@ -313,7 +317,7 @@ def _allowed_here(
     if not excluded:
         no_positions: NDArray[Any] = np.empty(0, np.uint32)
         excluded = [no_positions] * query_count
-    return search.AllowedCandidates(denied, excluded, compiled)
+    return AllowedCandidates(denied, excluded, compiled)
 
 
 def _check_bundle(

@@ -16,8 +16,8 @@ from service.codec.protobuf import explanation_message, read_explanation, unpack
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.engine.calls import Target
-from service.engine.retrieval.search import Neighbors
-from service.engine.retrieval.sharded_search import IndexSearch
+from service.engine.retrieval.neighbors import Neighbors
+from service.engine.retrieval.served_search import IndexSearch
 from service.errors import Internal, InvalidArgument
 from service.shards.calls import (
     RowPositions,

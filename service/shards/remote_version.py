@@ -19,8 +19,8 @@ from bundle.tables.id_values import distinct
 from bundle.tables.sharding import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
-from service.engine.retrieval.search import Neighbors, concatenate_parts
-from service.engine.retrieval.sharded_search import IndexSearch
+from service.engine.retrieval.neighbors import Neighbors, concatenate
+from service.engine.retrieval.served_search import IndexSearch
 from service.errors import Internal, NotReady, ServiceError
 from service.shards import messages
 from service.shards.calls import k_max, query_bytes
@@ -201,9 +201,7 @@ class RemoteVersion:
         # A shard that failed some of its calls searched only some of the queries, so it is left out
         # of all.
         neighbors = [
-            concatenate_parts(parts)
-            for shard, parts in parts_by_shard.items()
-            if shard not in problems
+            concatenate(parts) for shard, parts in parts_by_shard.items() if shard not in problems
         ]
         return neighbors, share
 

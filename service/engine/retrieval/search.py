@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,11 +24,19 @@ from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
 from bundle.tables.id_values import distinct
-from bundle.tables.offsets import lengths_of, offsets_of
+from bundle.tables.offsets import lengths_of
 from runtime.exact import best_of, exact_scores, normalized, rank_exactly
-from service.engine.calls import Explanation, Filter, Offsets, SelectionRequest, Vectors
+from service.engine.calls import Explanation, Vectors
 from service.engine.execution import Execution
-from service.engine.retrieval.filters import CompiledFilter, Mask, Matches, is_among, not_among
+from service.engine.retrieval.filters import Mask, Matches, is_among, not_among
+from service.engine.retrieval.neighbors import (
+    AllowedCandidates,
+    Neighbors,
+    Positions,
+    Queries,
+    SearchOptions,
+    concatenate,
+)
 from service.engine.retrieval.search_depth import (
     FETCHED_PER_POOL,
     Plan,
@@ -45,7 +52,6 @@ if TYPE_CHECKING:  # faiss is loaded where an index has codes
     from runtime.code_blocks import PackedBlocks
     from runtime.codes import PackedCodes
 
-Positions = NDArray[np.int64]
 CELLS_MAX = 4 << 20
 """Maximum product of queries and candidates in one exact search: bounds the memory of a call, 12
 bytes each.
@@ -69,143 +75,6 @@ _PER_EXCLUDED = 4
 """Candidates fetched for each excluded one that lies before the best, around which more score about
 equally.
 """
-
-
-class Neighbors(NamedTuple):
-    """Positions of n queries' neighbors in the index, best first; query i owns offsets[i]:offsets[i
-    + 1].
-
-    Attributes:
-      explanations: How the neighbors of each query were found. Unless this was requested, they hold
-        the path and the number of scores alone, and there are none of shards.
-    """
-
-    positions: Positions
-    scores: NDArray[np.float32]
-    offsets: Offsets
-    explanations: tuple[Explanation, ...] = ()
-
-    @classmethod
-    def of_one(
-        cls, positions: Positions, scores: NDArray[np.float32], *explanations: Explanation
-    ) -> Neighbors:
-        """Returns the neighbors of one query."""
-        return cls(positions, scores, np.array([0, positions.size], np.int64), explanations)
-
-    def only(self, selected: NDArray[np.int64]) -> Neighbors:
-        """Returns some of the neighbors, by their ascending positions among all."""
-        return self._replace(
-            positions=self.positions[selected],
-            scores=self.scores[selected],
-            offsets=selected.searchsorted(self.offsets),
-        )
-
-
-def join_queries(parts: Sequence[Neighbors]) -> Neighbors:
-    """Returns the neighbors of several queries, each of which is one part."""
-    if len(parts) == 1:
-        return parts[0]
-    positions = np.concatenate([part.positions for part in parts])
-    scores = np.concatenate([part.scores for part in parts])
-    offsets = offsets_of([part.positions.size for part in parts])
-    explanations = tuple(chain.from_iterable([part.explanations for part in parts]))
-    return Neighbors(positions, scores, offsets, explanations)
-
-
-def concatenate_parts(parts: Sequence[Neighbors]) -> Neighbors:
-    """Returns the neighbors of the queries of all parts, one part after another."""
-    if len(parts) == 1:
-        return parts[0]
-    lengths = np.concatenate([lengths_of(part.offsets) for part in parts])
-    explanations = tuple(chain.from_iterable([part.explanations for part in parts]))
-    return Neighbors(
-        np.concatenate([part.positions for part in parts]),
-        np.concatenate([part.scores for part in parts]),
-        offsets_of(lengths),
-        explanations,
-    )
-
-
-class SearchedPart(NamedTuple):
-    """A part of an index, and what was found in it; positions are counted from its first candidate.
-
-    Attributes:
-      loaded: The index of the part.
-      allowed: What the queries may find in it.
-      neighbors: The nearest candidates of each query, at least those that can be among the nearest
-        of all parts.
-    """
-
-    loaded: LoadedIndex
-    allowed: AllowedCandidates
-    neighbors: Neighbors
-
-
-class AllowedCandidates(NamedTuple):
-    """Which candidates the queries of a request may find.
-
-    Attributes:
-      denied: The candidates that no query may find, ascending and distinct. They are one array,
-        since a long deny list is not copied for every query.
-      excluded: The further candidates that each query may not find, ascending and distinct.
-      filter: The filter with its matches; None: all candidates match.
-      denied_mask: [size] bool, which candidates of the index are denied; None: it is not known.
-    """
-
-    denied: NDArray[np.uint32]
-    excluded: Sequence[NDArray[np.uint32]]
-    filter: CompiledFilter | None = None
-    denied_mask: Mask | None = None
-
-
-def without(allowed: AllowedCandidates, positions: NDArray[np.uint32]) -> AllowedCandidates:
-    """Returns what queries may find but for some candidates."""
-    denied = distinct(np.concatenate([allowed.denied, positions]))
-    return allowed._replace(denied=denied, denied_mask=None)
-
-
-class Queries(NamedTuple):
-    """The vectors of n queries, and the candidates that each may find.
-
-    Attributes:
-      vectors: [v, dim] float32.
-      allowed: What each of the n queries may find.
-      offsets: [n + 1], which vectors belong to each query; its neighbors are merged by their best
-        scores. None: one vector each.
-    """
-
-    vectors: Vectors
-    allowed: AllowedCandidates
-    offsets: Offsets | None = None
-
-    def only(self, query: int) -> Queries:
-        """Returns one of the queries."""
-        first = query
-        end = query + 1
-        if self.offsets is not None:
-            first, end = self.offsets[query : query + 2].tolist()
-        excluded = self.allowed.excluded[query : query + 1]
-        offsets = np.array([0, end - first], np.int64)
-        return Queries(self.vectors[first:end], self.allowed._replace(excluded=excluded), offsets)
-
-
-class SearchOptions(NamedTuple):
-    """How the candidates nearest to queries are searched.
-
-    Attributes:
-      k: The number of neighbors wanted of each query.
-      exact: Whether all candidates are scored exactly.
-      recall: The minimum recall, by the measured curve of the index; 0: as exported.
-      explain: Whether to return how the neighbors were found.
-      filter: The filter of the request, which each part of an index compiles for itself; None: all
-        candidates match.
-    """
-
-    k: int
-    exact: bool = False
-    recall: float = 0.0
-    explain: bool = False
-    filter: Filter | None = None
 
 
 def nearest(
@@ -250,7 +119,7 @@ def nearest(
             search.merge_vectors(neighbors_by_vector[first:end], first)
             for first, end in pairwise(offsets.tolist())
         ]
-    neighbors = join_queries(neighbors_by_query)
+    neighbors = concatenate(neighbors_by_query)
     check_finite(neighbors.scores, "a candidate's score")
     if allowed.filter is not None and allowed.filter.key:
         # A filter without a key is not one of a request, but what is left of a changed part.
@@ -264,43 +133,6 @@ def nearest(
         for query, explanation in enumerate(neighbors.explanations)
     ]
     return neighbors._replace(explanations=tuple(completed))
-
-
-def explain_shortfalls(
-    neighbors: Neighbors, request: SelectionRequest, k: int
-) -> tuple[Explanation, ...]:
-    """Returns the explanations of a result, with the reasons why queries have fewer than k
-    neighbors.
-    """
-    later = []
-    if request.min_score is not None:
-        later.append("min_score")
-    if request.crowding:
-        later.append("crowding")
-    explanations = []
-    for explanation, size in zip(
-        neighbors.explanations, lengths_of(neighbors.offsets).tolist(), strict=True
-    ):
-        if explanation.shortfall:  # nothing was searched
-            explanations.append(explanation)
-            continue
-        if request.offset is not None:
-            shortfall = f"the pool of {request.pool_size} candidates has no more neighbors"
-        elif size < min(k, explanation.matches):
-            shortfall = f"{_only(size)} candidates pass {' and '.join(later)}"
-        else:
-            matches = _only(explanation.matches)
-            shortfall = f"{matches} candidates pass the filter, the exclusions and the deny list"
-        if size >= k:
-            shortfall = ""
-        explanations.append(explanation._replace(shortfall=shortfall))
-    return tuple(explanations)
-
-
-def _only(count: int) -> str:
-    if not count:
-        return "no"
-    return f"only {count}"
 
 
 class _Scan(NamedTuple):

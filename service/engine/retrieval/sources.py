@@ -130,9 +130,7 @@ def plan(model_version: ModelVersion, request: RecommendationRequest, k: int) ->
       NotFound: There is no such index, or no corpus.
     """
     if not request.sources:
-        name, index = choose_index(model_version, request.index)
-        only_source = PlannedSource(0, name, Source(index=name), index)
-        return Sources(index.corpus, index, (only_source,), ())
+        return of_index(model_version, request.index)
     _check_together(request, k)
     planned = tuple(
         [_plan_source(model_version, number, entry) for number, entry in enumerate(request.sources)]
@@ -149,6 +147,13 @@ def plan(model_version: ModelVersion, request: RecommendationRequest, k: int) ->
         _check_without_index(request)
     corpus = _corpus_of(model_version, planned)
     return Sources(corpus, first_index, planned, tuple(names))
+
+
+def of_index(model_version: ModelVersion, name: str) -> Sources:
+    """Returns the only source of a request that names an index; empty: the only one."""
+    name, index = choose_index(model_version, name)
+    only_source = PlannedSource(0, name, Source(index=name), index)
+    return Sources(index.corpus, index, (only_source,), ())
 
 
 def _check_together(request: RecommendationRequest, k: int) -> None:

@@ -8,29 +8,25 @@ the pool could fill, and no source without its minimum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bundle.tables.offsets import lengths_of, offsets_of
-from service.engine.calls import RecommendationRequest
+from service.engine.calls import Columns, RecommendationRequest
 from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Ordering, Scores
-from service.engine.retrieval.pool import Pool
+from service.engine.ranking.pool_scores import PoolTower
+from service.engine.retrieval.picking import pick_best
+from service.engine.retrieval.pool import Pool, PoolPositions, Selection
+from service.engine.retrieval.scoring import Scorer
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import ModelVersion, TowerPlan
 
-PoolPositions = NDArray[np.int64]
-
-ORDER_OF_RETRIEVAL = "the order of retrieval"
-"""The name of the order that candidates have before a stage has scored them."""
-
 
 @dataclass(frozen=True)
-class Stage:
-    """A stage of a request.
+class ChosenStage:
+    """The stage of a request.
 
     Attributes:
       order: The cheaper tower, and the formula of its score, or else its result.
@@ -47,46 +43,10 @@ class Stage:
         """The name of its tower."""
         return self.order.tower.name
 
-    def candidates_to_score(self, pool: Pool) -> PoolPositions:
-        """Returns the ascending positions in the pool of the candidates that the stage has to
-        score: those of contexts that have more candidates than it keeps.
-        """
-        sizes = lengths_of(pool.neighbors.offsets)
-        return (sizes > self.keep).repeat(sizes).nonzero()[0]
-
-
-class StagedPool(NamedTuple):
-    """A pool of which a stage may have dropped candidates.
-
-    Attributes:
-      pool: The candidates that the stage keeps, in its order.
-      scores: [m] float32 that order the candidates where they are not ranked: those of the stage,
-        or of the retrieval.
-      order: The name of that order in messages.
-      dropped: The number of candidates of each context that were not kept, [n].
-      reasons: What the stage leaves out, and why; a sentence each.
-    """
-
-    pool: Pool
-    scores: Scores
-    order: str
-    dropped: NDArray[np.int64]
-    reasons: tuple[str, ...] = ()
-
-    @classmethod
-    def of_retrieval(cls, pool: Pool) -> StagedPool:
-        """Returns a whole pool, in the order of the retrieval."""
-        dropped = np.zeros(pool.neighbors.offsets.size - 1, np.int64)
-        return cls(pool, pool.neighbors.scores, ORDER_OF_RETRIEVAL, dropped)
-
-    def only(self, candidates: PoolPositions) -> StagedPool:
-        """Returns some of the candidates, by their ascending positions in the pool."""
-        return self._replace(pool=self.pool.only(candidates), scores=self.scores[candidates])
-
 
 def choose(
     model_version: ModelVersion, request: RecommendationRequest, tower: str, k: int
-) -> Stage | None:
+) -> ChosenStage | None:
     """Returns the stage of a request; None: it has none.
 
     Args:
@@ -117,7 +77,7 @@ def choose(
     _check_keep(request, keep, k)
     stage_tower = model_version.towers[entry.tower]
     order = formulas.ordering(stage_tower, "")
-    return Stage(order, stage_tower.plan(frozenset(order.outputs)), keep)
+    return ChosenStage(order, stage_tower.plan(frozenset(order.outputs)), keep)
 
 
 def _check_keep(request: RecommendationRequest, keep: int, k: int) -> None:
@@ -138,50 +98,95 @@ def _check_keep(request: RecommendationRequest, keep: int, k: int) -> None:
     raise InvalidArgument(message, violation)
 
 
-def scores_by_stage(pool: Pool, scored: PoolPositions, stage_scores: Scores) -> Scores:
-    """Returns [m] scores that order the candidates of each context as a stage does.
+async def pass_stage(
+    selection: Selection, stage: ChosenStage, pool: Pool, features: Columns
+) -> Pool:
+    """Returns the candidates of a pool that a stage keeps, best first; without the time for the
+    stage, those that were retrieved first.
 
     Args:
+      selection: The request.
+      stage: The stage.
       pool: The candidates.
-      scored: [c] positions of the candidates that the stage has scored, ascending:
-        all of a context, or none, whose candidates then stay in the order of the retrieval.
-      stage_scores: [c] float32, their scores.
+      features: The features of the n contexts.
     """
-    scores = np.zeros(pool.neighbors.scores.size, np.float32)
-    scores[scored] = stage_scores
-    return scores
+    execution = selection.execution
+    order = stage.order
+    tower = PoolTower(selection.model_version, order.tower, stage.plan, features)
+    scorer = Scorer(selection, tower, order.formula)
+    # Contexts that have no more candidates than the stage keeps need no scores.
+    sizes = lengths_of(pool.offsets)
+    needed = (sizes > stage.keep).repeat(sizes).nonzero()[0]
+    if not needed.size:
+        return replace(pool, dropped=[0] * selection.n)
+    late = scorer.pace(int(needed.size)).late()
+    if late:
+        pool = pool.because(
+            f"stage {stage.name!r} is left out: {late}; of each context, the first {stage.keep} "
+            "candidates are kept in the order of retrieval"
+        )
+        nothing = needed[:0]
+        return await _drop(selection, stage, pool, nothing, np.empty(0, np.float32))
+
+    scored = await scorer.score(pool.only(needed))
+    if scored.left_out:
+        lost = np.delete(needed, scored.positions)
+        pool = pool.only(np.delete(np.arange(pool.positions.size), lost))
+        needed = needed[scored.positions]
+        needed -= lost.searchsorted(needed)
+    contexts = int(np.count_nonzero(sizes > stage.keep))
+    execution.count_scores(order.tower, scored.scores, contexts)
+    kept = await _drop(selection, stage, pool, needed, scored.scores)
+    dropped = sum(kept.dropped)
+    model = selection.model_version.model
+    for outcome, count in (("dropped", dropped), ("kept", int(needed.size) - dropped)):
+        execution.count("stage_candidates", count, model, stage.name, outcome)
+    return kept.because(*scored.left_out)
 
 
-def drop_candidates(
-    stage: Stage, pool: Pool, scored: PoolPositions, stage_scores: Scores, required: PoolPositions
-) -> StagedPool:
+async def _drop(
+    selection: Selection,
+    stage: ChosenStage,
+    pool: Pool,
+    scored: PoolPositions,
+    stage_scores: Scores,
+) -> Pool:
     """Returns a pool without the candidates that a stage drops, best first.
 
     Args:
+      selection: The request.
       stage: The stage.
       pool: The candidates.
-      scored: See `scores_by_stage`.
-      stage_scores: See `scores_by_stage`.
-      required: Positions of candidates that the stage keeps even if they are not among the best.
+      scored: [c] positions of the candidates that the stage has scored, ascending: all of a
+        context, or none, whose candidates then stay in the order of the retrieval.
+      stage_scores: [c] float32, their scores.
     """
-    scores = pool.neighbors.scores.copy()
-    scores[scored] = stage_scores
-    is_required = np.zeros(scores.size, np.bool_)
-    is_required[required] = True
-
-    offsets = pool.neighbors.offsets
+    sort_scores = np.zeros(pool.scores.size, np.float32)
+    sort_scores[scored] = stage_scores
+    offsets = pool.offsets
     sizes = lengths_of(offsets)
     contexts = np.arange(sizes.size).repeat(sizes)
     # The sort is stable: candidates that the stage has not scored stay in the order of the
     # retrieval.
-    order = np.lexsort((-scores_by_stage(pool, scored, stage_scores), contexts))
-    is_best = np.arange(order.size) - offsets[:-1].repeat(sizes) < stage.keep
-    is_kept = is_best | is_required[order]
-    chosen = order[is_kept]
-    counts = np.bincount(contexts[is_kept], minlength=sizes.size)
+    order = np.lexsort((-sort_scores, contexts))
+    is_kept = np.arange(order.size) - offsets[:-1].repeat(sizes) < stage.keep
 
-    order_name = ORDER_OF_RETRIEVAL
+    has_quotas = any(
+        source.entry.min_count or source.entry.max_count for source in selection.sources.planned
+    )
+    if selection.request.crowding or has_quotas:
+        # The scores are those of the stage, to which the options of the ranking do not apply.
+        shaped = selection.with_options(min_score=None, diversity=0.0, offset=None)
+        shaped = replace(shaped, k=selection.end)
+        required, _ = await pick_best(shaped, replace(pool, scores=sort_scores))
+        is_required = np.zeros(order.size, np.bool_)
+        is_required[required] = True
+        is_kept |= is_required[order]
+
+    counts = np.bincount(contexts[is_kept], minlength=sizes.size)
+    scores = pool.scores.copy()
+    scores[scored] = stage_scores
+    kept = replace(pool, scores=scores, dropped=(sizes - counts).tolist())
     if scored.size:
-        order_name = f"the order of stage {stage.name!r}"
-    staged_pool = pool.select(chosen, offsets_of(counts))
-    return StagedPool(staged_pool, scores[chosen], order_name, sizes - counts)
+        kept = replace(kept, order=f"the order of stage {stage.name!r}")
+    return kept.select(order[is_kept], offsets_of(counts))

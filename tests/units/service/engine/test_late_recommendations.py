@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.retrieval import reordering
+from service.engine.retrieval import picking
 from tests.bundles.small import SmallBundle
 from tests.units.service.changes.making import Rejected, responds
 from tests.units.service.engine.served import SlowTower
@@ -50,13 +50,13 @@ def test_diversity_is_left_out_first(
 ) -> None:
     write(size=200)
     service = serve()
-    quick = reordering.pick_diverse
+    quick = picking.pick_diverse
 
     def slow_diverse(*arguments: Any) -> list[int]:
         time.sleep(2)
         return quick(*arguments)
 
-    monkeypatch.setattr(reordering, "pick_diverse", slow_diverse)
+    monkeypatch.setattr(picking, "pick_diverse", slow_diverse)
     body: Body = {"k": 9, "pool_size": 100, **USER}
     plain = responds(service, "recommend", **body)["ids"]
     diverse = responds(service, "recommend", diversity=0.9, **body)

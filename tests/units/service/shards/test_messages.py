@@ -8,8 +8,8 @@ import pytest
 from bundle.tables.sharding import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.engine.calls import Condition, Filter
-from service.engine.retrieval.search import Neighbors
-from service.engine.retrieval.sharded_search import IndexSearch
+from service.engine.retrieval.neighbors import Neighbors
+from service.engine.retrieval.served_search import IndexSearch
 from service.errors import Internal
 from service.shards import messages
 

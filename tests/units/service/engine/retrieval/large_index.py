@@ -23,7 +23,9 @@ from runtime.scann import write_index
 from runtime.vectors import VectorFile
 from service.engine.calls import RetrievalRequest, Target
 from service.engine.execution import Execution
-from service.engine.retrieval import retrieve, search
+from service.engine.retrieval import search
+from service.engine.retrieval.neighbors import Neighbors, Queries, SearchOptions
+from service.engine.retrieval.queries import allowed_candidates
 from service.versions.filter_cache import FilterCache
 from service.versions.version import LoadedIndex, LoadedStore, ServedIndex
 from tests.bundles.search_costs import COSTS
@@ -97,15 +99,15 @@ def load_index(
     )
 
 
-def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search.Neighbors:
+def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> Neighbors:
     """Returns the neighbors of each vector with explanations; `request`: options of a Retrieval."""
     execution = Execution("retrieve")
     request_object = RetrievalRequest(Target(), vectors=vectors, **request)
     assert isinstance(index.corpus, LoadedStore)
     served = ServedIndex("items", index.entry, index.corpus, index, None, index.compiled)
-    allowed = retrieve.allowed_candidates(served, request_object, len(vectors), execution)
-    queries = search.Queries(vectors, allowed)
-    options = search.SearchOptions(k, request_object.exact, request_object.recall, explain=True)
+    allowed = allowed_candidates(served, request_object, len(vectors), execution)
+    queries = Queries(vectors, allowed)
+    options = SearchOptions(k, request_object.exact, request_object.recall, explain=True)
     return search.nearest(index, queries, options, execution)
 
 

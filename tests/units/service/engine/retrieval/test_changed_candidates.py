@@ -17,9 +17,11 @@ from runtime.exact import normalized, rank_exactly
 from service.changes.growing_vectors import CODED_BYTES_MIN
 from service.changes.store_changes import ChangedCorpus
 from service.engine.calls import Condition, Filter, IdLists, RetrievalRequest, Target
+from service.engine.computation import completed
 from service.engine.execution import Execution
-from service.engine.retrieval import changed_search, retrieve
-from service.engine.retrieval.search import Neighbors, Queries, SearchOptions
+from service.engine.retrieval import served_search
+from service.engine.retrieval.neighbors import Neighbors, Queries, SearchOptions
+from service.engine.retrieval.queries import allowed_candidates
 from service.versions.version import LoadedIndex, LoadedStore, ServedIndex
 from tests.units.service.engine.retrieval.large_index import clustered, load_index
 
@@ -71,12 +73,10 @@ class Corpus:
         index = indexes["items"]
         request = RetrievalRequest(Target(), vectors=queries, **options)
         execution = Execution("retrieve")
-        allowed = retrieve.allowed_candidates(index, request, len(queries), execution)
+        allowed = allowed_candidates(index, request, len(queries), execution)
         search_options = SearchOptions(k, request.exact, request.recall, True, request.filter)
-        neighbors, _ = changed_search.nearest(
-            index, Queries(queries, allowed), search_options, execution
-        )
-        return neighbors
+        search = served_search.nearest(index, Queries(queries, allowed), search_options, execution)
+        return completed(search)
 
     def ids(self, neighbors: Neighbors) -> list[list[int]]:
         ids = self.changes.store.ids(neighbors.positions)

@@ -1,10 +1,13 @@
-"""Reordering of the candidates that were retrieved: a formula, a minimum score, crowding and
-diversity; then the k best.
+"""The last step of a pool: the k best of each query that a minimum score, crowding, quotas of
+sources and diversity leave.
+
+The maximum of a source is one more limit of crowding: its candidates are those with one value. For
+a minimum, room is kept: once the positions that are free are as many as the candidates that sources
+still need, only their candidates are picked. What a source cannot fill goes to the best others.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -13,125 +16,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.format.formula import Formula
 from bundle.tables.offsets import offsets_of
-from service.engine.calls import Offsets, SelectionRequest
+from service.engine.calls import Offsets
 from service.engine.computation import Computation
-from service.engine.execution import Execution
-from service.engine.ranking import formulas
-from service.engine.retrieval import sharded_search
-from service.engine.retrieval.quotas import Minima, Quotas
-from service.engine.retrieval.search import Neighbors, join_queries
-from service.engine.validation import check_attributes
-from service.errors import FieldViolation, InvalidArgument
-from service.versions.version import LoadedStore, ServedIndex
+from service.engine.ranking.formulas import Scores
+from service.engine.retrieval import served_search
+from service.engine.retrieval.neighbors import Neighbors, concatenate
+from service.engine.retrieval.pool import Pool, PoolPositions, Selection
+from service.versions.version import LoadedStore
 
-Scores = NDArray[np.float32]
-PoolPositions = NDArray[np.int64]
-"""Positions among the candidates of a pool."""
 Codes = NDArray[np.int64]
 """[m, a] numbers of the values that m candidates have of a attributes; -1: no value."""
-_FORMULA_TYPES = ("int64", "double", "bool")
-"""Types of attributes that a formula may take."""
-_CROWDING_TYPES = ("string", "int64", "bool")
-"""Types of attributes that crowding may limit: two doubles are hardly ever equal."""
 _GROWTH = 4
 """Factor by which a search grows where crowding leaves too few candidates. A larger one fetches
 more than is needed; a smaller one searches more often.
 """
-
-
-def check(request: SelectionRequest, corpus: LoadedStore, k: int) -> None:
-    """Rejects a request whose options are out of range.
-
-    Raises:
-      InvalidArgument: The pool_size, crowding, diversity or min_score is out of range; names its
-        value and what was expected.
-    """
-    if request.pool_size and request.pool_size < k:
-        message = f"pool_size is {request.pool_size}, fewer than k, which is {k}"
-        violation = FieldViolation("pool_size", str(request.pool_size), "at least k")
-        raise InvalidArgument(message, violation)
-    if request.offset is not None:
-        _check_page(request, request.offset, k)
-    if not 0 <= request.diversity <= 1:
-        raise InvalidArgument.of_field("diversity", request.diversity, "0 to 1")
-    if request.min_score is not None and not math.isfinite(request.min_score):
-        raise InvalidArgument.of_field("min_score", request.min_score, "a finite number")
-    if request.crowding:
-        _check_crowding(request.crowding, corpus)
-
-
-def _check_crowding(crowding: Mapping[str, int], corpus: LoadedStore) -> None:
-    check_attributes(corpus, crowding, "crowding")
-    for name, maximum in crowding.items():
-        kind = corpus.entry.attributes[name]
-        if kind not in _CROWDING_TYPES:
-            value = f"an attribute of type {kind}"
-            expected = f"one of type {', '.join(_CROWDING_TYPES)}"
-            raise InvalidArgument.of_field(f"crowding.{name}", value, expected)
-        if maximum < 1:
-            raise InvalidArgument.of_field(f"crowding.{name}", maximum, "at least 1")
-
-
-def _check_page(request: SelectionRequest, offset: int, k: int) -> None:
-    if offset < 0:
-        raise InvalidArgument.of_field("offset", offset, "at least 0")
-    if not request.pool_size:
-        expected = "the size of the pool, the same for each page"
-        message = f"offset was sent without pool_size; send {expected}"
-        raise InvalidArgument(message, FieldViolation("pool_size", "empty", expected))
-    if offset + k > request.pool_size:
-        expected = "offset + k of at most pool_size"
-        message = (
-            f"offset is {offset} and k is {k}, more than the {request.pool_size} candidates of "
-            f"the pool; {expected} was expected"
-        )
-        raise InvalidArgument(message, FieldViolation("offset", str(offset), expected))
-
-
-def numeric_attributes(corpus: LoadedStore) -> list[str]:
-    """Returns the attributes that a formula may take."""
-    return [name for name, kind in corpus.entry.attributes.items() if kind in _FORMULA_TYPES]
-
-
-async def reorder(
-    index: ServedIndex,
-    neighbors: Neighbors,
-    request: SelectionRequest,
-    formula: Formula | None,
-    k: int,
-    execution: Execution,
-) -> Neighbors:
-    """Returns the k neighbors of each query in a retrieval, best first, with the scores that are
-    returned.
-    """
-    scores = neighbors.scores
-    corpus = index.corpus
-    if formula is not None:
-        attributes = corpus.store.numbers(
-            neighbors.positions, [name for name in formula.names if name != "score"]
-        )
-        scores = formulas.pool_scores(
-            formula,
-            {"score": scores, **attributes},
-            id_of(corpus, neighbors),
-            is_requested=True,
-        )
-        is_finite = np.isfinite(scores)
-        if not is_finite.all():
-            execution.leave_out("score", corpus.store.ids(neighbors.positions[~is_finite]))
-            neighbors = neighbors.only(is_finite.nonzero()[0])
-            scores = scores[is_finite]
-    chosen, offsets = await pick_best(corpus, index, neighbors, scores, k, request, execution)
-    return neighbors._replace(
-        positions=neighbors.positions[chosen], scores=scores[chosen], offsets=offsets
-    )
-
-
-def id_of(corpus: LoadedStore, neighbors: Neighbors) -> Callable[[int], Any]:
-    """Returns a function that gives the id of a neighbor by its position among all."""
-    return lambda position: corpus.store.ids(neighbors.positions[position : position + 1])[0]
 
 
 async def widen_pools(
@@ -179,63 +78,47 @@ async def widen_pools(
         # The pool itself stays whole: a formula or diversity may prefer others of it.
         is_kept[:fetched] = True
         parts.append(Neighbors.of_one(positions[is_kept], scores[is_kept], *explanation))
-    return join_queries(parts)
+    return concatenate(parts)
 
 
-async def pick_best(
-    corpus: LoadedStore,
-    index: ServedIndex | None,
-    neighbors: Neighbors,
-    scores: Scores,
-    k: int,
-    request: SelectionRequest,
-    execution: Execution,
-    ranked: NDArray[np.bool_] | None = None,
-    quotas: Quotas | None = None,
-) -> tuple[PoolPositions, Offsets]:
-    """Picks the k best of each query that min_score, crowding, quotas and diversity leave, best
-    first; of a page, those from its offset on.
-
-    Args:
-      corpus: The candidates.
-      index: The index whose vectors diversity compares; None: the request has no diversity.
-      neighbors: The m candidates.
-      scores: [m] float32, the scores that are returned.
-      k: The number of candidates of each query that are picked.
-      request: The options.
-      execution: The batch of the request.
-      ranked: [m], which candidates are ranked; the others follow in their order, as min_score and
-        diversity know nothing of them. None: all are.
-      quotas: The number of candidates of each source that are picked; None: any number.
+async def pick_best(selection: Selection, pool: Pool) -> tuple[PoolPositions, Offsets]:
+    """Picks the k best of each query, best first; of a page, those from its offset on. Of
+    candidates that are not ranked, minimum score and diversity know nothing.
 
     Returns:
-      [m'] positions among the candidates, and the [n + 1] offsets of each query's.
+      [m'] positions in the pool, and the [n + 1] offsets of each query's.
     """
-    ends = neighbors.offsets.tolist()
+    request = selection.request
+    execution = selection.execution
     crowding = request.crowding or {}
-    codes = _codes(corpus, neighbors.positions, crowding)
+    codes = _codes(selection.corpus, pool.positions, crowding)
     maxima = list(crowding.values())
-    if quotas is not None:
-        # The maximum of a source is crowding by an attribute that its candidates share.
-        codes = np.hstack([codes, quotas.codes])
-        maxima += quotas.maxima
+    entries = [source.entry for source in selection.sources.planned]
+    limited = [number for number, entry in enumerate(entries) if entry.max_count]
+    if limited:
+        is_limited = pool.sources[:, np.newaxis] == np.array(limited, np.int32)
+        codes = np.hstack([codes, is_limited.astype(np.int64) - 1])
+        maxima += [entries[number].max_count for number in limited]
+    has_minima = any(entry.min_count for entry in entries)
+
+    scores = pool.scores
     by_score = np.ones(scores.size, np.bool_)
-    if ranked is not None:
-        by_score = ranked
+    diversity = request.diversity
+    if pool.is_ranked is not None:
+        by_score = pool.is_ranked
+        diversity = 0.0
     min_score = np.float32(-np.inf)
     if request.min_score is not None:
         with np.errstate(over="ignore"):  # beyond float32 it is above, or below, every score
             min_score = np.float32(request.min_score)
-    chosen = [np.empty(0, np.int64)] * (len(ends) - 1)
-    first = request.offset or 0
-    last = first + k
-
-    diversity = 0.0
-    if ranked is None:
-        diversity = request.diversity
     vectors = None
+    index = selection.sources.index
     if diversity and index is not None:
-        vectors = await sharded_search.vectors_at(index, neighbors.positions, execution)
+        vectors = await served_search.vectors_at(index, pool.positions, execution)
+
+    ends = pool.offsets.tolist()
+    chosen = [np.empty(0, np.int64)] * selection.n
+    end = selection.end
 
     def pick(query: int) -> None:
         query_range = slice(ends[query], ends[query + 1])
@@ -245,26 +128,67 @@ async def pick_best(
         selected = order + ends[query]
         selected = selected[(scores[selected] >= min_score) | ~by_score[selected]]
         minima = None
-        if quotas is not None:
-            minima = quotas.minima(selected, last)
+        if has_minima:
+            counts = np.bincount(pool.sources[selected], minlength=len(entries)).tolist()
+            pairs = zip(entries, counts, strict=True)
+            needed = [min(entry.min_count, count, end) for entry, count in pairs]
+            minima = Minima(pool.sources[selected], needed)
         if vectors is not None:
             picked = pick_diverse(
-                scores[selected],
-                vectors[selected],
-                last,
-                diversity,
-                codes[selected],
-                maxima,
-                minima,
+                scores[selected], vectors[selected], end, diversity, codes[selected], maxima, minima
             )
             selected = selected[picked]
         elif maxima or minima is not None:
-            selected = selected[pick_uncrowded(codes[selected], maxima, last, minima)]
-        chosen[query] = selected[first:last]
+            selected = selected[pick_uncrowded(codes[selected], maxima, end, minima)]
+        chosen[query] = selected[end - selection.k : end]
 
     execution.begin("compute")
-    execution.parallel(len(chosen), pick)
+    execution.parallel(selection.n, pick)
     return np.concatenate(chosen), offsets_of([selected.size for selected in chosen])
+
+
+class Minima:
+    """How many candidates sources still need, while the list of one query is picked."""
+
+    def __init__(self, sources: NDArray[np.int32], needed: list[int]) -> None:
+        """Begins a list.
+
+        Args:
+          sources: [c] int32, the source of each candidate of the query.
+          needed: The minimum of each source, which has that many candidates at least.
+        """
+        self._sources = sources
+        self._numbers: list[int] = sources.tolist()
+        self._needed = needed
+
+    def permits(self, candidate: int, free: int) -> bool:
+        """Returns whether a candidate may be picked for a free place; if so, counts it."""
+        # Candidates that no minimum needs must leave the last free positions to the others.
+        if not self._needed[self._numbers[candidate]] and free <= sum(self._needed):
+            return False
+        self.count(candidate)
+        return True
+
+    def permitted_gains(self, gains: NDArray[Any], free: int) -> NDArray[Any]:
+        """Returns the gains of candidates, -inf for those that must leave their place to others."""
+        if free > sum(self._needed):
+            return gains
+        # As many positions are free as sources still need: only their candidates may take them.
+        is_needed = np.array(self._needed)[self._sources] > 0
+        permitted = np.where(is_needed, gains, -np.inf)
+        if permitted.max(initial=-np.inf) > -np.inf:
+            return permitted
+        self.give_up()
+        return gains
+
+    def count(self, candidate: int) -> None:
+        """Notes that a candidate was picked."""
+        number = self._numbers[candidate]
+        self._needed[number] = max(0, self._needed[number] - 1)
+
+    def give_up(self) -> None:
+        """Keeps no more room: no candidate can fill it."""
+        self._needed = [0] * len(self._needed)
 
 
 def _codes(corpus: LoadedStore, positions: NDArray[np.int64], crowding: Mapping[str, int]) -> Codes:
