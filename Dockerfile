@@ -16,6 +16,7 @@ COPY pyproject.toml hatch_build.py README.md ./
 COPY bundle bundle
 COPY runtime runtime
 COPY object_store object_store
+COPY tensors tensors
 COPY export export
 COPY service service
 COPY rowcast_programs rowcast_programs

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-RESERVED = ("bundle", "export", "object_store", "runtime", "service")
+RESERVED = ("bundle", "export", "object_store", "runtime", "service", "tensors")
 """Top-level packages of rowcast."""
 _PUBLIC = "export.model_code"
 

@@ -68,7 +68,7 @@ WHOLE = Picture(
         Box(CLIENT, 0, (7, 12)),
         Box("export", 1, (0, 5)),
         Box("service", 1, (7, 12)),
-        Box("runtime object_store", 2, (0, 12)),
+        Box("runtime object_store tensors", 2, (0, 12)),
         Box("bundle", 3, (0, 12), parts="changes stores features tables storage format native"),
     ),
     data_arrows=(

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from service.codec import json
 from service.codec.columns import check_list, check_type, present_fields, shown
 from service.codec.metadata import JSON_LENGTH
-from service.codec.stubs import open_inference_pb2 as pb
 from service.codec.tensor_columns import Arrays, DeclaredShapes
 from service.codec.tensors import ReturnedTensors, SentTensors
 from service.config import ServiceSettings
@@ -46,6 +45,7 @@ from service.open_inference.tensors import (
     read_contents,
     read_json,
 )
+from tensors.stubs import open_inference_pb2 as pb
 
 OCTET_STREAM = "application/octet-stream"
 ID_CHARS_MAX = 1_024

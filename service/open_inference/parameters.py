@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.codec.columns import check_type, present_fields, shown
-from service.codec.stubs import open_inference_pb2 as pb
 from service.errors import InvalidArgument, Unimplemented
+from tensors.stubs import open_inference_pb2 as pb
 
 Parameters = Mapping[str, Any]
 """The values of parameters by name."""

@@ -24,7 +24,6 @@ from service.codec.columns import check_type, present_fields, shown
 from service.codec.failures import Failure
 from service.codec.message_fields import model_of
 from service.codec.metadata import JSON, JSON_LENGTH, Headers, check_content_type
-from service.codec.stubs import open_inference_pb2 as pb
 from service.codec.tensor_signatures import Tensor, find_signature
 from service.codec.tensors import ReturnedTensors, SentTensors, TensorExchange
 from service.codec.value_messages import fill
@@ -54,6 +53,7 @@ from service.open_inference.messages import (
 )
 from service.open_inference.tensors import BYTES, datatype_of
 from service.security.principal import authorize, authorize_all
+from tensors.stubs import open_inference_pb2 as pb
 
 SERVICE = "inference.GRPCInferenceService"
 INFER = "infer"

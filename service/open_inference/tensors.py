@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.codec.columns import SHOWN_MAX, check_list, shown
-from service.codec.stubs import open_inference_pb2 as pb
 from service.errors import InvalidArgument
+from tensors.stubs import open_inference_pb2 as pb
 
 BYTES = "BYTES"
 _OBJECT = np.dtype(object)

@@ -13,7 +13,6 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from service.codec.stubs import tensorflow_serving_pb2 as pb
 from service.codec.tensors import BoundRequest, SentTensors, bind, tensors_of
 from service.config import ServiceSettings
 from service.engine.calls import Target
@@ -23,6 +22,7 @@ from service.engine.execution import Execution
 from service.errors import TooLarge
 from service.tensorflow_serving import messages
 from service.versions.version import ModelVersion
+from tensors.stubs import tensorflow_serving_pb2 as pb
 
 _CALLS = {"predict_log": "predict", "classify_log": "classify", "regress_log": "regress"}
 """The call of each log whose requests the service computes."""

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from bundle.tables.offsets import chosen_bags, lengths_of, offsets_of
 from service.codec import protobuf
-from service.codec.stubs import tensorflow_serving_pb2 as pb
 from service.codec.tensor_columns import (
     Arrays,
     DeclaredShapes,
@@ -31,6 +30,7 @@ from service.engine.validation import SHOWN_CHARS, at_most
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.versions.lifecycle import VersionState
 from service.versions.version import ModelVersion
+from tensors.stubs import tensorflow_serving_pb2 as pb
 
 Example = Mapping[str, Sequence[Any]]
 """The values of each feature."""

@@ -15,8 +15,8 @@ import httpx
 import numpy as np
 import pytest
 
-from service.codec.stubs import tensorflow_serving_pb2 as tf_pb
 from service.grpc_api.servicer import SERVICE
+from tensors.stubs import tensorflow_serving_pb2 as tf_pb
 from tests.bundles.small import write_small_bundle
 from tests.cases.ways import Ways, serving
 from tests.differential import tensor_forms as forms

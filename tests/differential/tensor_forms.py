@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from service.codec.stubs import open_inference_pb2 as pb
+from tensors.stubs import open_inference_pb2 as pb
 
 HEADER_LENGTH = "inference-header-content-length"
 SERVICE = "inference.GRPCInferenceService"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.codec.stubs import tensorflow_serving_pb2 as tensorflow_pb
+from tensors.stubs import tensorflow_serving_pb2 as tensorflow_pb
 from tests.bundles.small import GENRE_NAMES, USERS, candidate_ids
 from tests.units.service.cases import Case
 

@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
-from service.codec.stubs import tensorflow_serving_pb2 as tensorflow_pb
 from service.tensorflow_serving.protocol import PREDICTION_SERVICE
+from tensors.stubs import tensorflow_serving_pb2 as tensorflow_pb
 from tests.bundles.small import write_small_bundle
 from tests.cases.ways import Ways, serving
 from tests.differential import tensor_forms as forms

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from service.codec.stubs import embedding_service_pb2 as pb
-from service.codec.stubs import open_inference_pb2 as inference_pb
-from service.codec.stubs import tensorflow_serving_pb2 as tensorflow_pb
+from tensors.stubs import open_inference_pb2 as inference_pb
+from tensors.stubs import tensorflow_serving_pb2 as tensorflow_pb
 from tests.cases.random_requests import random_request, written
 from tests.cases.requests import CASES
 from tests.cases.ways import Ways, serving

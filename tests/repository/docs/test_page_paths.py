@@ -22,6 +22,7 @@ FOLDERS = (
     "runtime",
     "scripts",
     "service",
+    "tensors",
     "tests",
 )
 """Without deploy, whose pages name files that operators create."""

@@ -13,7 +13,7 @@ import grimp
 import pytest
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
-PACKAGES = ("rowcast_client", "export", "service", "object_store", "runtime", "bundle")
+PACKAGES = ("rowcast_client", "export", "service", "tensors", "object_store", "runtime", "bundle")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_import_that_cannot_be_drawn_is_named(
 
 def test_package_without_a_box_is_named(script: Any, graph: grimp.ImportGraph) -> None:
     picture = script.PICTURES[0]
-    boxes = tuple(box for box in picture.boxes if box.names != "runtime object_store")
+    boxes = tuple(box for box in picture.boxes if box.names != "runtime object_store tensors")
 
-    with pytest.raises(script.Undrawable, match="no box for object_store, runtime"):
+    with pytest.raises(script.Undrawable, match="no box for object_store, runtime, tensors"):
         script.draw(replace(picture, boxes=boxes), graph)

@@ -18,7 +18,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.codec.stubs import open_inference_pb2 as pb
+from tensors.stubs import open_inference_pb2 as pb
 from tests.bundles.small import write_small_bundle
 from tests.cases.ways import Ways, serving
 from tests.differential import tensor_forms as forms

@@ -1,0 +1,1 @@
+"""Named tensors in the messages, records and JSON of other systems, to and from arrays."""
