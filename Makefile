@@ -60,7 +60,7 @@ test-openapi: venv ## clients that openapi-python-client and openapi-typescript 
 test-triton: venv ## Triton's own clients against the service, in an environment of their own: they need an older protobuf (190 MB on disk)
 	@[ -e build/triton/venv/.installed ] || { $(BIN)/python -m venv --clear build/triton/venv && \
 	  build/triton/venv/bin/python -m pip install --quiet 'tritonclient[http,grpc]~=2.73' && touch build/triton/venv/.installed; }
-	$(BIN)/python -m pytest -q tests/units/service/open_inference/test_triton_clients.py
+	$(BIN)/python -m pytest -q tests/units/service/protocols/open_inference/test_triton_clients.py
 
 check: venv ## ruff, mypy, import contracts, generated files, words, duplicate code (BASE=COMMIT: of packages that changed since then)
 	BASE=$(BASE) scripts/check

@@ -43,7 +43,7 @@ from service.http.app import create_http_app, create_http_front
 from service.observability import logging
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
-from service.protocols import grpc_services, http_protocols
+from service.protocols.enabled import grpc_services, http_protocols
 from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
 from service.resources import compute_threads, resident_bytes

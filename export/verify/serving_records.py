@@ -300,7 +300,7 @@ def _tensor_rows(
     """Returns the rows of an input in one of the three forms in which it may be sent, and adds the
     further tensors of the form to `parts`.
 
-    The forms are those that the service takes (service/codec/tensor_columns.py).
+    The forms are those that the service takes (service/protocols/columns.py).
     """
     values_name = f"{name}_1"
     shape_name = f"{name}_2"

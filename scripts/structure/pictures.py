@@ -84,7 +84,7 @@ SERVICE = Picture(
         Box("ray_serve cli app", 0, (0, 12)),
         Box("serving_records", 1, (3, 6)),
         Box("shards", 2, (0, 3)),
-        Box("protocols tensorflow_serving open_inference", 2, (3, 9)),
+        Box("protocols", 2, (3, 9), parts="tensorflow_serving open_inference"),
         Box("admin", 2, (9, 12)),
         Box("grpc_api", 3, (0, 6)),
         Box("http", 3, (6, 11)),

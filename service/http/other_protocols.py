@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from starlette.types import Scope
 
 from service.codec.failures import Failure
-from service.codec.tensors import TensorExchange
+from service.codec.operations import Exchange
 from service.dataplane import Dataplane
 
 
@@ -34,7 +34,7 @@ class HttpCall(NamedTuple):
         the response is written.
     """
 
-    exchange: TensorExchange
+    exchange: Exchange
     response_headers: Callable[[], list[tuple[bytes, bytes]]]
 
 

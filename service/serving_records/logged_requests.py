@@ -13,14 +13,14 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from service.codec.tensors import BoundRequest, SentTensors, bind, tensors_of
 from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.engine.computation import completed
 from service.engine.engine import COMPUTE
 from service.engine.execution import Execution
 from service.errors import TooLarge
-from service.tensorflow_serving import messages
+from service.protocols.exchange import BoundRequest, SentTensors, bind, tensors_of
+from service.protocols.tensorflow_serving import messages
 from service.versions.version import ModelVersion
 from tensors.stubs import tensorflow_serving_pb2 as pb
 

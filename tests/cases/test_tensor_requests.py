@@ -16,7 +16,7 @@ import pytest
 from google.rpc.error_details_pb2 import BadRequest
 from grpc_status import rpc_status
 
-from service.tensorflow_serving.protocol import MODEL_SERVICE, PREDICTION_SERVICE
+from service.protocols.tensorflow_serving.protocol import MODEL_SERVICE, PREDICTION_SERVICE
 from tensors.stubs import open_inference_pb2 as pb
 from tensors.stubs import tensorflow_serving_pb2 as tf_pb
 from tests.bundles.small import write_small_bundle

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.tensorflow_serving.protocol import PREDICTION_SERVICE
+from service.protocols.tensorflow_serving.protocol import PREDICTION_SERVICE
 from tensors.stubs import tensorflow_serving_pb2 as tensorflow_pb
 from tests.bundles.small import write_small_bundle
 from tests.cases.ways import Ways, serving

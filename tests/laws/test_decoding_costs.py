@@ -23,9 +23,9 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.errors import ServiceError
-from service.open_inference.protocol import SERVICE as INFERENCE
+from service.protocols.open_inference.protocol import SERVICE as INFERENCE
+from service.protocols.tensorflow_serving.protocol import PREDICTION_SERVICE
 from service.shards.servicer import OPERATIONS as SHARD_OPERATIONS
-from service.tensorflow_serving.protocol import PREDICTION_SERVICE
 from tensors.stubs import open_inference_pb2 as inference_pb
 from tensors.stubs import tensorflow_serving_pb2 as serving_pb
 from tests.bundles.small import write_small_bundle

@@ -17,18 +17,18 @@ from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.format.manifest import File, WarmUpRequests, dump
 from service.config import ServiceSettings
+from service.protocols.tensorflow_serving.protocol import PREDICTION_SERVICE
 from service.request_log.record import read_newest, record_directory
 from service.request_log.replay import Replay
 from service.serving_records.recordings import read_recordings
-from service.tensorflow_serving.protocol import PREDICTION_SERVICE
 from tensors.stubs import tensorflow_serving_pb2 as pb
 from tests.bundles.small import SmallBundle
 from tests.bundles.tfrecords import record, write_records
 from tests.cases.test_tensor_requests import tensor
 from tests.e2e.process import until
+from tests.units.service.protocols.tensorflow_serving.protocols import PROTOCOLS
+from tests.units.service.protocols.tensorflow_serving.test_protocol import example
 from tests.units.service.running import RunningService
-from tests.units.service.tensorflow_serving.protocols import PROTOCOLS
-from tests.units.service.tensorflow_serving.test_protocol import example
 from tests.units.service.versions.driven import Driven
 
 Write = Callable[..., SmallBundle]

@@ -24,8 +24,6 @@ from service.codec.columns import check_type, present_fields, shown
 from service.codec.failures import Failure
 from service.codec.message_fields import model_of
 from service.codec.metadata import JSON, JSON_LENGTH, Headers, check_content_type
-from service.codec.tensor_signatures import Tensor, find_signature
-from service.codec.tensors import ReturnedTensors, SentTensors, TensorExchange
 from service.codec.value_messages import fill
 from service.config import ServiceSettings
 from service.dataplane import Dataplane
@@ -43,7 +41,8 @@ from service.grpc_api.descriptions import MethodMessages
 from service.grpc_api.servicer import GrpcService
 from service.http.calls import BodyReader, target_of
 from service.http.other_protocols import ErrorResponse, HttpCall, OtherProtocol
-from service.open_inference.messages import (
+from service.protocols.exchange import ReturnedTensors, SentTensors, TensorExchange
+from service.protocols.open_inference.messages import (
     OCTET_STREAM,
     Inference,
     read_body,
@@ -51,7 +50,8 @@ from service.open_inference.messages import (
     response_body,
     response_message,
 )
-from service.open_inference.tensors import BYTES, datatype_of
+from service.protocols.open_inference.tensors import BYTES, datatype_of
+from service.protocols.signatures import Tensor, find_signature
 from service.security.principal import authorize, authorize_all
 from tensors.stubs import open_inference_pb2 as pb
 

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from service.tensorflow_serving.protocol import MODEL_SERVICE, PREDICTION_SERVICE
+from service.protocols.tensorflow_serving.protocol import MODEL_SERVICE, PREDICTION_SERVICE
 from tensors.stubs import tensorflow_serving_pb2 as pb
 from tests.bundles.small import write_small_bundle
 from tests.cases.test_tensor_requests import predict, shape, tensor
 from tests.cases.ways import Ways, serving
 from tests.units.service import reflected
-from tests.units.service.tensorflow_serving.protocols import PROTOCOLS
+from tests.units.service.protocols.tensorflow_serving.protocols import PROTOCOLS
 
 MODEL = "/v1/models/movies"
 QUERY = {"signature_name": "query"}

@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 
 from bundle.tables.offsets import chosen_bags, lengths_of, offsets_of
 from service.codec import protobuf
-from service.codec.tensor_columns import (
+from service.config import ServiceSettings
+from service.engine.calls import Target
+from service.engine.context import check_decoding
+from service.engine.validation import SHOWN_CHARS, at_most
+from service.errors import FieldViolation, InvalidArgument, NotFound
+from service.protocols.columns import (
     Arrays,
     DeclaredShapes,
     Ragged,
     SentArrays,
     input_error,
 )
-from service.codec.tensor_signatures import Tensor, find_signature, signature_names
-from service.codec.tensors import ReturnedTensors, SentTensors
-from service.config import ServiceSettings
-from service.engine.calls import Target
-from service.engine.context import check_decoding
-from service.engine.validation import SHOWN_CHARS, at_most
-from service.errors import FieldViolation, InvalidArgument, NotFound
+from service.protocols.exchange import ReturnedTensors, SentTensors
+from service.protocols.signatures import Tensor, find_signature, signature_names
 from service.versions.lifecycle import VersionState
 from service.versions.version import ModelVersion
 from tensors.stubs import tensorflow_serving_pb2 as pb

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.format.identifiers import identifier
 from service.codec.columns import NESTING_MAX, shown
-from service.codec.tensor_signatures import EITHER, WEIGHTS, K, Signature, Tensor, TensorInput
 from service.config import ServiceSettings
 from service.engine.calls import check_offsets
 from service.engine.validation import SHOWN_CHARS, at_most, check_queries, name_hint
 from service.errors import FieldViolation, InvalidArgument
+from service.protocols.signatures import EITHER, WEIGHTS, K, Signature, Tensor, TensorInput
 
 AXES_MAX = NESTING_MAX
 """Maximum number of axes of a tensor, as of a value in JSON."""

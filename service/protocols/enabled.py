@@ -1,4 +1,4 @@
-"""The protocols of other servers that the settings name."""
+"""The protocols that the settings name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 from service.config import Protocol, ServiceSettings
 from service.grpc_api.servicer import GrpcService
 from service.http.other_protocols import OtherProtocol
-from service.open_inference import protocol as open_inference
-from service.tensorflow_serving import protocol as tensorflow_serving
+from service.protocols.open_inference import protocol as open_inference
+from service.protocols.tensorflow_serving import protocol as tensorflow_serving
 
 
 class _Transports(NamedTuple):

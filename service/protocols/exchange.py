@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.tables.offsets import lengths_of
 from service.codec.request_messages import request_message
-from service.codec.tensor_columns import (
-    Arrays,
-    ColumnReader,
-    SentArrays,
-    shown_tensor,
-)
-from service.codec.tensor_signatures import (
-    K,
-    Signature,
-    Tensor,
-    find_signature,
-)
 from service.config import ServiceSettings
 from service.engine import calls
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.engine.validation import SHOWN_CHARS, at_most, name_hint
 from service.errors import FieldViolation, InvalidArgument, ServiceError
+from service.protocols.columns import (
+    Arrays,
+    ColumnReader,
+    SentArrays,
+    shown_tensor,
+)
+from service.protocols.signatures import (
+    K,
+    Signature,
+    Tensor,
+    find_signature,
+)
 from service.security.principal import authorize
 from service.versions.version import ModelVersion
 

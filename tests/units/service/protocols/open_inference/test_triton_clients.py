@@ -19,7 +19,7 @@ from tests.units.service import reference
 from tests.units.service.cases import MODEL
 from tests.units.service.running import RunningService
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 PYTHON = ROOT / "build/triton/venv/bin/python"
 PROGRAM = Path(__file__).with_name("triton_program.py")
 QUICK_START = ROOT / "examples/quickstart/bundles"

@@ -24,14 +24,14 @@ from service.codec import json
 from service.codec.columns import NESTING_MAX, check_list, check_type, present_fields, shown
 from service.codec.failures import Failure
 from service.codec.metadata import JSON
-from service.codec.tensor_columns import Ragged
-from service.codec.tensors import ReturnedTensors, SentTensors
 from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.engine.validation import SHOWN_CHARS, at_most
 from service.errors import TRANSPORT_STATUS, FieldViolation, InvalidArgument
 from service.http.other_protocols import ErrorResponse
-from service.tensorflow_serving.messages import (
+from service.protocols.columns import Ragged
+from service.protocols.exchange import ReturnedTensors, SentTensors
+from service.protocols.tensorflow_serving.messages import (
     Example,
     arrays_of_examples,
     check_examples,

@@ -17,7 +17,6 @@ from starlette.types import Scope
 from service.codec import json, protobuf, signatures
 from service.codec.message_fields import model_of
 from service.codec.metadata import JSON, Headers, check_content_type, media_type_of
-from service.codec.tensors import TensorExchange
 from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.engine.context import RequestContext
@@ -29,8 +28,9 @@ from service.http.calls import target_of
 from service.http.middleware import response_of
 from service.http.other_protocols import HttpCall, OtherProtocol
 from service.http.routes import MODEL_PATHS
+from service.protocols.exchange import TensorExchange
+from service.protocols.tensorflow_serving import json_forms, messages
 from service.security.principal import authorize
-from service.tensorflow_serving import json_forms, messages
 from tensors.stubs import tensorflow_serving_pb2 as pb
 
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[^/:]+)|/labels/(?P<label>[^/:]+))?"

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from service.codec import json
 from service.codec.columns import check_list, check_type, present_fields, shown
 from service.codec.metadata import JSON_LENGTH
-from service.codec.tensor_columns import Arrays, DeclaredShapes
-from service.codec.tensors import ReturnedTensors, SentTensors
 from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.engine.validation import at_most
 from service.errors import InvalidArgument
 from service.http.calls import target_of
-from service.open_inference.parameters import (
+from service.protocols.columns import Arrays, DeclaredShapes
+from service.protocols.exchange import ReturnedTensors, SentTensors
+from service.protocols.open_inference.parameters import (
     INPUT,
     OUTPUT,
     REQUEST,
@@ -33,7 +33,7 @@ from service.open_inference.parameters import (
     parameter_values,
     read_parameters,
 )
-from service.open_inference.tensors import (
+from service.protocols.open_inference.tensors import (
     BYTES,
     InputTensor,
     bytes_of,

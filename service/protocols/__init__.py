@@ -1,0 +1,1 @@
+"""Protocols of other servers, which call signatures with named tensors."""
