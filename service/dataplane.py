@@ -18,6 +18,7 @@ from service.codec import json
 from service.codec.operations import Exchange, Operation
 from service.config import ServiceSettings
 from service.decode_turns import DecodeTurns
+from service.descriptions import Descriptions
 from service.engine.calls import Result, Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
@@ -132,6 +133,7 @@ class Dataplane:
             engine knows.
         """
         self.engine = engine
+        self.descriptions = Descriptions(engine)
         self.problem = problem or (lambda: engine.problem)
         self.settings = settings
         self.metrics = metrics

@@ -30,10 +30,9 @@ from rowcast_client.columns import (
     pack_requests,
     pack_vectors,
 )
-from rowcast_client.descriptions import record_of
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.filters import Filter, pack_crowding, pack_filter
-from rowcast_client.model_details import ModelDetails, ModelState
+from rowcast_client.model_details import RECORDS, ModelDetails, ModelState
 from rowcast_client.results import (
     EmbeddingResult,
     LookupResult,
@@ -46,6 +45,7 @@ from rowcast_client.results import (
 )
 from rowcast_client.sources import Source, pack_sources
 from rowcast_client.stubs import embedding_service_pb2 as pb
+from rowcast_client.stubs.message_values import value_of
 
 Result_co = TypeVar("Result_co", covariant=True)
 Requests = Features | Sequence[Features]
@@ -381,14 +381,14 @@ def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[ModelDetail
         "GetModel",
         pb.GetModelRequest(),
         pb.GetModelResponse,
-        record_of,
+        lambda message: value_of(message, RECORDS),
         model=name,
         **options,
     )
 
 
 def _unpack_models(message: pb.ListModelsResponse) -> list[ModelState]:
-    return [record_of(state) for state in message.models]
+    return [value_of(state, RECORDS) for state in message.models]
 
 
 def _selection(options: SelectOptions) -> tuple[dict[str, Any], CallOptions]:

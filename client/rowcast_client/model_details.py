@@ -1,16 +1,18 @@
-"""What a service reports about its models, in the words of its JSON.
+"""What a service reports about its models, in the words of its JSON. Generated from
+proto/; see scripts/message_records.py.
 
-The records have the fields of the contract's messages, which explains them in detail. Enumerated
-values are words, such as "tree_ah"; "" stands where none applies. A newer service may send words
-that are not listed here.
+Enumerated values are words, such as "tree_ah"; "" stands where none applies. A newer service may
+send words that are not listed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+LoadState = Literal["loading", "available", "kept", "retiring", "failed"]
+Call = Literal["retrieve", "rank", "recommend", "embed"]
 FeatureKind = Literal["single", "bag", "sequence", "dense"]
 Role = Literal["context", "candidate"]
 DataType = Literal[
@@ -27,6 +29,28 @@ DataType = Literal[
     "int64_or_string",
 ]
 Combiner = Literal["", "sum", "mean", "sqrtn"]
+PadSide = Literal["", "start", "end"]
+Keep = Literal["first", "last"]
+BagEncoding = Literal["", "sparse", "ragged"]
+Take = Literal["", "values", "lengths", "padded", "weights"]
+TowerRole = Literal["query", "candidate", "ranking"]
+Device = Literal["cpu", "gpu"]
+FormKind = Literal["litert", "saved_model"]
+Precision = Literal["f32", "int8", "bf16"]
+IndexKind = Literal["brute_force", "tree_ah"]
+Distance = Literal["dot_product", "squared_l2", "cosine"]
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """A model and its versions.
+
+    Attributes:
+      versions: Newest first.
+    """
+
+    name: str
+    versions: Sequence[VersionState]
 
 
 @dataclass(frozen=True)
@@ -34,16 +58,15 @@ class VersionState:
     """A version of a model.
 
     Attributes:
-      version: The number of the version.
-      state: Whether it is loaded; "kept" versions serve requests that name them.
-      problem: The reason why it failed; "" if it did not.
+      state: Whether it is loaded; kept versions serve requests that name them.
+      problem: Why it failed; empty: it did not.
       current: Whether it serves requests that name no version.
       labels: The labels that stand for it.
-      memory_bytes: The maximum memory in each process, without the tables; 0 if it is not loaded.
+      memory_bytes: Maximum memory in each process, without the tables; 0: it is not loaded.
     """
 
     version: int
-    state: Literal["loading", "available", "kept", "retiring", "failed"]
+    state: LoadState
     problem: str
     current: bool
     labels: Sequence[str]
@@ -51,50 +74,72 @@ class VersionState:
 
 
 @dataclass(frozen=True)
-class ModelState:
-    """A model and its versions, newest first."""
+class ModelDetails:
+    """A version of a model: what a client needs to know to write a request, and how it is used:
+    inputs -> readers -> tables -> towers -> outputs.
 
-    name: str
-    versions: Sequence[VersionState]
+    Attributes:
+      created: When it was exported.
+      calls: The calls that it serves, each for every tower or index that it can run.
+      corpora: Candidates by id.
+      contexts: Contexts by id.
+      readers: How the inputs of calls are used.
+      current: Whether it serves requests that name no version.
+      labels: The labels that stand for it.
+      lists: Lists of candidates that recommendations can draw from.
+      stages: Cheaper ranking towers that come before others in recommendations.
+    """
+
+    model: str
+    version: int
+    created: str
+    calls: Sequence[CallSignature]
+    tables: Sequence[TableDetails]
+    indexes: Sequence[IndexDetails]
+    corpora: Sequence[CorpusDetails]
+    contexts: Sequence[CorpusDetails]
+    readers: Sequence[ReaderDetails]
+    towers: Sequence[TowerDetails]
+    current: bool
+    labels: Sequence[str]
+    lists: Sequence[ListDetails]
+    stages: Sequence[StageDetails]
 
 
 @dataclass(frozen=True)
-class InputLength:
-    """The number of values of an input of which each example has equally many.
+class CallSignature:
+    """A call: the tower that it runs, its inputs, and its outputs.
 
     Attributes:
-      values: The number of values.
-      pad: The value that fills up a shorter list; None if a shorter list is an error.
-      pad_side: Where it is added.
-      keep: Which values of a longer list stay; "" if a longer list is an error.
+      tower: The tower that it runs; of recommend: the ranking tower.
     """
 
-    values: int
-    pad: Any
-    pad_side: Literal["", "start", "end"]
-    keep: Literal["", "first", "last"]
+    call: Call
+    tower: str
+    features: Sequence[FeatureDetails]
+    outputs: Sequence[str]
 
 
 @dataclass(frozen=True)
 class FeatureDetails:
-    """An input of a call: what a client sends by this name.
+    """One input of a call: what a client sends by this name.
 
     Attributes:
-      name: The name of the feature.
       kind: How many values an example has.
-      type: The type of the values.
+      type: Of its values.
       role: Whether it belongs to the context or to a candidate.
-      shape: The shape of a dense feature.
-      length: The maximum length of a sequence.
+      shape: Of a dense feature.
+      length: Of a sequence; of a bag that a tower reads itself, the largest number of ids; else 0.
       combiner: How the rows of a bag are combined.
       weighted: Whether its ids have weights.
-      unknown: What an id without a row reads: "zeros", "row N", or "refuse".
+      unknown: What happens with an id without a row: zeros, refuse, or row N; empty: it reads no
+        table.
       table: The table that it reads.
       required: Whether a request must send it.
-      default: The value of an example that leaves it out; None if there is none.
-      stored: Whether the candidate or context store has it, so that its id is enough.
-      readers: The names of the readers that use it.
-      input_length: The number of values, if it is fixed.
+      default: What an example has if the input is left out; None: there is none.
+      stored: A store holds it: send the id of the candidate or context instead.
+      readers: The readers that use it, by name.
+      input_length: None: kind, shape and length say how many values an example has.
     """
 
     name: str
@@ -115,27 +160,38 @@ class FeatureDetails:
 
 
 @dataclass(frozen=True)
-class CallSignature:
-    """A call of the model: the tower that it runs, its inputs, and its outputs."""
+class InputLength:
+    """An input of which each example has a fixed number of values.
 
-    call: Literal["retrieve", "rank", "recommend", "embed"]
-    tower: str
-    features: Sequence[FeatureDetails]
-    outputs: Sequence[str]
+    Attributes:
+      values: How many.
+      pad: The value that fills up a shorter list; None: a shorter list is an error.
+      pad_side: Where it is added.
+      keep: Which values of a longer list stay; None: a longer list is an error.
+    """
+
+    values: int
+    pad: Any
+    pad_side: PadSide
+    keep: Keep | None
 
 
 @dataclass(frozen=True)
 class ReaderDetails:
-    """How inputs are used: one table with one combiner, or numbers.
+    """What reads an input: one table with one combiner, or its numbers. Several may read one input.
+    A field that does not apply is null, empty, 0 or false.
 
     Attributes:
-      inputs: The names of the inputs; several if their ids are crossed.
-      ids: How an id becomes a row: the `kind` of the rule, and its fields. None of a dense reader.
-      place: Which of the `places` values of each example a single reader reads; None: all.
-      max_norm: The length to which longer rows are scaled; None: they are not.
+      inputs: Several only of crossed ids.
+      ids: How an id becomes a row; None: it is dense.
+      shape: Of a dense one.
+      dtype: Of a dense one.
+      take: What a dense one takes of its input.
+      place: Of a single: which of the `places` values of each example it reads, from 0; None: all.
+      max_norm: Of a bag: rows that are longer are scaled to this length.
       empty_row: The row that an empty bag reads.
-      padding: The id that is left out.
-      below: The limit of whole numbers.
+      padding: The id that only pads and is left out; None: none.
+      below: Of a dense one: integers are 0 to below - 1, others are rejected.
     """
 
     name: str
@@ -146,12 +202,12 @@ class ReaderDetails:
     ids: Mapping[str, Any] | None
     unknown: str
     combiner: Combiner
-    encoding: Literal["", "sparse", "ragged"]
+    encoding: BagEncoding
     weighted: bool
     length: int
     shape: Sequence[int]
     dtype: DataType
-    take: Literal["", "values", "lengths", "padded", "weights"]
+    take: Take
     place: int | None
     places: int | None
     max_norm: float | None
@@ -161,15 +217,37 @@ class ReaderDetails:
 
 
 @dataclass(frozen=True)
+class TowerDetails:
+    """A tower of the model.
+
+    Attributes:
+      role: What its outputs are used for.
+      result: The output that is the vector, or the score unless there is a formula.
+      formula: Gives the score unless a request has its own; empty: the result is the score.
+      forms: The forms in which the bundle has it.
+      parts: In the order in which they run; none: it runs as a whole.
+      device: Where it runs in this service.
+    """
+
+    name: str
+    role: TowerRole
+    inputs: Sequence[TensorDetails]
+    outputs: Sequence[TensorDetails]
+    result: str
+    formula: str
+    forms: Sequence[FormDetails]
+    parts: Sequence[PartDetails]
+    device: Device
+
+
+@dataclass(frozen=True)
 class TensorDetails:
     """An input or an output of a tower, or of a part of one.
 
     Attributes:
-      name: The name of the tensor.
-      readers: The readers whose values an input has, side by side.
-      tensor: The output of an earlier part that an input has, instead.
-      dtype: The type of its values.
-      shape: Its sizes; -1 is any size, at first that of the batch.
+      readers: Of an input: whose values it is, side by side.
+      tensor: Of an input of a part, instead: the output of an earlier one.
+      shape: -1: any size, first of all the batch.
     """
 
     name: str
@@ -180,9 +258,28 @@ class TensorDetails:
 
 
 @dataclass(frozen=True)
+class FormDetails:
+    """One way to run a tower.
+
+    Attributes:
+      max_abs_error: The largest difference from the original model, by output.
+      effects: The effect of precisions below f32, by output.
+      runs: Whether this service runs it.
+    """
+
+    kind: FormKind
+    precision: Precision
+    max_abs_error: Mapping[str, float]
+    effects: Mapping[str, EffectDetails]
+    runs: bool
+
+
+@dataclass(frozen=True)
 class EffectDetails:
-    """The effect of a precision on the order by one output; `overlap` is the share of the best k
-    that stay.
+    """The effect of a precision on the order by one output.
+
+    Attributes:
+      overlap: Share of the best k that stay.
     """
 
     kendall_tau: float
@@ -193,60 +290,18 @@ class EffectDetails:
 
 
 @dataclass(frozen=True)
-class FormDetails:
-    """A form of a tower: the format that it is stored in, with its precision.
+class PartDetails:
+    """A part of a tower.
 
     Attributes:
-      kind: The format.
-      precision: The precision of its weights.
-      max_abs_error: The largest difference from the original model, by output.
-      effects: The effect on the order, by output, of precisions below f32.
-      runs: Whether this service runs it.
+      per: Context: it runs once for each context; candidate: once for each candidate.
     """
-
-    kind: Literal["litert", "saved_model"]
-    precision: Literal["f32", "int8", "bf16"]
-    max_abs_error: Mapping[str, float]
-    effects: Mapping[str, EffectDetails]
-    runs: bool
-
-
-@dataclass(frozen=True)
-class PartDetails:
-    """A part of a tower, which runs once per context or once per candidate."""
 
     name: str
     per: Role
     inputs: Sequence[TensorDetails]
     outputs: Sequence[TensorDetails]
     forms: Sequence[FormDetails]
-
-
-@dataclass(frozen=True)
-class TowerDetails:
-    """A tower.
-
-    Attributes:
-      name: The name of the tower.
-      role: What its outputs are used for.
-      inputs: Its inputs.
-      outputs: Its outputs.
-      result: The output that is the vector, or the score unless there is a formula.
-      formula: The formula of the score, unless a request has its own; "": the result is the score.
-      forms: The forms in which the bundle has it.
-      parts: Its parts, in the order in which they run; empty if it runs as a whole.
-      device: Where it runs in this service.
-    """
-
-    name: str
-    role: Literal["query", "candidate", "ranking"]
-    inputs: Sequence[TensorDetails]
-    outputs: Sequence[TensorDetails]
-    result: str
-    formula: str
-    forms: Sequence[FormDetails]
-    parts: Sequence[PartDetails]
-    device: Literal["cpu", "gpu"]
 
 
 @dataclass(frozen=True)
@@ -262,12 +317,16 @@ class TableDetails:
 
 @dataclass(frozen=True)
 class IndexDetails:
-    """An index, with its recall as measured for the best `recall_k`."""
+    """An index of candidates.
+
+    Attributes:
+      recall: Measured at export, of the `recall_k` best.
+    """
 
     name: str
     corpus: str
-    kind: Literal["brute_force", "tree_ah"]
-    distance: Literal["dot_product", "squared_l2", "cosine"]
+    kind: IndexKind
+    distance: Distance
     dim: int
     size: int
     recall_k: int
@@ -276,7 +335,7 @@ class IndexDetails:
 
 @dataclass(frozen=True)
 class CorpusDetails:
-    """Candidates, or contexts, by id, with their attributes and stored features."""
+    """Candidates, or contexts, by id with their stored features."""
 
     name: str
     size: int
@@ -287,12 +346,10 @@ class CorpusDetails:
 
 @dataclass(frozen=True)
 class ListDetails:
-    """Candidates in a fixed order, from which recommendations can draw.
+    """A list of candidates that recommendations can draw from.
 
     Attributes:
-      name: What requests name.
-      corpus: The corpus that has the candidates.
-      size: The number of candidates of all segments.
+      size: Candidates of all segments.
       by: The input of contexts whose value is their segment; empty: all have the same list.
     """
 
@@ -304,14 +361,14 @@ class ListDetails:
 
 @dataclass(frozen=True)
 class StageDetails:
-    """A cheaper ranking tower, which chooses the candidates that another one ranks.
+    """A cheaper ranking tower that comes before another one in recommendations.
 
     Attributes:
       before: The ranking tower that it comes before.
       tower: The cheaper ranking tower.
-      keep: The number of candidates of each context that it keeps, by default.
-      recall_k: How many of the best candidates of the ranking tower were looked for at export; 0:
-        It was not measured.
+      keep: Candidates of each context that it keeps, by default.
+      recall_k: The best candidates of the ranking tower that were looked for at export; 0: not
+        measured.
       recall: Their share that it kept, the lowest of all indexes.
     """
 
@@ -322,38 +379,23 @@ class StageDetails:
     recall: float
 
 
-@dataclass(frozen=True)
-class ModelDetails:
-    """All that a client needs to write a request for a version, and how the version uses it.
-
-    Attributes:
-      model: The name of the model.
-      version: The number of the version.
-      created: When it was exported, as ISO 8601.
-      calls: The calls that it serves.
-      tables: Its tables.
-      indexes: Its indexes.
-      corpora: Its candidates.
-      contexts: Its stores of context features by id.
-      readers: How the inputs of calls are used.
-      towers: Its towers.
-      current: Whether it serves requests that name no version.
-      labels: The labels that stand for it.
-      lists: Its lists of candidates.
-      stages: Its cheaper ranking towers that come before others in recommendations.
-    """
-
-    model: str
-    version: int
-    created: str
-    calls: Sequence[CallSignature]
-    tables: Sequence[TableDetails]
-    indexes: Sequence[IndexDetails]
-    corpora: Sequence[CorpusDetails]
-    contexts: Sequence[CorpusDetails]
-    readers: Sequence[ReaderDetails]
-    towers: Sequence[TowerDetails]
-    current: bool
-    labels: Sequence[str]
-    lists: Sequence[ListDetails]
-    stages: Sequence[StageDetails]
+RECORDS: Mapping[str, Callable[..., Any]] = {
+    "ModelState": ModelState,
+    "VersionState": VersionState,
+    "GetModelResponse": ModelDetails,
+    "CallSignature": CallSignature,
+    "FeatureDetails": FeatureDetails,
+    "InputLength": InputLength,
+    "ReaderDetails": ReaderDetails,
+    "TowerDetails": TowerDetails,
+    "TensorDetails": TensorDetails,
+    "FormDetails": FormDetails,
+    "EffectDetails": EffectDetails,
+    "PartDetails": PartDetails,
+    "TableDetails": TableDetails,
+    "IndexDetails": IndexDetails,
+    "CorpusDetails": CorpusDetails,
+    "ListDetails": ListDetails,
+    "StageDetails": StageDetails,
+}
+"""The record of each message, by the name of the message."""

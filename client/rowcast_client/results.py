@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from rowcast_client.descriptions import plain_message
 from rowcast_client.stubs import embedding_service_pb2 as pb
+from rowcast_client.stubs.message_values import value_of
 
 Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
@@ -316,7 +316,7 @@ def unpack_retrieval(message: pb.RetrieveResponse | pb.RecommendResponse) -> Ret
         sources=sources,
     )
     explanations = tuple(
-        Explanation(**plain_message(explanation)) for explanation in message.explanations
+        Explanation(**value_of(explanation)) for explanation in message.explanations
     )
     offsets = _offsets(message, packed)
     return RetrievalResult(

@@ -21,7 +21,7 @@ from bundle.errors import (
 )
 from bundle.features.sources import Fetched
 from service.config import ServiceSettings
-from service.engine import examples, lookup, signatures, towers, warmup
+from service.engine import examples, lookup, towers, warmup
 from service.engine.calls import (
     EmbeddingRequest,
     LookupRequest,
@@ -135,7 +135,6 @@ class Engine:
         self.shutting_down = False
         """Health checks fail, and new requests are still accepted until `drain`."""
         self._logged_at = -math.inf
-        self._details: WeakKeyDictionary[ModelVersion, dict[str, Any]] = WeakKeyDictionary()
         self._examples: WeakKeyDictionary[ModelVersion, dict[str, Any]] = WeakKeyDictionary()
         self.inflight = 0
         """Requests in progress."""
@@ -262,44 +261,31 @@ class Engine:
             for version in self._versions.loaded()
         ]
 
-    def model(self, target: Target) -> dict[str, Any]:
-        """Returns what a client needs to write requests for one version, as a JSON value.
+    def lease_for_client(self, target: Target) -> Lease:
+        """Leases a version to describe it to a client. Any thread may call it.
 
         Raises:
           ServiceError: An error of the calls: NotFound, NotReady, InvalidArgument, DataLoss or
             Unimplemented.
         """
-        self._check_serves_clients()
-        with self._versions.acquire(target.model, target.version, target.label) as version:
-            details = self._details.get(version)
-            if details is None:  # takes a while for thousands of features
-                details = self._details[version] = signatures.describe(version)
-            states = self._versions.models().get(version.model, ())
-            for state in states:
-                if state.version == version.version:
-                    return {**details, "current": state.current, "labels": state.labels}
-            # It was retired meanwhile.
-            return details
-
-    def examples(self, target: Target) -> dict[str, dict[str, Any]]:
-        """Returns a JSON body of each call that a version serves, by the name of the call.
-
-        Raises:
-          ServiceError: See `model`.
-        """
-        self._check_serves_clients()
-        with self._versions.acquire(target.model, target.version, target.label) as version:
-            bodies = self._examples.get(version)
-            if bodies is None:
-                bodies = self._examples[version] = examples.example_bodies(version)
-            return bodies
-
-    def _check_serves_clients(self) -> None:
         if self._settings.shard is not None:
             raise Unimplemented(
                 f"this process is shard {self._settings.shard} and serves routers; "
                 "send this call to a router"
             )
+        return self.lease(target)
+
+    def examples(self, target: Target) -> dict[str, dict[str, Any]]:
+        """Returns a JSON body of each call that a version serves, by the name of the call.
+
+        Raises:
+          ServiceError: See `lease_for_client`.
+        """
+        with self.lease_for_client(target) as version:
+            bodies = self._examples.get(version)
+            if bodies is None:
+                bodies = self._examples[version] = examples.example_bodies(version)
+            return bodies
 
     @property
     def problem(self) -> str:

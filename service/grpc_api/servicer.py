@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from service.change_plane import ChangePlane
-from service.codec import protobuf, signatures
+from service.codec import protobuf
 from service.codec.change_messages import applied_message, change_message, read_change_message
 from service.codec.message_fields import model_of
 from service.codec.operations import OPERATIONS, Operation
@@ -55,7 +55,6 @@ class OperationServicer:
     def __init__(self, dataplane: Dataplane) -> None:
         """Creates the servicer; `dataplane` executes the calls."""
         self._dataplane = dataplane
-        self._engine = dataplane.engine
 
     async def execute(self, request: bytes, context: RequestContext) -> bytes:
         """Executes the call that the context names."""
@@ -97,7 +96,7 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
         """Lists models, versions and states."""
         protobuf.parse_small(pb.ListModelsRequest, request)
         authorize_all(context.principal)
-        return bytes(signatures.models_message(self._engine.models()).SerializeToString())
+        return bytes(self._dataplane.descriptions.models().SerializeToString())
 
     async def GetModel(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
         """Describes the calls of a version."""
@@ -105,7 +104,7 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
         target = protobuf.target_of(message.model, None)
         context.model = target.model
         authorize(context.principal, target.model)
-        return bytes(signatures.details_message(self._engine.model(target)).SerializeToString())
+        return bytes(self._dataplane.descriptions.model(target).message.SerializeToString())
 
 
 CALLS: Mapping[str, str] = {

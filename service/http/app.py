@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import metadata
+from typing import Any
 
 from fastapi import FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from service.change_plane import ChangePlane
+from service.codec.stubs.message_schemas import SCHEMAS
 from service.dataplane import Dataplane
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.http.admission import Admission
@@ -78,6 +81,7 @@ def create_http_app(
         # To look for providers of telemetry takes 7 us per request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
+    app.openapi = partial(_document, app.openapi)  # type: ignore[method-assign]
     document_calls(app, dataplane)
     # Before rowcast's routes, whose patterns match some paths of other protocols.
     for protocol in protocols:
@@ -90,6 +94,14 @@ def create_http_app(
     app.add_exception_handler(RequestValidationError, raise_query_problem)
     app.add_middleware(RequestContextMiddleware, dataplane=dataplane, protocols=protocols)
     return app
+
+
+def _document(generate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns the document of FastAPI, which has no schemas of responses that are messages."""
+    document = generate()
+    components = document["components"]
+    components["schemas"] = dict(sorted((components["schemas"] | SCHEMAS).items()))
+    return document
 
 
 async def _raise_as_service_error(request: Request, problem: Exception) -> Response:

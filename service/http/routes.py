@@ -9,19 +9,13 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
 from service.bounded_pool import BoundedPool
-from service.codec import signatures
+from service.codec.message_values import value_of
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import NotReady
 from service.http.calls import target_of
 from service.http.error_schemas import ERRORS
 from service.http.middleware import response_of
-from service.http.model_schemas import (
-    LiveResponse,
-    ModelDetails,
-    ModelsResponse,
-    ReadyResponse,
-)
 from service.http.pages import PAGES_MAX
 from service.observability.metrics import CONTENT_TYPE
 from service.openapi import ResponseSchema
@@ -38,9 +32,27 @@ _TEXT: dict[str, Any] = {
 }
 
 
+class LiveResponse(ResponseSchema):
+    """The process should be left running."""
+
+    live: bool
+
+
+class ReadyResponse(ResponseSchema):
+    """Requests should be sent here."""
+
+    ready: bool
+
+
+def _json(schema: str) -> dict[str, Any]:
+    """Describes a response that has the fields of a message."""
+    reference = {"$ref": f"#/components/schemas/{schema}"}
+    return {"content": {"application/json": {"schema": reference}}}
+
+
 def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one function a path
     """Adds the routes of models, health and metrics; calls never reach the application."""
-    engine = dataplane.engine
+    descriptions = dataplane.descriptions
     scrapes = BoundedPool("scrapes", PAGES_MAX)
 
     async def list_models(request: Request) -> Response:
@@ -48,10 +60,8 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
         context: RequestContext = request.state.context
         context.call = "models"
         authorize_all(context.principal)
-        states = engine.models()
-        message = signatures.models_message
-        value = signatures.models_value
-        return response_of(request.state.headers, lambda: message(states), lambda: value(states))
+        message = descriptions.models()
+        return response_of(request.state.headers, lambda: message, lambda: value_of(message))
 
     async def get_model(request: Request, model: str) -> Response:
         """Describes the current version: signatures of the calls, readers, towers, tables, indexes
@@ -74,10 +84,8 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
         context.call = "model"
         context.model = model
         authorize(context.principal, model)
-        details = engine.model(target_of(model, version, label))
-        return response_of(
-            request.state.headers, lambda: signatures.details_message(details), lambda: details
-        )
+        message, value = descriptions.model(target_of(model, version, label))
+        return response_of(request.state.headers, lambda: message, lambda: value)
 
     async def livez() -> dict[str, bool]:
         """Responds while the process should be left running."""
@@ -100,17 +108,17 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
     endpoints = {"/v1/models": list_models, "/livez": livez, "/readyz": readyz, "/metrics": metrics}
     # In the order of the paths: a model, its versions, its labels.
     endpoints |= zip(MODEL_PATHS, (get_model, get_version, get_label), strict=True)
-    schemas: dict[str, type[ResponseSchema]] = {
-        "/v1/models": ModelsResponse,
-        "/livez": LiveResponse,
-        "/readyz": ReadyResponse,
-        **dict.fromkeys(MODEL_PATHS, ModelDetails),
+    schemas = {
+        "/v1/models": _json("ModelsResponse"),
+        "/livez": {"model": LiveResponse},
+        "/readyz": {"model": ReadyResponse},
+        **dict.fromkeys(MODEL_PATHS, _json("ModelDetails")),
     }
     for path, endpoint in endpoints.items():
         success: dict[str, Any] = _TEXT
         response_class: type[Response] = Response
         if path in schemas:
-            success = {"model": schemas[path]}
+            success = schemas[path]
             response_class = JSONResponse
         tag = "health"
         if "models" in path:

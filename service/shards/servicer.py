@@ -45,7 +45,9 @@ class ShardServicer(OperationServicer, ShardServiceServicer):
         """Describes the shard and what it has loaded."""
         protobuf.parse_small(shard_pb.DescribeRequest, request)
         authorize_all(context.principal)
-        description = messages.description(self._dataplane.settings, self._engine.bundles())
+        description = messages.description(
+            self._dataplane.settings, self._dataplane.engine.bundles()
+        )
         return bytes(description.SerializeToString())
 
 

@@ -89,7 +89,7 @@ def responses(root: Path) -> dict[str, Any]:
     """Returns what a service over `root` responds to one retrieval and one ranking."""
     running = RunningService(root)
     try:
-        details = running.dataplane.engine.model(Target("movies"))
+        details = running.dataplane.descriptions.model(Target("movies")).value
         calls = {
             call["call"]: {feature["name"] for feature in call["features"]}
             for call in details["calls"]

@@ -24,7 +24,6 @@ from service.codec.columns import check_type, present_fields, shown
 from service.codec.failures import Failure
 from service.codec.message_fields import model_of
 from service.codec.metadata import JSON, JSON_LENGTH, Headers, check_content_type
-from service.codec.value_messages import fill
 from service.config import ServiceSettings
 from service.dataplane import Dataplane
 from service.engine.calls import Target
@@ -347,12 +346,12 @@ class Servicer:
 
     async def describe_server(self, _: bytes, __: RequestContext) -> bytes:
         """Describes the service."""
-        return _fill_message(pb.ServerMetadataResponse(), server_metadata())
+        return _bytes_of(pb.ServerMetadataResponse(**server_metadata()))
 
     async def describe_model(self, request: bytes, context: RequestContext) -> bytes:
         """Describes the default signature of a model."""
         target = self._target(pb.ModelMetadataRequest, request, context)
-        return _fill_message(pb.ModelMetadataResponse(), model_metadata(self._engine, target))
+        return _bytes_of(pb.ModelMetadataResponse(**model_metadata(self._engine, target)))
 
     async def index(self, request: bytes, context: RequestContext) -> bytes:
         """Lists all versions of all models."""
@@ -360,7 +359,7 @@ class Servicer:
         authorize_all(context.principal)
         _check_repository(message.repository_name)
         models = repository_index(self._engine, message.ready)
-        return _fill_message(pb.RepositoryIndexResponse(), {"models": models})
+        return _bytes_of(pb.RepositoryIndexResponse(models=models))
 
     def _target(self, message_class: type[Any], request: bytes, context: RequestContext) -> Target:
         message = protobuf.parse_small(message_class, request)
@@ -390,11 +389,6 @@ class _GrpcInference:
 
 def _bytes_of(message: Message) -> bytes:
     return bytes(message.SerializeToString())
-
-
-def _fill_message(message: Message, value: dict[str, Any]) -> bytes:
-    fill(message, value)
-    return _bytes_of(message)
 
 
 _METHODS = {

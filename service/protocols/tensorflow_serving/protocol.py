@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from service.codec import json, protobuf, signatures
+from service.codec import json, protobuf
 from service.codec.message_fields import model_of
 from service.codec.metadata import JSON, Headers, check_content_type, media_type_of
 from service.dataplane import Dataplane
@@ -78,11 +78,11 @@ def _add_pages(app: FastAPI, dataplane: Dataplane) -> None:
     ) -> Response:
         target = target_of(model, version, label)
         begin(request, "model", target)
-        details = engine.model(target)
+        message, details = dataplane.descriptions.model(target)
         states = messages.status_message(model, engine.models().get(model, ()), target)
         return response_of(
             request.state.headers,
-            lambda: signatures.details_message(details),
+            lambda: message,
             lambda: {**details, **json_forms.message_value(states)},
         )
 

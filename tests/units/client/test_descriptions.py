@@ -5,25 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
 from rowcast_client import Client, ModelState, Neighbor, Neighbors, RetrievalResult
-from rowcast_client.descriptions import RECORDS, record_of, text_of
+from rowcast_client.model_details import RECORDS
 from rowcast_client.stubs import embedding_service_pb2 as pb
+from rowcast_client.stubs.message_values import value_of
 
 from tests.cases.random_requests import written
 from tests.cases.ways import Ways, serving
 from tests.units.client.plain import plain
 
-FIELDS = [
-    (record, field)
-    for name, record in RECORDS.items()
-    for field in pb.DESCRIPTOR.pool.FindMessageTypeByName(name).fields
-    if field.enum_type is not None
-]
-"""The enumerated fields of the contract's descriptions, and the records that have them."""
 PACKED = Neighbors(
     np.array([5, 6, 7]), np.array([3, 2, 1], np.float32), {"title": ["a", None, "c"]}
 )
@@ -51,16 +44,9 @@ def test_models_and_model_have_the_words_of_the_json(transport: str, ways: Ways)
     assert {form.kind for form in details.towers[0].forms} == {"litert", "saved_model"}
 
 
-@pytest.mark.parametrize(("record", "field"), FIELDS)
-def test_type_of_a_field_has_all_words_of_the_contract(record: type[Any], field: Any) -> None:
-    words = {*get_args(get_type_hints(record)[field.name])} - {""}
-    enum = field.enum_type
-    assert words == {text_of(enum, value.number) for value in enum.values} - {""}
-
-
 def test_value_of_a_newer_service_is_its_number() -> None:
     message = pb.ModelState(name="m", versions=[pb.VersionState(version=1, state=99)])  # type: ignore[arg-type]
-    state = record_of(message)
+    state = value_of(message, RECORDS)
     assert isinstance(state, ModelState)
     assert state.versions[0].state == "99"  # type: ignore[comparison-overlap]
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
+from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
 from service.codec.changes import ACTIONS
 from service.errors import Code
-from service.http.error_schemas import ErrorResponse
-from service.http.model_schemas import LiveResponse, ModelDetails, ModelsResponse, ReadyResponse
 from service.http.schemas import SCHEMAS
 from tests.bundles.small import write_small_bundle
 from tests.cases.bad_values import BODIES
@@ -87,15 +86,18 @@ def test_document_has_a_body_of_each_call_that_the_loaded_model_takes(
 @pytest.mark.parametrize(
     ("path", "schema"),
     [
-        ("/v1/models", ModelsResponse),
-        (MODEL, ModelDetails),
-        ("/livez", LiveResponse),
-        ("/readyz", ReadyResponse),
-        ("/v1/models/x", ErrorResponse),
+        ("/v1/models", "ModelsResponse"),
+        (MODEL, "ModelDetails"),
+        ("/livez", "LiveResponse"),
+        ("/readyz", "ReadyResponse"),
+        ("/v1/models/x", "ErrorResponse"),
     ],
 )
-def test_page_matches_its_schema(path: str, schema: Any, http: httpx.Client) -> None:
-    schema.model_validate_json(http.get(path).content, strict=True, extra="forbid")
+def test_page_matches_its_schema(
+    path: str, schema: str, http: httpx.Client, document: Value
+) -> None:
+    reference = {"$ref": f"#/components/schemas/{schema}"}
+    OAS31Validator(document | reference).validate(http.get(path).json())
 
 
 @pytest.mark.parametrize("name", REQUESTS)
