@@ -75,7 +75,8 @@ class InputLengths:
     def fit(self, columns: Mapping[str, Column], n: int) -> FittedColumns:
         """Checks, pads or cuts what was sent of n examples; see `fit_length`.
 
-        It changes nothing of columns that it returned before.
+        It changes nothing of columns that it returned before. Methods of a FeatureReader that read
+        columns fit them themselves: callers of this one count what was padded or cut.
         """
         changed: dict[str, Column] = {}
         cut: dict[str, int] = {}

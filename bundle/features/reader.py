@@ -21,7 +21,7 @@ from bundle.errors import FeatureError, FormatError, RowOutOfRange
 from bundle.features.batch import Batch
 from bundle.features.columns import Activation, Column, OutputBlock, column_of_position, spread
 from bundle.features.dense import Dense
-from bundle.features.input_lengths import FittedColumns, InputLengths, with_fitted_defaults
+from bundle.features.input_lengths import InputLengths, with_fitted_defaults
 from bundle.features.overlay import MergedRows, Overlay
 from bundle.features.sources import (
     Fetched,
@@ -159,7 +159,8 @@ class FeatureReader:
         """Joins the features of a manifest with the tables, vocabularies and key indexes that they
         read.
 
-        `inputs` lists the features that read each input, `tables` the tables that are not remote.
+        `inputs` lists the features that read each input, `tables` the tables that are not remote, and
+        `lengths` the inputs that take a fixed number of values.
 
         Raises:
           FormatError: A default does not fit its feature, or a table, vocabulary or key index is
@@ -182,7 +183,7 @@ class FeatureReader:
             if isinstance(feature, EmbeddedFeature) and feature.places is not None:
                 self._position_counts[inputs_of(name, feature)[0]] = feature.places
         try:
-            self._lengths = InputLengths(features)
+            self.lengths = InputLengths(features)
         except FeatureError as problem:
             raise FormatError(
                 f"features.{problem.feature}.default does not fit: {problem}"
@@ -233,7 +234,7 @@ class FeatureReader:
         Raises:
           FormatError: A feature does not take it; names the input and the value.
         """
-        for name, entry in self._lengths.entries.items():
+        for name, entry in self.lengths.entries.items():
             if entry.pad is None:
                 continue
             # One example without values, which is padded as a whole.
@@ -286,20 +287,9 @@ class FeatureReader:
     def __iter__(self) -> Iterator[str]:
         return iter(self._features)
 
-    def fit(self, columns: Mapping[str, Column], n: int) -> FittedColumns:
-        """Checks the lengths of the lists of n examples, and pads and cuts them, as the inputs say.
-
-        Methods that read columns fit them themselves: this one is for callers that count examples
-        that were padded or cut.
-
-        Raises:
-          FeatureError: An example has another number of values than its input takes.
-        """
-        return self._lengths.fit(columns, n)
-
     def length_of(self, name: str) -> InputLength | None:
         """Returns how many values each example has in an input; None: any number of them."""
-        return self._lengths.entries.get(name)
+        return self.lengths.entries.get(name)
 
     def with_changes(
         self, changed: Mapping[str, ChangedRows], new_keys: Mapping[str, NewKeys] | None = None
@@ -780,8 +770,8 @@ class FeatureReader:
 
     def _fitted(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
         """Returns columns of the right lengths, and the columns of single positions of inputs."""
-        if self._lengths.entries:
-            columns = self._lengths.fit(columns, n).columns
+        if self.lengths.entries:
+            columns = self.lengths.fit(columns, n).columns
         if self._position_counts:
             columns = self._spread(columns, n)
         return columns

@@ -148,7 +148,7 @@ class Engine:
         """Whether no request waits and any request may be admitted, without a closer look."""
         return (
             self.inflight < self._settings.max_concurrent_requests
-            and not self._scheduler.wait_s
+            and not self._scheduler.queues.expected_s
             and not self.shutting_down
         )
 
@@ -440,8 +440,13 @@ class Engine:
                 # A candidate of the result may have been withdrawn while it was computed.
                 if all(map(is_, version.denied, denied)):
                     break
-            _check_coverage(execution.row_coverage, self._settings.shard_min_coverage)
-            coverage = min(execution.row_coverage, execution.searched_share)
+            coverage = execution.row_coverage
+            if coverage < self._settings.shard_min_coverage:
+                raise NotReady(
+                    f"shards returned {coverage:.0%} of the rows; at least "
+                    f"{self._settings.shard_min_coverage:.0%} are required (shard_min_coverage)"
+                )
+            coverage = min(coverage, execution.searched_share)
             if coverage < 1:
                 result = replace(result, coverage=coverage)
         finally:
@@ -450,19 +455,6 @@ class Engine:
             for job in batch:
                 job.context.phases.update(execution.phases)
         return result
-
-
-def _check_coverage(coverage: float, minimum: float) -> None:
-    """Rejects a response for which too few rows were read.
-
-    Raises:
-      NotReady: The coverage is below the minimum.
-    """
-    if coverage < minimum:
-        raise NotReady(
-            f"shards returned {coverage:.0%} of the rows; at least {minimum:.0%} are required "
-            "(shard_min_coverage)"
-        )
 
 
 def _with_cause(error: ServiceError, cause: Exception) -> ServiceError:

@@ -239,12 +239,16 @@ class Execution:
         return self._pool.idle
 
     def parallel(self, count: int, compute: Callable[[int], None]) -> None:
-        """Runs compute(0) to compute(count - 1), on idle compute threads too; checks before each.
+        """Runs compute(0) to compute(count - 1), on idle compute threads too; checks before each of
+        several.
 
         Raises:
           Exception: The error that a computation raises; none runs any more then.
         """
-        if count == 1 or self._pool is None:
+        if count == 1:  # `begin` has checked
+            compute(0)
+            return
+        if self._pool is None:
             for number in range(count):
                 self.check()
                 compute(number)

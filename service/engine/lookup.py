@@ -178,7 +178,10 @@ def fit(model_version: ModelVersion, columns: Columns, n: int, execution: Execut
     Raises:
       FeatureError: An example has another number of values than its input takes.
     """
-    fitted = model_version.reader.fit(columns, n)
+    lengths = model_version.reader.lengths
+    if not lengths.entries:
+        return columns
+    fitted = lengths.fit(columns, n)
     for name, count in fitted.cut.items():
         execution.count("cut_lists", count, model_version.model, name)
     for name, count in fitted.padded.items():

@@ -288,7 +288,8 @@ def _run(
     block = math.ceil(n / math.ceil(n / block))
     blocks = []
     for first in range(0, n, block):
-        execution.check()
+        if first:
+            execution.check()
         block_inputs = inputs
         if block < n:
             block_inputs = {name: array[first : first + block] for name, array in inputs.items()}

@@ -105,18 +105,20 @@ class HttpProtocol(HttpToolsProtocol):
             return
         steps = self._steps
         super().data_received(data)
-        if self.transport.is_closing():
-            return
         # The parser stores a header, a trailer or the extension of a chunk until it ends. Until
         # then it calls back for nothing, so that no other limit sees the bytes.
         if steps == self._steps:
             self._unfinished_bytes += len(data)
         else:
             self._unfinished_bytes = 0
-        if self._unfinished_bytes > HEAD_BYTES_MAX:
+        is_too_large = self._unfinished_bytes > HEAD_BYTES_MAX
+        is_unguarded = self.timeout_keep_alive_task is None and self.is_idle
+        if not (is_too_large or is_unguarded) or self.transport.is_closing():
+            return
+        if is_too_large:
             self._rejection = _HEAD_TOO_LARGE
             self.send_400_response(self._rejection)
-        elif self.is_idle and self.timeout_keep_alive_task is None:
+        else:
             self._await_request()
 
     def on_message_begin(self) -> None:
@@ -127,15 +129,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
 
-    def on_url(self, url: bytes) -> None:
-        """Receives a part of the URL."""
-        self._count(len(url))
-        super().on_url(url)
-
     def on_header(self, name: bytes, value: bytes) -> None:
         """Receives a header. Trailers count as well, and are left out: nothing reads them."""
         self._steps += 1
-        self._count(len(name) + len(value) + _HEADER_OVERHEAD_BYTES)
+        self._head_bytes += len(name) + len(value) + _HEADER_OVERHEAD_BYTES
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._reject()
         # A trailer.
         if not self._in_head:
             return
@@ -152,6 +151,10 @@ class HttpProtocol(HttpToolsProtocol):
             protocol responds with 400 and closes the connection.
         """
         self._steps += 1
+        # The bytes of a URL that is not finished are bounded as those of a header.
+        self._head_bytes += len(self.url)
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._reject()
         if len(self.pipeline) >= _PIPELINE_MAX:
             raise httptools.HttpParserError("too many pipelined requests")
         if not self.parser.should_upgrade():
@@ -211,11 +214,6 @@ class HttpProtocol(HttpToolsProtocol):
     def closes_early(self) -> bool:
         """Returns whether a part of the requests of the connection was not read."""
         return self.cycle is not None and (self.cycle.more_body or bool(self.pipeline))
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > HEAD_BYTES_MAX:
-            self._reject()
 
     def _reject(self) -> None:
         self._rejection = _HEAD_TOO_LARGE

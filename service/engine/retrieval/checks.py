@@ -40,7 +40,8 @@ def check_selection(
       ids: The ids of the queries.
       columns: The columns of the queries.
     """
-    check_attributes(corpus, request.attributes, "attributes")
+    if request.attributes:
+        check_attributes(corpus, request.attributes, "attributes")
     id_arrays = [*ids, request.context_ids]
     if request.exclude_ids is not None:
         id_arrays.append(request.exclude_ids.ids)

@@ -5,8 +5,8 @@ one with fewer candidates, in another order, or with other scores.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,7 @@ ORDER_OF_RETRIEVAL = "the order of retrieval"
 """The name of the order that candidates have before a stage or a ranking has scored them."""
 
 
-@dataclass(frozen=True, eq=False)
-class Selection:
+class Selection(NamedTuple):
     """A request for the k best candidates of n queries, checked, and all that its steps need.
 
     Attributes:
@@ -59,11 +58,10 @@ class Selection:
 
     def with_options(self, **options: Any) -> Selection:
         """Returns the selection with other options of its request."""
-        return replace(self, request=replace(self.request, **options))
+        return self._replace(request=replace(self.request, **options))
 
 
-@dataclass(frozen=True, eq=False)
-class Pool:
+class Pool(NamedTuple):
     """The candidates of n queries; query i owns offsets[i]:offsets[i + 1].
 
     Attributes:
@@ -108,8 +106,7 @@ class Pool:
         is_ranked = self.is_ranked
         if is_ranked is not None:
             is_ranked = is_ranked[candidates]
-        return replace(
-            self,
+        return self._replace(
             positions=self.positions[candidates],
             offsets=offsets,
             sources=self.sources[candidates],
@@ -123,4 +120,4 @@ class Pool:
         added = [reason for reason in reasons if reason]
         if not added:
             return self
-        return replace(self, reasons=(*self.reasons, *added))
+        return self._replace(reasons=(*self.reasons, *added))

@@ -84,21 +84,20 @@ def count(
         fit the index.
       TooLarge: There are more than `max_queries`.
     """
-    query_fields = [
-        name for name in ("context", "vectors", "ids") if getattr(request, name) is not None
-    ]
-    if request.context_ids is not None and request.context is None:
-        query_fields.append("context_ids")
-    if len(query_fields) != 1:
-        value = ", ".join(query_fields) or "no query"
+    has_contexts = request.context is not None or request.context_ids is not None
+    if has_contexts + (request.vectors is not None) + (request.ids is not None) != 1:
+        fields = ("context", "vectors", "ids", "context_ids")
+        value = ", ".join([name for name in fields if getattr(request, name) is not None])
         expected = "exactly one of context (or context ids), vectors, and ids"
-        raise InvalidArgument.of_field("request", value, expected, "has")
+        raise InvalidArgument.of_field("request", value or "no query", expected, "has")
 
     offsets = request.query_offsets
+    field = "ids"
     vectors = None
     if request.ids is not None:
         n = int(request.ids.size)
     elif request.vectors is not None:
+        field = "vectors"
         vectors = _sent_vectors(index.entry.dim, request.vectors)
         n = len(vectors)
     else:
@@ -121,7 +120,7 @@ def count(
     empty = np.flatnonzero(offsets[1:] == offsets[:-1])
     if empty.size:
         value = f"none for query {empty[0]}"
-        raise InvalidArgument.of_field(query_fields[0], value, "at least one", "has")
+        raise InvalidArgument.of_field(field, value, "at least one", "has")
     return query_count, vectors
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -59,7 +58,6 @@ class _SourceCandidates(NamedTuple):
     scores: Scores
 
 
-@dataclass(frozen=True, eq=False)
 class Retriever:
     """Retrieves the candidates of n queries, or contexts.
 
@@ -70,14 +68,18 @@ class Retriever:
         contexts.
     """
 
-    selection: Selection
-    features: Columns
-    sent: QueryVectors | None = None
-    _vectors: dict[str, Vectors] = field(default_factory=dict)
-    _queries: dict[str, QueryVectors] = field(default_factory=dict)
-    _explanations: dict[int, Explanation] = field(default_factory=dict)
-    _reasons: list[str] = field(default_factory=list)
-    _problems: list[Exception] = field(default_factory=list)
+    def __init__(
+        self, selection: Selection, features: Columns, sent: QueryVectors | None = None
+    ) -> None:
+        """Stores the arguments; nothing is retrieved yet."""
+        self.selection = selection
+        self.features = features
+        self.sent = sent
+        self._vectors: dict[str, Vectors] = {}
+        self._queries: dict[str, QueryVectors] = {}
+        self._explanations: dict[int, Explanation] = {}
+        self._reasons: list[str] = []
+        self._problems: list[Exception] = []
 
     async def retrieve(self) -> Pool:
         """Returns the pool of all sources.

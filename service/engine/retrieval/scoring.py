@@ -5,7 +5,7 @@ left out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,18 +73,18 @@ class Scorer:
             scored = await self.score(pool)
             if scored.left_out:
                 pool = pool.only(scored.positions)
-            return replace(pool, scores=scored.scores).because(*scored.left_out)
+            return pool._replace(scores=scored.scores).because(*scored.left_out)
 
         m = pool.positions.size
         is_ranked = np.arange(m) - pool.offsets[:-1].repeat(lengths_of(pool.offsets)) < ranked_max
-        ranked_pool = replace(pool, is_ranked=is_ranked)
+        ranked_pool = pool._replace(is_ranked=is_ranked)
         first = is_ranked.nonzero()[0]
         if not first.size:
             return ranked_pool
         scored = await self.score(pool.only(first))
         scores = pool.scores.copy()
         scores[first[scored.positions]] = scored.scores
-        ranked_pool = replace(ranked_pool, scores=scores)
+        ranked_pool = ranked_pool._replace(scores=scores)
         if scored.left_out:
             lost = np.delete(first, scored.positions)
             ranked_pool = ranked_pool.only(np.delete(np.arange(m), lost))

@@ -229,7 +229,8 @@ class _Search:
         if unfinished:
             for number, neighbors in zip(unfinished, self._score_exactly(unfinished), strict=True):
                 by_vector[number] = neighbors
-        self._cache_filter()
+        if self._compiled is not None:
+            self._cache_filter()
         return [neighbors for neighbors in by_vector if neighbors is not None]
 
     def _are_live_scored_alone(self) -> bool:

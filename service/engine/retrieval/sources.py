@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from service.config import ServiceSettings
 from service.engine.calls import RecommendationRequest, Source
@@ -24,10 +24,11 @@ _NEEDS_INDEX = {
     "explain": "it describes the search of an index",
 }
 """Options that need an index among the sources, and why."""
+_NO_OPTIONS = Source()
+"""What a request that names an index says of it as a source."""
 
 
-@dataclass(frozen=True, eq=False)
-class PlannedSource:
+class PlannedSource(NamedTuple):
     """A source of a request, checked.
 
     Attributes:
@@ -45,8 +46,7 @@ class PlannedSource:
     candidates: LoadedList | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Sources:
+class Sources(NamedTuple):
     """The sources of a request.
 
     Attributes:
@@ -152,8 +152,7 @@ def plan(model_version: ModelVersion, request: RecommendationRequest, k: int) ->
 def of_index(model_version: ModelVersion, name: str) -> Sources:
     """Returns the only source of a request that names an index; empty: the only one."""
     name, index = choose_index(model_version, name)
-    only_source = PlannedSource(0, name, Source(index=name), index)
-    return Sources(index.corpus, index, (only_source,), ())
+    return Sources(index.corpus, index, (PlannedSource(0, name, _NO_OPTIONS, index),), ())
 
 
 def _check_together(request: RecommendationRequest, k: int) -> None:

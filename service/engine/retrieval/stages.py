@@ -8,7 +8,7 @@ the pool could fill, and no source without its minimum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -118,7 +118,7 @@ async def pass_stage(
     sizes = lengths_of(pool.offsets)
     needed = (sizes > stage.keep).repeat(sizes).nonzero()[0]
     if not needed.size:
-        return replace(pool, dropped=[0] * selection.n)
+        return pool._replace(dropped=[0] * selection.n)
     late = scorer.pace(int(needed.size)).late()
     if late:
         pool = pool.because(
@@ -177,8 +177,8 @@ async def _drop(
     if selection.request.crowding or has_quotas:
         # The scores are those of the stage, to which the options of the ranking do not apply.
         shaped = selection.with_options(min_score=None, diversity=0.0, offset=None)
-        shaped = replace(shaped, k=selection.end)
-        required, _ = await pick_best(shaped, replace(pool, scores=sort_scores))
+        shaped = shaped._replace(k=selection.end)
+        required, _ = await pick_best(shaped, pool._replace(scores=sort_scores))
         is_required = np.zeros(order.size, np.bool_)
         is_required[required] = True
         is_kept |= is_required[order]
@@ -186,7 +186,7 @@ async def _drop(
     counts = np.bincount(contexts[is_kept], minlength=sizes.size)
     scores = pool.scores.copy()
     scores[scored] = stage_scores
-    kept = replace(pool, scores=scores, dropped=(sizes - counts).tolist())
+    kept = pool._replace(scores=scores, dropped=(sizes - counts).tolist())
     if scored.size:
-        kept = replace(kept, order=f"the order of stage {stage.name!r}")
+        kept = kept._replace(order=f"the order of stage {stage.name!r}")
     return kept.select(order[is_kept], offsets_of(counts))

@@ -150,12 +150,13 @@ class Admission:
         """
         estimate_s = self.estimates.expected(job.kind)
         expected_s = estimate_s or 0.0
-        wait_s = self.wait_s(queued_s)
         deadline = job.context.deadline
-        problem = self._rejection(job.cost, queued_cost, wait_s, expected_s, deadline, now)
-        if problem is not None:
-            raise problem
-        if not wait_s:
+        if queued_s or queued_cost:
+            wait_s = self.wait_s(queued_s)
+            problem = self._rejection(job.cost, queued_cost, wait_s, expected_s, deadline, now)
+            if problem is not None:
+                raise problem
+        if not queued_s:
             self._note_late_arrival(now, expected_s, deadline)
         job.expected_s = expected_s
         job.predicted_s = queued_s
