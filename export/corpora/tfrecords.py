@@ -14,15 +14,16 @@ import pyarrow as pa
 
 from bundle.errors import RecordDamaged
 from bundle.storage.tfrecords import READ_ERRORS, read_records
-from export.checkpoint.formats.coding import Malformed
-from export.checkpoint.formats.protos import decode
 from export.errors import NotConvertible, UsageError
+from tensors.errors import NoRequest
+from tensors.examples import feature_values
+from tensors.records import read_example
 
 BATCH_BYTES = 2 << 20
 """Bytes of records whose values are in memory at a time, unless one record is larger."""
 BATCH_CANDIDATES = 8_192
 """The maximum number of candidates in a batch, unless one record holds more."""
-LISTS = {"int64": "q", "float": "f", "bytes": ""}
+_TYPE_CODES = {"int64": "q", "float": "f", "bytes": ""}
 """The type code of the `array` that values of each kind are gathered in; "": a list of strings."""
 
 
@@ -52,15 +53,13 @@ class Examples:
         """
         where = f"{self._where}, record {number + 1}"
         try:
-            features = {
-                entry.key: entry.value for entry in decode("Example", record).features.feature
-            }
-        except Malformed as problem:
-            raise NotConvertible(f"{where} is no tf.train.Example: {problem}") from problem
+            features = read_example(record).features.feature
+        except NoRequest as problem:
+            raise NotConvertible(f"{where} {problem}") from problem
         # The features of a record that holds many candidates are lists of equal parts.
         count = 1
         if self._batched_by is not None:
-            count = len(_values(features.get(self._batched_by))[1])
+            count = len(feature_values(features.get(self._batched_by))[1])
             if not count:
                 raise NotConvertible(
                     f"{where} has no values in column {self._batched_by!r}, the id"
@@ -68,7 +67,7 @@ class Examples:
         self.bytes += len(record)
         self.records.extend([number] * count)
         for name, lengths in self._lengths.items():
-            kind, values = _values(features.get(name))
+            kind, values = feature_values(features.get(name))
             values_per_candidate, remainder = divmod(len(values), count)
             if remainder:
                 raise NotConvertible(
@@ -103,8 +102,8 @@ class Examples:
             self._kinds[name] = kind
             self._values[name] = []
             # An `array` takes 4 or 8 bytes for a number, and a list of Python several times that.
-            if LISTS[kind]:
-                self._values[name] = array(LISTS[kind])
+            if _TYPE_CODES[kind]:
+                self._values[name] = array(_TYPE_CODES[kind])
         if self._kinds[name] != kind:
             raise NotConvertible(
                 f"{where} is a {kind} list, the records above hold {self._kinds[name]} lists"
@@ -142,13 +141,6 @@ def read_examples(
             examples = Examples(names, batched_by, where)
     if examples.records:
         yield examples
-
-
-def _values(feature: Any) -> tuple[str, Sequence[Any]]:
-    for kind in LISTS:
-        if feature is not None and feature.HasField(f"{kind}_list"):
-            return kind, getattr(feature, f"{kind}_list").value
-    return "", ()
 
 
 def read_file(path: Path, compressed: bool, where: str) -> Iterator[bytes]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from bundle.format.features import input_facts, readers_of
 from bundle.format.manifest import WARM_UP_REQUESTS_MAX, Feature
 from bundle.storage.tfrecords import framed
-from export.checkpoint.formats.protos import decode, message
 from export.checkpoint.reader import Checkpoint
 from export.errors import UsageError
 from export.front_end.specs import SIGNATURE, ModelSpec, TowerSpec
@@ -30,6 +29,8 @@ from export.verify.recorded_examples import (
 from export.verify.serving_records import ServedRequest, read_elwc, read_prediction_log
 from object_store.locations import Location
 from object_store.remote_path import RemotePath
+from tensors import records
+from tensors.stubs import tensorflow_serving_pb2 as pb
 
 KEY = "warm_up.requests"
 _IN_SAVED_MODEL = ("assets.extra", "tf_serving_warmup_requests")
@@ -229,11 +230,8 @@ class WarmUpWriter:
 
 def _as_log(record: bytes, where: str, section: WarmUpSection) -> bytes:
     """Returns an ELWC record as the PredictionLog of a request to classify its examples."""
+    # For its errors, which name the record.
     read_elwc(record, where)
-    request = message(
-        "ExamplesRequest",
-        model_spec=message("ModelSpec", signature_name=section.signature),
-        input=message("Input", example_list_with_context=decode("ExampleListWithContext", record)),
-    )
-    log = message("PredictionLog", classify_log=message("ClassifyLog", request=request))
+    request = records.ranking_request(records.read_elwc(record), section.signature)
+    log = pb.PredictionLog(classify_log=pb.ClassifyLog(request=request))
     return bytes(log.SerializeToString())

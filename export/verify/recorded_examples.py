@@ -180,7 +180,7 @@ class RecordTable:
         self._tensors = {source.tensor for source in inputs.values()}
         for source in inputs.values():
             self._tensors.update(source.weight_names)
-        self._requests: list[tuple[str, ServedRequest]] = []
+        self._requests: list[ServedRequest] = []
 
     def append(self, record: bytes, where: str, ignored: Collection[str] = ()) -> ServedRequest:
         """Adds the examples of a record.
@@ -204,7 +204,7 @@ class RecordTable:
                         f"{where}: no input of the model is called {shown(name)}; it takes "
                         f"{', '.join(sorted(self._tensors))}"
                     )
-        self._requests.append((where, request))
+        self._requests.append(request)
         self.rows += request.rows
         return request
 
@@ -219,15 +219,14 @@ class RecordTable:
         """
         columns: dict[str, list[Any]] = {}
         for source in self._inputs.values():
-            if any(self._sent(source, request) is not None for _, request in self._requests):
+            if any(_name_in(source, request) in request.columns for request in self._requests):
                 self._add_input(source, columns)
             elif source.default is None:
-                where, request = self._requests[0]
-                raise _missing_input(source, where, request)
+                raise _missing_input(source, self._requests[0])
         for name in self._more_columns:
             columns[name] = []
-            for where, request in self._requests:
-                columns[name] += self._more_values(name, where, request)
+            for request in self._requests:
+                columns[name] += self._more_values(name, request)
         return columns
 
     def _read(self, record: bytes, where: str) -> ServedRequest:
@@ -237,18 +236,12 @@ class RecordTable:
             return read_elwc(record, where)
         return read_prediction_log(record, where, self._tensors)
 
-    def _sent(self, source: SentInput, request: ServedRequest) -> Rows | None:
-        name = source.tensor
-        if request.are_features:
-            name = source.name
-        return request.columns.get(name)
-
     def _add_input(self, source: SentInput, columns: dict[str, list[Any]]) -> None:
         """Adds the column of an input, and of its weights if it has some."""
         values: list[Any] = []
         weights: list[list[float]] = []
-        for where, request in self._requests:
-            for row, row_weights in self._weighted_rows(source, where, request):
+        for request in self._requests:
+            for row, row_weights in self._weighted_rows(source, request):
                 if source.is_single:
                     values.append(row[0])
                 else:
@@ -259,20 +252,23 @@ class RecordTable:
             columns[source.weights] = weights
 
     def _weighted_rows(
-        self, source: SentInput, where: str, request: ServedRequest
+        self, source: SentInput, request: ServedRequest
     ) -> Iterator[tuple[list[Any], list[float]]]:
         """Yields the values of each example of a record, and their weights: 1 if none were sent."""
-        rows = self._sent(source, request)
+        where = request.where
+        name = _name_in(source, request)
         weights_name = next((name for name in source.weight_names if name in request.columns), "")
-        if rows is None and weights_name:
+        weights_of_rows: Rows = []
+        if weights_name:
+            weights_of_rows = request.column(weights_name)
+        if name in request.columns:
+            rows = request.column(name)
+        elif weights_name:
             raise UsageError(
                 f"{where} has {weights_name!r}, and no {source.name!r} that it weights"
             )
-        if rows is None:
-            rows = self._missing(source, where, request)
-        weights_of_rows: Rows = []
-        if weights_name:
-            weights_of_rows = request.columns[weights_name]
+        else:
+            rows = self._missing(source, request)
         for position, row in enumerate(rows):
             if self._takes_default(source, row):
                 assert source.default is not None  # noqa: S101 - else it is no default
@@ -285,13 +281,13 @@ class RecordTable:
                 _check_weights(source, row, weights, where)
             yield row, weights
 
-    def _missing(self, source: SentInput, where: str, request: ServedRequest) -> Rows:
+    def _missing(self, source: SentInput, request: ServedRequest) -> Rows:
         """Returns the rows of an input that a record does not have."""
-        # In training data, a list that an example lacks is empty.
-        if source.size is None and not request.needs_all:
+        # In training data, a list that an example lacks is empty. A request needs all inputs.
+        if source.size is None and not request.call:
             return [[]] * request.rows
         if source.default is None:
-            raise _missing_input(source, where, request)
+            raise _missing_input(source, request)
         return [source.default.values] * request.rows
 
     def _takes_default(self, source: SentInput, row: list[Any]) -> bool:
@@ -316,30 +312,38 @@ class RecordTable:
                 kind = _TYPE_TEXTS[type(value)]
                 raise UsageError(f"{where}, {source.name!r} is {kind}; {source.dtype} was expected")
 
-    def _more_values(self, name: str, where: str, request: ServedRequest) -> list[Any]:
+    def _more_values(self, name: str, request: ServedRequest) -> list[Any]:
         """Returns the values of a column beside the inputs: a label, or a recorded output."""
         if name.startswith(RESPONSE):
             output = name.removeprefix(RESPONSE)
             if output not in request.responses:
                 recorded = shown_names(request.responses) or "none"
                 raise UsageError(
-                    f"{where} has no response with output {output!r}; its outputs: {recorded}"
+                    f"{request.where} has no response with output {output!r}; its outputs: "
+                    f"{recorded}"
                 )
             return request.responses[output]
         if name not in request.columns:
             raise UsageError(
-                f"{where} has no {name!r}, which the recipe names under verify; it has "
+                f"{request.where} has no {name!r}, which the recipe names under verify; it has "
                 f"{shown_names(sorted(request.columns))}"
             )
-        rows: list[Any] = list(request.columns[name])
+        rows: list[Any] = request.column(name)
         if all(len(row) == 1 for row in rows):
             rows = [row[0] for row in rows]
         return rows
 
 
-def _missing_input(source: SentInput, where: str, request: ServedRequest) -> UsageError:
+def _name_in(source: SentInput, request: ServedRequest) -> str:
+    """Returns the name of an input in a record."""
+    if request.are_features:
+        return source.name
+    return source.tensor
+
+
+def _missing_input(source: SentInput, request: ServedRequest) -> UsageError:
     return UsageError(
-        f"{where} has no {source.name!r}, which has no default; it has "
+        f"{request.where} has no {source.name!r}, which has no default; it has "
         f"{shown_names(sorted(request.columns))}"
     )
 

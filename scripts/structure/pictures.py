@@ -129,7 +129,7 @@ EXPORT = Picture(
         Box("front_end id_graphs model_code", 6, (0, 9)),
         Box("graphs", 7, (0, 4)),
         Box("tables", 7, (7, 10)),
-        Box("checkpoint", 8, (4, 12), parts="inventory formats"),
+        Box("checkpoint", 8, (4, 11), parts="inventory formats"),
         Box("recipe", 9, (0, 12)),
         Box("errors report_text locations raised_errors steps user_lines", 10, (0, 12)),
     ),

@@ -20,13 +20,12 @@ from bundle.format.manifest import DenseFeature, Manifest, Role
 from service.engine.validation import SHOWN_CHARS, name_hint, show_version
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedTower, ModelVersion
+from tensors.input_values import EITHER
 
 DEFAULT = "serving_default"
 RETRIEVE = "retrieve"
 """The signature of the only index; `retrieve:INDEX` is that of any index."""
 K = "k"
-EITHER = "int64_or_string"
-"""The type of ids that are integers or texts."""
 WEIGHTS = "_weights"
 """The tensor of the weights of input `NAME` is `NAME_weights`."""
 

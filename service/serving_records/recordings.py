@@ -13,12 +13,8 @@ from bundle.storage.tfrecords import READ_ERRORS, read_records
 from service.config import ServiceSettings, SettingsError
 from service.observability import logging
 from service.request_log.record import BODY_BYTES_MAX
-from service.serving_records.logged_requests import (
-    LoggedRequest,
-    NoRequest,
-    read_elwc,
-    read_prediction_log,
-)
+from service.serving_records.logged_requests import LoggedRequest, read_elwc, read_prediction_log
+from tensors.errors import NoRequest
 
 _HIDDEN = (".", "_")
 """The first characters of the names of files that are not read, such as a file that is being

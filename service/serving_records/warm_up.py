@@ -18,12 +18,12 @@ from service.config import ServiceSettings
 from service.errors import SHARD_FAILURES
 from service.observability import logging
 from service.serving_records.logged_requests import (
-    NoRequest,
     compute_bound,
     read_prediction_log,
 )
 from service.versions.loader import LoadRejected, ShardsMissing
 from service.versions.version import ModelVersion
+from tensors.errors import NoRequest
 
 SECONDS_MAX = 30.0
 """Maximum time of the computations, pauses of the load throttle included."""

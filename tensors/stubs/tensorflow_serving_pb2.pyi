@@ -376,16 +376,28 @@ class GetModelStatusResponse(_message.Message):
     def __init__(self, model_version_status: _Optional[_Iterable[_Union[ModelVersionStatus, _Mapping]]] = ...) -> None: ...
 
 class PredictLog(_message.Message):
-    __slots__ = ("request",)
+    __slots__ = ("request", "response")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
     request: PredictRequest
-    def __init__(self, request: _Optional[_Union[PredictRequest, _Mapping]] = ...) -> None: ...
+    response: PredictResponse
+    def __init__(self, request: _Optional[_Union[PredictRequest, _Mapping]] = ..., response: _Optional[_Union[PredictResponse, _Mapping]] = ...) -> None: ...
 
-class ExamplesLog(_message.Message):
-    __slots__ = ("request",)
+class ClassifyLog(_message.Message):
+    __slots__ = ("request", "response")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
     request: ExamplesRequest
-    def __init__(self, request: _Optional[_Union[ExamplesRequest, _Mapping]] = ...) -> None: ...
+    response: ClassificationResponse
+    def __init__(self, request: _Optional[_Union[ExamplesRequest, _Mapping]] = ..., response: _Optional[_Union[ClassificationResponse, _Mapping]] = ...) -> None: ...
+
+class RegressLog(_message.Message):
+    __slots__ = ("request", "response")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    request: ExamplesRequest
+    response: RegressionResponse
+    def __init__(self, request: _Optional[_Union[ExamplesRequest, _Mapping]] = ..., response: _Optional[_Union[RegressionResponse, _Mapping]] = ...) -> None: ...
 
 class OtherLog(_message.Message):
     __slots__ = ()
@@ -399,10 +411,10 @@ class PredictionLog(_message.Message):
     SESSION_RUN_LOG_FIELD_NUMBER: _ClassVar[int]
     PREDICT_LOG_FIELD_NUMBER: _ClassVar[int]
     PREDICT_STREAMED_LOG_FIELD_NUMBER: _ClassVar[int]
-    classify_log: ExamplesLog
-    regress_log: ExamplesLog
+    classify_log: ClassifyLog
+    regress_log: RegressLog
     multi_inference_log: OtherLog
     session_run_log: OtherLog
     predict_log: PredictLog
     predict_streamed_log: OtherLog
-    def __init__(self, classify_log: _Optional[_Union[ExamplesLog, _Mapping]] = ..., regress_log: _Optional[_Union[ExamplesLog, _Mapping]] = ..., multi_inference_log: _Optional[_Union[OtherLog, _Mapping]] = ..., session_run_log: _Optional[_Union[OtherLog, _Mapping]] = ..., predict_log: _Optional[_Union[PredictLog, _Mapping]] = ..., predict_streamed_log: _Optional[_Union[OtherLog, _Mapping]] = ...) -> None: ...
+    def __init__(self, classify_log: _Optional[_Union[ClassifyLog, _Mapping]] = ..., regress_log: _Optional[_Union[RegressLog, _Mapping]] = ..., multi_inference_log: _Optional[_Union[OtherLog, _Mapping]] = ..., session_run_log: _Optional[_Union[OtherLog, _Mapping]] = ..., predict_log: _Optional[_Union[PredictLog, _Mapping]] = ..., predict_streamed_log: _Optional[_Union[OtherLog, _Mapping]] = ...) -> None: ...

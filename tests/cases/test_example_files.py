@@ -310,7 +310,7 @@ SESSION = PredictionLog(
 )
 RECORDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     # the format, the second record, words of the message
-    "no message": ("tf-example", b"\xff\xff", ("is no Example",)),
+    "no message": ("tf-example", b"\xff\xff", ("is no tf.train.Example",)),
     "an Example for logs": ("prediction-log", example(ROW), ("no request",)),
     "ELWC with a feature twice": ("elwc", elwc({"user": ["ann"]}, ROW), ("'user'", "context")),
     "a session": ("prediction-log", SESSION, ("session_run_log",)),
@@ -328,13 +328,13 @@ RECORDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     ),
     "floats for ids": ("tf-example", example(ROW | {"seen": [0.5, 1.5]}), ("'seen'", "float")),
     "another size": ("tf-example", example(ROW | {"grid": [1.0]}), ("'grid'", "1 values")),
-    "splits": ("prediction-log", predict({**RAGGED, "seen_1": [0, 3, 2]}), ("'seen'", "splits")),
+    "splits": ("prediction-log", predict({**RAGGED, "seen_1": [0, 3, 2]}), ("seen_1", "offsets [0 3 2]")),
     "fewer weights": (
         "tf-example",
         example(ROW | {"seen_weights": [1.0]}),
         ("2 values", "1 weights"),
     ),
-    "no UTF-8": ("tf-example", example(ROW | {"user": b"\xff"}), ("'user'", "UTF")),
+    "no UTF-8": ("tf-example", example(ROW | {"user": b"\xff"}), ("user", "UTF")),
 }
 
 

@@ -52,7 +52,7 @@ PAIRS = {
 }
 UNFIT: dict[str, tuple[str, Mapping[str, Any], int, str]] = {
     "a signature": ("querry", QUERIES, 400, "did you mean 'query'"),
-    "a missing input": ("query", {"hour": np.zeros(1)}, 400, "'user'"),
+    "a missing input": ("query", {"hour": np.zeros(1)}, 400, "inputs.user is missing"),
     "an unknown input": ("query", USERS | {"usr": np.ones(3)}, 400, "did you mean 'user'"),
     "numbers for ids": ("query", {"user": np.array([1.5])}, 400, "int64 was expected"),
     "texts for ids": ("query", {"user": np.array(["7"], object)}, 400, "int64 was expected"),
@@ -60,7 +60,7 @@ UNFIT: dict[str, tuple[str, Mapping[str, Any], int, str]] = {
     "an id beyond int64": ("query", {"user": np.array([2**63], np.uint64)}, 400, "int64"),
     "a number beyond float32": ("query", USERS | {"hour": np.full(3, 1e300)}, 400, "float32"),
     "a scalar": ("query", {"user": np.array(7)}, 400, "shape []"),
-    "other rows": ("query", USERS | {"hour": np.zeros(2)}, 400, "'hour' has 2 rows"),
+    "other rows": ("query", USERS | {"hour": np.zeros(2)}, 400, "inputs.hour has 2 rows"),
     "no rows": ("query", {"user": np.empty(0, int)}, 400, "no query"),
     "many rows": ("query", {"user": np.arange(9)}, 413, "9 queries"),
     "a dense shape": ("ranking", PAIRS | {"mood": np.zeros((2, 3))}, 400, "[-1, 2]"),
@@ -80,7 +80,7 @@ UNFIT: dict[str, tuple[str, Mapping[str, Any], int, str]] = {
         "query",
         QUERIES | {"history": np.zeros((2, 2), int)},
         400,
-        "flat values",
+        "flat array",
     ),
     "weights of others": ("ranking", PAIRS | {"liked_weights": np.ones(2)}, 400, "one weight"),
     "half a sparse tensor": (
@@ -139,12 +139,12 @@ JSON: dict[str, tuple[Any, ...]] = {
     "an unknown datatype": (user(datatype="INT128"), 400, "one of BOOL"),
     "fewer elements": (user(shape=[2]), 400, "1 elements"),
     "lists of another shape": (user(shape=[2, 2], data=[[1, 2], [3]]), 400, "nested lists"),
-    "a negative size": (user(shape=[-1]), 400, "holds -1"),
+    "a negative size": (user(shape=[-1]), 400, "shape: -1"),
     "an enormous product": (user(shape=[MANY] * 4), 413, "max_values"),
     "an enormous empty shape": (user(shape=[MANY, 0, MANY], data=[]), 413, "max_values"),
     "many tensors": (query(*[USER] * 21), 413, "21 features"),
     "no data": (user(data=None), 400, "inputs.user.data"),
-    "a fraction": (user(data=[0.5]), 400, "holds 0.5"),
+    "a fraction": (user(data=[0.5]), 400, "user: 0.5"),
     "a large integer": (user(datatype="INT8", data=[300]), 400, "fits INT8"),
     "an unknown output": (query(USER, outputs=[{"name": "vectr"}]), 400, "'vectr'"),
     "a signature of numbers": (parameters(signature_name=7), 400, "signature_name is 7"),
@@ -315,7 +315,7 @@ MESSAGES: dict[str, tuple[str, Any, int, str]] = {
         400,
         "tensor_content and int64_val",
     ),
-    "no examples": (f"{PREDICTION_SERVICE}/Classify", examples("query"), 400, "no examples"),
+    "no examples": (f"{PREDICTION_SERVICE}/Classify", examples("query"), 400, "examples: empty"),
     "a vector to regress": (
         f"{PREDICTION_SERVICE}/Regress",
         examples("query", _EXAMPLE),
@@ -346,7 +346,7 @@ BODIES: dict[str, tuple[str, Any, str]] = {
     "no values": ("predict", {}, "'instances' or 'inputs'"),
     "both forms": ("predict", {"instances": [{"user": 1}], "inputs": {"user": [1]}}, "either"),
     "other rows": ("predict", QUERY | {"instances": [{"user": 1}, {"hour": 2}]}, "instances[1]"),
-    "rows and values": ("predict", QUERY | {"instances": [1, {"user": 1}]}, "mixes"),
+    "rows and values": ("predict", QUERY | {"instances": [1, {"user": 1}]}, "beside objects"),
     "values without a name": ("predict", QUERY | {"instances": [1, 2]}, "no name"),
     "texts": ("predict", QUERY | {"inputs": {"user": ["a"]}}, "int64 was"),
     "null": ("predict", QUERY | {"inputs": {"user": [None]}}, "null"),
@@ -361,7 +361,7 @@ BODIES: dict[str, tuple[str, Any, str]] = {
         "not finite",
     ),
     "no examples": ("classify", {}, "examples is null"),
-    "a context of numbers": ("classify", {"context": 1, "examples": [{}]}, "context is 1"),
+    "a context of numbers": ("classify", {"context": 1, "examples": [{}]}, "context: 1"),
     "a vector": ("classify", QUERY | {"examples": [{"user": 1}]}, "classify cannot"),
 }
 """A call of TensorFlow Serving, its body, and a word of the message."""

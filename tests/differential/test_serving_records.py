@@ -297,7 +297,7 @@ REJECTED: dict[str, tuple[list[Any], str]] = {
         "requests has more than 1000 records, which is the maximum of TensorFlow Serving",
     ),
     "no message": ([b"\xff"], "record 1 is no PredictionLog"),
-    "session": ([SESSION], "record 1 holds session_run_log"),
+    "session": ([SESSION], "record 1 holds a session_run_log"),
     "signature": (
         [predict_log(QUERY, "query"), predict_log(INPUTS, "rank")],
         "record 2 is for signature 'rank'; the bundle has serving_default, query, candidate, "

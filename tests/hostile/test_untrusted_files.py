@@ -218,7 +218,7 @@ OTHERS: dict[str, tuple[Read, Write]] = {
     "many rows without values": (read_requests, records_of(x=proto_of([1 << 33, 0]))),
     "text that stands for many": (
         read_requests,
-        records_of(x=proto_of([50_000], string_val=[b"x" * 50_000], dtype=7)),
+        records_of(x=proto_of([1 << 20], string_val=[b"x" * 50_000], dtype=7)),
     ),
     "examples with names of their own": (read_label, examples_with_names_of_their_own),
     "record that claims much": (read_requests, record_of_a_large_length),

@@ -1,16 +1,13 @@
-"""The protobuf messages of checkpoints and of TFRecords, as far as they are read, in a descriptor
-pool of their own.
+"""The protobuf messages of checkpoints, as far as they are read, in a descriptor pool of their own.
 
 TensorFlow registers its messages in the process-wide pool, and its import fails where it finds them
 there already.
 
 Source: TensorFlow, tensorflow/core/protobuf/{tensor_bundle,trackable_object_graph}.proto,
 core/framework/ {tensor_shape,tensor_slice,versions}.proto,
-core/tpu/kernels/sparse_core_layout.proto, python/training/ checkpoint_state.proto,
-core/example/{example,feature}.proto; TensorFlow Serving, tensorflow_serving/apis/{classification,
-inference,input,predict,prediction_log,regression}.proto; jax-tpu-embedding,
-sparsecore/lib/proto/embedding_spec.proto; tf-keras, protobuf/saved_metadata.proto. `upstreams.py`
-names the releases.
+core/tpu/kernels/sparse_core_layout.proto, python/training/ checkpoint_state.proto;
+jax-tpu-embedding, sparsecore/lib/proto/embedding_spec.proto; tf-keras,
+protobuf/saved_metadata.proto. `upstreams.py` names the releases.
 """
 
 from __future__ import annotations
@@ -85,44 +82,13 @@ _MESSAGES = {
     "SavedMetadata": "repeated SavedLayer nodes = 1",
     "SavedLayer": "int32 node_id = 2; string node_path = 3; string identifier = 4; "
     "string metadata = 5; VersionDef version = 6",
-    "Example": "Features features = 1",
-    "Features": "repeated FeatureEntry feature = 1",
-    "FeatureEntry": "string key = 1; Feature value = 2",
-    "Feature": "BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3",
-    "BytesList": "repeated bytes value = 1",
-    "FloatList": "repeated float value = 1",
-    "Int64List": "repeated int64 value = 1",
-    "ExampleList": "repeated Example examples = 1",
-    "ExampleListWithContext": "repeated Example examples = 1; Example context = 2",
-    "Input": "ExampleList example_list = 1; ExampleListWithContext example_list_with_context = 2",
-    "ModelSpec": "string name = 1; string signature_name = 3",
-    # The value is a serialized tensorflow.TensorProto.
-    "TensorEntry": "string key = 1; bytes value = 2",
-    "PredictRequest": "ModelSpec model_spec = 1; repeated TensorEntry inputs = 2",
-    "PredictResponse": "repeated TensorEntry outputs = 1",
-    "ExamplesRequest": "ModelSpec model_spec = 1; Input input = 2",
-    "Class": "string label = 1; float score = 2",
-    "Classifications": "repeated Class classes = 1",
-    "ClassificationResult": "repeated Classifications classifications = 1",
-    "ClassificationResponse": "ClassificationResult result = 1",
-    "Regression": "float value = 1",
-    "RegressionResult": "repeated Regression regressions = 1",
-    "RegressionResponse": "RegressionResult result = 1",
-    "PredictLog": "PredictRequest request = 1; PredictResponse response = 2",
-    "ClassifyLog": "ExamplesRequest request = 1; ClassificationResponse response = 2",
-    "RegressLog": "ExamplesRequest request = 1; RegressionResponse response = 2",
-    "PredictionLog": "ClassifyLog classify_log = 2; RegressLog regress_log = 3; "
-    "optional bytes multi_inference_log = 4; optional bytes session_run_log = 5; "
-    "PredictLog predict_log = 6; optional bytes predict_streamed_log = 7",
 }
 """The fields of each message, in the language of .proto files: all fields, whether they are read or
 not, or those that are read if the message may have others.
 """
-_MAY_HAVE_OTHERS = frozenset(
-    {"CheckpointState", "Example", "ExampleListWithContext", "OptimizerSpecProto", "PredictionLog"}
-)
+_MAY_HAVE_OTHERS = frozenset({"CheckpointState", "OptimizerSpecProto"})
 """Messages that may have unknown fields, as the order of rows does not depend on them: the state
-file of checkpoints, optimizers, and records of examples.
+file of checkpoints, and optimizers.
 """
 _WRITERS = {"EmbeddingSpecProto": JAX_TPU_EMBEDDING, "SavedMetadata": TF_KERAS}
 """The writers of the messages that TensorFlow does not write."""

@@ -58,6 +58,8 @@ def read_parameters(value: object, supported: _Supported, field: str) -> Paramet
       InvalidArgument: A parameter is unknown, or its value is none that it may have.
       Unimplemented: The protocol has the parameter, and the service does not provide it.
     """
+    if value == {}:
+        return {}
     for name, problem in _NOT_PROVIDED.items():
         rejected = check_type(value, dict, field).get(name)
         if rejected is not None:

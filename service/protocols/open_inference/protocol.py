@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 from importlib.metadata import version as installed_version
 from typing import Any
 
-import grpc
 import numpy as np
 from fastapi import FastAPI, Request
 from google.protobuf.empty_pb2 import Empty
@@ -22,36 +20,29 @@ from starlette.types import Scope
 from service.codec import json, protobuf
 from service.codec.columns import check_type, present_fields, shown
 from service.codec.failures import Failure
-from service.codec.message_fields import model_of
 from service.codec.metadata import JSON, JSON_LENGTH, Headers, check_content_type
 from service.config import ServiceSettings
 from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
-from service.errors import (
-    TRANSPORT_STATUS,
-    NotFound,
-    NotReady,
-    ServiceError,
-    Unimplemented,
-)
-from service.grpc_api.descriptions import MethodMessages
-from service.grpc_api.servicer import GrpcService
+from service.errors import TRANSPORT_STATUS, NotFound, NotReady, ServiceError, Unimplemented
 from service.http.calls import BodyReader, target_of
 from service.http.other_protocols import ErrorResponse, HttpCall, OtherProtocol
-from service.protocols.exchange import ReturnedTensors, SentTensors, TensorExchange
+from service.protocols.binding import SentTensors
+from service.protocols.exchange import CallForm, ReturnedTensors, TensorExchange
+from service.protocols.grpc_methods import Method, grpc_service, tensor_method
 from service.protocols.open_inference.messages import (
     OCTET_STREAM,
-    Inference,
+    ResponseForm,
     read_body,
     read_message,
     response_body,
     response_message,
 )
-from service.protocols.open_inference.tensors import BYTES, datatype_of
 from service.protocols.signatures import Tensor, find_signature
 from service.security.principal import authorize, authorize_all
+from tensors.open_inference import BYTES, DATATYPES
 from tensors.stubs import open_inference_pb2 as pb
 
 SERVICE = "inference.GRPCInferenceService"
@@ -104,15 +95,6 @@ def model_metadata(engine: Engine, target: Target) -> dict[str, Any]:
         }
 
 
-def is_model_ready(dataplane: Dataplane, target: Target) -> bool:
-    """Returns whether a version serves requests; a model that does not exist is not ready."""
-    try:
-        dataplane.engine.lease(target).release()
-    except ServiceError:
-        return False
-    return not dataplane.problem()
-
-
 def repository_index(engine: Engine, ready: bool) -> list[dict[str, str]]:
     """Returns all versions of all models.
 
@@ -142,53 +124,32 @@ def _check_repository(name: str) -> None:
 def _tensor_metadata(tensor: Tensor) -> dict[str, Any]:
     datatype = BYTES
     if tensor.dtype != "string":
-        datatype = datatype_of(np.dtype(tensor.dtype))
+        datatype = DATATYPES[np.dtype(tensor.dtype)]
     return {"name": tensor.name, "datatype": datatype, "shape": list(tensor.shape)}
-
-
-class _HttpInference:
-    """One inference over HTTP."""
-
-    def __init__(self, header_length: str | None) -> None:
-        """Begins an inference; `header_length` is the header with the size of the JSON."""
-        self._header_length = header_length
-        self._inference: Inference
-        self._response_headers = [(b"content-type", JSON.encode())]
-
-    def read(self, body: bytes, url: Target | None, settings: ServiceSettings) -> SentTensors:
-        """Reads the body of the request."""
-        # `write` needs to know which outputs the client wants as bytes.
-        self._inference = read_body(body, self._header_length, url or Target(), settings)
-        return self._inference.tensors
-
-    def write(self, returned: ReturnedTensors) -> bytes:
-        """Writes the body of the response."""
-        text, parts = response_body(self._inference, returned)
-        # Without binary outputs, the response is JSON alone.
-        if parts:
-            self._response_headers = [
-                (b"content-type", OCTET_STREAM.encode()),
-                (JSON_LENGTH.encode(), b"%d" % len(text)),
-            ]
-        return b"".join([text, *parts])
-
-    def response_headers(self) -> list[tuple[bytes, bytes]]:
-        """Returns the headers of the response that was written."""
-        return self._response_headers
 
 
 def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
     context: RequestContext = scope["state"]["context"]
     headers: Headers = scope["state"]["headers"]
     check_content_type(headers, (JSON, OCTET_STREAM, ""), f"{JSON} or {OCTET_STREAM}")
-    inference = _HttpInference(headers.get(JSON_LENGTH))
-    exchange = TensorExchange(context, dataplane.engine, inference.read, inference.write, _no_model)
-    return HttpCall(exchange, inference.response_headers)
+    response_headers = [(b"content-type", JSON.encode())]
 
+    def read(body: bytes, url: Target | None, settings: ServiceSettings) -> SentTensors:
+        return read_body(body, headers.get(JSON_LENGTH), url or Target(), settings)
 
-def _no_model(_: bytes) -> str:
+    def write(returned: ReturnedTensors, form: ResponseForm) -> bytes:
+        text, parts = response_body(returned, form)
+        # Without binary outputs, the response is JSON alone.
+        if parts:
+            response_headers[:] = [
+                (b"content-type", OCTET_STREAM.encode()),
+                (JSON_LENGTH.encode(), b"%d" % len(text)),
+            ]
+        return b"".join([text, *parts])
+
     # The URL names the model.
-    return ""
+    exchange = TensorExchange(context, dataplane.engine, CallForm(read, write))
+    return HttpCall(exchange, lambda: response_headers)
 
 
 def _error_response(failure: Failure) -> ErrorResponse:
@@ -307,84 +268,50 @@ HTTP = OtherProtocol(
 )
 
 
-class Servicer:
-    """The methods over gRPC: serialized messages in and out.
-
-    `CallInterceptor` has authenticated the client, and admitted and read the message.
-    """
-
-    def __init__(self, dataplane: Dataplane) -> None:
-        """Creates the servicer; `dataplane` executes the calls."""
-        self._dataplane = dataplane
-        self._engine = dataplane.engine
-
-    async def infer(self, request: bytes, context: RequestContext) -> bytes:
-        """Computes the outputs of a signature."""
-        inference = _GrpcInference()
-        exchange = TensorExchange(
-            context,
-            self._engine,
-            inference.read,
-            inference.write,
-            partial(model_of, pb.ModelInferRequest.DESCRIPTOR),
-        )
-        (response,) = await self._dataplane.call(exchange, request, True, None, context)
-        return response
-
-    async def server_live(self, _: bytes, __: RequestContext) -> bytes:
-        """Responds while the process should be left running."""
-        return _bytes_of(pb.ServerLiveResponse(live=True))
-
-    async def server_ready(self, _: bytes, __: RequestContext) -> bytes:
-        """Responds whether requests should be sent here."""
-        return _bytes_of(pb.ServerReadyResponse(ready=not self._dataplane.problem()))
-
-    async def model_ready(self, request: bytes, context: RequestContext) -> bytes:
-        """Responds whether a model serves requests."""
-        target = self._target(pb.ModelReadyRequest, request, context)
-        return _bytes_of(pb.ModelReadyResponse(ready=is_model_ready(self._dataplane, target)))
-
-    async def describe_server(self, _: bytes, __: RequestContext) -> bytes:
-        """Describes the service."""
-        return _bytes_of(pb.ServerMetadataResponse(**server_metadata()))
-
-    async def describe_model(self, request: bytes, context: RequestContext) -> bytes:
-        """Describes the default signature of a model."""
-        target = self._target(pb.ModelMetadataRequest, request, context)
-        return _bytes_of(pb.ModelMetadataResponse(**model_metadata(self._engine, target)))
-
-    async def index(self, request: bytes, context: RequestContext) -> bytes:
-        """Lists all versions of all models."""
-        message = protobuf.parse_small(pb.RepositoryIndexRequest, request)
-        authorize_all(context.principal)
-        _check_repository(message.repository_name)
-        models = repository_index(self._engine, message.ready)
-        return _bytes_of(pb.RepositoryIndexResponse(models=models))
-
-    def _target(self, message_class: type[Any], request: bytes, context: RequestContext) -> Target:
-        message = protobuf.parse_small(message_class, request)
-        context.model = message.name
-        authorize(context.principal, message.name)
-        return target_of(message.name, message.version or None)
+async def _server_live(_: Dataplane, __: bytes, ___: RequestContext) -> bytes:
+    """Responds while the process should be left running."""
+    return _bytes_of(pb.ServerLiveResponse(live=True))
 
 
-class _GrpcInference:
-    """One inference over gRPC."""
+async def _server_ready(dataplane: Dataplane, _: bytes, __: RequestContext) -> bytes:
+    """Responds whether requests should be sent here."""
+    return _bytes_of(pb.ServerReadyResponse(ready=not dataplane.problem()))
 
-    def __init__(self) -> None:
-        self._inference: Inference
 
-    def read(self, body: bytes, _: Target | None, settings: ServiceSettings) -> SentTensors:
-        """Reads the message of the request."""
-        # What a message would build is counted before the parser allocates it.
-        protobuf.check_size(pb.ModelInferRequest, body, settings)
-        message = protobuf.parse(pb.ModelInferRequest, body)
-        self._inference = read_message(message, settings)
-        return self._inference.tensors
+async def _describe_server(_: Dataplane, __: bytes, ___: RequestContext) -> bytes:
+    return _bytes_of(pb.ServerMetadataResponse(**server_metadata()))
 
-    def write(self, returned: ReturnedTensors) -> bytes:
-        """Writes the message of the response."""
-        return _bytes_of(response_message(self._inference, returned))
+
+async def _model_ready(dataplane: Dataplane, request: bytes, context: RequestContext) -> bytes:
+    """Responds whether a model serves requests; a model that does not exist is not ready."""
+    target = _named_target(pb.ModelReadyRequest, request, context)
+    ready = not dataplane.problem()
+    try:
+        dataplane.engine.lease(target).release()
+    except ServiceError:
+        ready = False
+    return _bytes_of(pb.ModelReadyResponse(ready=ready))
+
+
+async def _describe_model(dataplane: Dataplane, request: bytes, context: RequestContext) -> bytes:
+    target = _named_target(pb.ModelMetadataRequest, request, context)
+    return _bytes_of(pb.ModelMetadataResponse(**model_metadata(dataplane.engine, target)))
+
+
+async def _index(dataplane: Dataplane, request: bytes, context: RequestContext) -> bytes:
+    message = protobuf.parse_small(pb.RepositoryIndexRequest, request)
+    authorize_all(context.principal)
+    _check_repository(message.repository_name)
+    models = repository_index(dataplane.engine, message.ready)
+    return _bytes_of(pb.RepositoryIndexResponse(models=models))
+
+
+def _named_target(message_class: type[Any], request: bytes, context: RequestContext) -> Target:
+    """Returns the version that a message names, which the client may use."""
+    message = protobuf.parse_small(message_class, request)
+    context.model = message.name
+    authorize(context.principal, message.name)
+    return target_of(message.name, message.version or None)
 
 
 def _bytes_of(message: Message) -> bytes:
@@ -392,40 +319,19 @@ def _bytes_of(message: Message) -> bytes:
 
 
 _METHODS = {
-    "ModelInfer": (INFER, Servicer.infer),
-    "ServerLive": ("other", Servicer.server_live),
-    "ServerReady": ("other", Servicer.server_ready),
-    "ServerMetadata": ("other", Servicer.describe_server),
-    "ModelReady": ("model", Servicer.model_ready),
-    "ModelMetadata": ("model", Servicer.describe_model),
-    "RepositoryIndex": ("models", Servicer.index),
-}
-"""For each method, the name of its call, as in metrics, and the function that responds to it. The
-other methods of the protocol are not provided.
-"""
-
-
-def _register(dataplane: Dataplane, server: Any) -> None:
-    servicer = Servicer(dataplane)
-    # A generated function would register the service under the name of rowcast's own package.
-    handlers = {
-        name: grpc.unary_unary_rpc_method_handler(partial(respond, servicer))
-        for name, (_, respond) in _METHODS.items()
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-
-
-_MESSAGES = {
-    "ModelInfer": MethodMessages.of(pb.ModelInferRequest, pb.ModelInferResponse),
-    "ServerLive": MethodMessages.of(Empty, pb.ServerLiveResponse),
-    "ServerReady": MethodMessages.of(Empty, pb.ServerReadyResponse),
-    "ServerMetadata": MethodMessages.of(Empty, pb.ServerMetadataResponse),
-    "ModelReady": MethodMessages.of(pb.ModelReadyRequest, pb.ModelReadyResponse),
-    "ModelMetadata": MethodMessages.of(pb.ModelMetadataRequest, pb.ModelMetadataResponse),
-    "RepositoryIndex": MethodMessages.of(pb.RepositoryIndexRequest, pb.RepositoryIndexResponse),
-}
-GRPC = (
-    GrpcService(
-        SERVICE, {name: call for name, (call, _) in _METHODS.items()}, _register, _MESSAGES
+    "ModelInfer": tensor_method(
+        INFER, pb.ModelInferRequest, pb.ModelInferResponse, read_message, response_message
     ),
-)
+    "ServerLive": Method("other", _server_live, Empty, pb.ServerLiveResponse),
+    "ServerReady": Method("other", _server_ready, Empty, pb.ServerReadyResponse),
+    "ServerMetadata": Method("other", _describe_server, Empty, pb.ServerMetadataResponse),
+    "ModelReady": Method("model", _model_ready, pb.ModelReadyRequest, pb.ModelReadyResponse),
+    "ModelMetadata": Method(
+        "model", _describe_model, pb.ModelMetadataRequest, pb.ModelMetadataResponse
+    ),
+    "RepositoryIndex": Method(
+        "models", _index, pb.RepositoryIndexRequest, pb.RepositoryIndexResponse
+    ),
+}
+"""The other methods of the protocol are not provided."""
+GRPC = (grpc_service(SERVICE, _METHODS),)

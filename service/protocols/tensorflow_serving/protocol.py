@@ -5,34 +5,42 @@ clients send.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
-import grpc
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
 from service.codec import json, protobuf
-from service.codec.message_fields import model_of
 from service.codec.metadata import JSON, Headers, check_content_type, media_type_of
 from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.engine.validation import SHOWN_CHARS
-from service.errors import FieldViolation, InvalidArgument, Unimplemented
-from service.grpc_api.descriptions import MethodMessages
-from service.grpc_api.servicer import GrpcService
+from service.errors import FieldViolation, InvalidArgument
 from service.http.calls import target_of
 from service.http.middleware import response_of
 from service.http.other_protocols import HttpCall, OtherProtocol
 from service.http.routes import MODEL_PATHS
-from service.protocols.exchange import TensorExchange
+from service.protocols.exchange import CallForm, TensorExchange
+from service.protocols.grpc_methods import Method, grpc_service, rejecting_method, tensor_method
 from service.protocols.tensorflow_serving import json_forms, messages
 from service.security.principal import authorize
 from tensors.stubs import tensorflow_serving_pb2 as pb
 
+PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
+MODEL_SERVICE = "tensorflow.serving.ModelService"
+CLASSIFIED = ("rank", "retrieve")
+"""The calls of the engine whose results `classify` can return."""
+REGRESSED = ("rank",)
+"""The calls of the engine whose results `regress` can return."""
+_FORMS = {
+    "predict": CallForm(json_forms.read_predict, json_forms.write_predict),
+    "classify": CallForm(
+        json_forms.read_examples, json_forms.write_classification, computed=CLASSIFIED
+    ),
+    "regress": CallForm(json_forms.read_examples, json_forms.write_regression, computed=REGRESSED),
+}
+"""The calls over HTTP, whose paths name the model."""
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[^/:]+)|/labels/(?P<label>[^/:]+))?"
 
 
@@ -45,22 +53,7 @@ def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
         accepted.add(media_type_of(headers.get("content-type", "")))
     check_content_type(headers, accepted, JSON)
     context: RequestContext = scope["state"]["context"]
-    # One object per request, since the response has the form of the request.
-    body = json_forms.PredictBody()
-    read, write = {
-        "predict": (body.read, body.write),
-        "classify": (json_forms.read_examples, json_forms.write_classification),
-        "regress": (json_forms.read_examples, json_forms.write_regression),
-    }[context.call]
-    exchange = TensorExchange(
-        context,
-        dataplane.engine,
-        read,
-        write,
-        # The path names the model.
-        lambda _: "",
-        messages.ENGINE_CALLS[context.call],
-    )
+    exchange = TensorExchange(context, dataplane.engine, _FORMS[context.call])
     return HttpCall(exchange, lambda: [(b"content-type", JSON.encode())])
 
 
@@ -116,145 +109,69 @@ HTTP = OtherProtocol(
 )
 
 
-class _Servicer:
-    """The methods of both services: serialized messages in and out."""
-
-    def __init__(self, dataplane: Dataplane) -> None:
-        """Creates the servicer; `dataplane` executes the calls."""
-        self._dataplane = dataplane
-        self._engine = dataplane.engine
-
-    async def predict(self, message: bytes, context: RequestContext) -> bytes:
-        """Returns the outputs of a signature for named tensors."""
-        return await self._call(
-            message, context, pb.PredictRequest, messages.read_predict, messages.write_predict
+async def _metadata(dataplane: Dataplane, message: bytes, context: RequestContext) -> bytes:
+    """Describes the signatures of a version."""
+    request = protobuf.parse_small(pb.GetModelMetadataRequest, message)
+    target = messages.target_of(request.model_spec)
+    context.model = target.model
+    authorize(context.principal, target.model)
+    # TensorFlow Serving has no other metadata either.
+    if list(request.metadata_field) != [messages.SIGNATURE_DEF]:
+        names = [name[:SHOWN_CHARS] for name in request.metadata_field[:2]]
+        raise InvalidArgument(
+            f"metadata_field must be one value, {messages.SIGNATURE_DEF!r}, and nothing else",
+            FieldViolation("metadata_field", str(names), repr([messages.SIGNATURE_DEF])),
         )
-
-    async def classify(self, message: bytes, context: RequestContext) -> bytes:
-        """Returns the outputs of a signature as classes, for examples."""
-        return await self._call(
-            message,
-            context,
-            pb.ExamplesRequest,
-            messages.read_examples,
-            messages.write_classification,
-        )
-
-    async def regress(self, message: bytes, context: RequestContext) -> bytes:
-        """Returns the score of each example."""
-        return await self._call(
-            message,
-            context,
-            pb.ExamplesRequest,
-            messages.read_examples,
-            messages.write_regression,
-        )
-
-    async def metadata(self, message: bytes, context: RequestContext) -> bytes:
-        """Describes the signatures of a version."""
-        request = protobuf.parse_small(pb.GetModelMetadataRequest, message)
-        target = messages.target_of(request.model_spec)
-        context.model = target.model
-        authorize(context.principal, target.model)
-        # TensorFlow Serving has no other metadata either.
-        if list(request.metadata_field) != [messages.SIGNATURE_DEF]:
-            names = [name[:SHOWN_CHARS] for name in request.metadata_field[:2]]
-            raise InvalidArgument(
-                f"metadata_field must be one value, {messages.SIGNATURE_DEF!r}, and nothing else",
-                FieldViolation("metadata_field", str(names), repr([messages.SIGNATURE_DEF])),
-            )
-        with self._engine.lease(target) as version:
-            return bytes(messages.metadata_message(version).SerializeToString())
-
-    async def status(self, message: bytes, context: RequestContext) -> bytes:
-        """Describes the states of the versions of a model."""
-        request = protobuf.parse_small(pb.GetModelStatusRequest, message)
-        target = messages.target_of(request.model_spec)
-        context.model = target.model
-        authorize(context.principal, target.model)
-        states = self._engine.models().get(target.model, ())
-        return bytes(messages.status_message(target.model, states, target).SerializeToString())
-
-    async def _call(
-        self, message: bytes, context: RequestContext, request_class: Any, read: Any, write: Any
-    ) -> bytes:
-        exchange = TensorExchange(
-            context,
-            self._engine,
-            read,
-            write,
-            partial(model_of, request_class.DESCRIPTOR),
-            messages.ENGINE_CALLS[context.call],
-        )
-        (response,) = await self._dataplane.call(exchange, message, True, None, context)
-        return response
+    with dataplane.engine.lease(target) as version:
+        return bytes(messages.metadata_message(version).SerializeToString())
 
 
-def _rejecting_method(remedy: str) -> Any:
-    """Returns a method that rejects every call, with a remedy."""
-
-    async def reject(_message: bytes, _context: RequestContext) -> bytes:
-        raise Unimplemented(f"the service does not have this method; {remedy}")
-
-    return reject
-
-
-def _add_prediction_service(dataplane: Dataplane, server: Any) -> None:
-    servicer = _Servicer(dataplane)
-    methods = {
-        "Predict": servicer.predict,
-        "Classify": servicer.classify,
-        "Regress": servicer.regress,
-        "GetModelMetadata": servicer.metadata,
-        "MultiInference": _rejecting_method("send its tasks as Classify and Regress"),
-    }
-    _add_methods(server, PREDICTION_SERVICE, methods)
+async def _status(dataplane: Dataplane, message: bytes, context: RequestContext) -> bytes:
+    """Describes the states of the versions of a model."""
+    request = protobuf.parse_small(pb.GetModelStatusRequest, message)
+    target = messages.target_of(request.model_spec)
+    context.model = target.model
+    authorize(context.principal, target.model)
+    states = dataplane.engine.models().get(target.model, ())
+    return bytes(messages.status_message(target.model, states, target).SerializeToString())
 
 
-def _add_model_service(dataplane: Dataplane, server: Any) -> None:
-    remedy = "models are found under --root, and `rowcast-serve ctl` pins and labels versions"
-    methods = {
-        "GetModelStatus": _Servicer(dataplane).status,
-        "HandleReloadConfigRequest": _rejecting_method(remedy),
-    }
-    _add_methods(server, MODEL_SERVICE, methods)
-
-
-def _add_methods(server: Any, service: str, methods: Mapping[str, Any]) -> None:
-    """Registers methods that take and return serialized messages."""
-    # A generated function would register the service under the name of rowcast's own package.
-    handlers = {
-        name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-
-
-PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
-MODEL_SERVICE = "tensorflow.serving.ModelService"
+_PREDICTION_METHODS = {
+    "Predict": tensor_method(
+        "predict",
+        pb.PredictRequest,
+        pb.PredictResponse,
+        messages.read_predict,
+        messages.predict_message,
+    ),
+    "Classify": tensor_method(
+        "classify",
+        pb.ExamplesRequest,
+        pb.ClassificationResponse,
+        messages.read_example_request,
+        messages.classification_message,
+        CLASSIFIED,
+    ),
+    "Regress": tensor_method(
+        "regress",
+        pb.ExamplesRequest,
+        pb.RegressionResponse,
+        messages.read_example_request,
+        messages.regression_message,
+        REGRESSED,
+    ),
+    "GetModelMetadata": Method(
+        "model", _metadata, pb.GetModelMetadataRequest, pb.GetModelMetadataResponse
+    ),
+    "MultiInference": rejecting_method("send its tasks as Classify and Regress"),
+}
+_MODEL_METHODS = {
+    "GetModelStatus": Method("model", _status, pb.GetModelStatusRequest, pb.GetModelStatusResponse),
+    "HandleReloadConfigRequest": rejecting_method(
+        "models are found under --root, and `rowcast-serve ctl` pins and labels versions"
+    ),
+}
 GRPC = (
-    GrpcService(
-        PREDICTION_SERVICE,
-        {
-            "Predict": "predict",
-            "Classify": "classify",
-            "Regress": "regress",
-            "GetModelMetadata": "model",
-            "MultiInference": "other",
-        },
-        _add_prediction_service,
-        {
-            "Predict": MethodMessages.of(pb.PredictRequest, pb.PredictResponse),
-            "Classify": MethodMessages.of(pb.ExamplesRequest, pb.ClassificationResponse),
-            "Regress": MethodMessages.of(pb.ExamplesRequest, pb.RegressionResponse),
-            "GetModelMetadata": MethodMessages.of(
-                pb.GetModelMetadataRequest, pb.GetModelMetadataResponse
-            ),
-        },
-    ),
-    GrpcService(
-        MODEL_SERVICE,
-        {"GetModelStatus": "model", "HandleReloadConfigRequest": "other"},
-        _add_model_service,
-        {"GetModelStatus": MethodMessages.of(pb.GetModelStatusRequest, pb.GetModelStatusResponse)},
-    ),
+    grpc_service(PREDICTION_SERVICE, _PREDICTION_METHODS),
+    grpc_service(MODEL_SERVICE, _MODEL_METHODS),
 )

@@ -51,8 +51,8 @@ CANDIDATES = [
 ]
 ELWC = pb.ExampleListWithContext(examples=CANDIDATES, context=CONTEXT)
 EXAMPLES = pb.ExamplesRequest(input=pb.Input(example_list_with_context=ELWC))
-CLASSIFY = pb.PredictionLog(classify_log=pb.ExamplesLog(request=EXAMPLES)).SerializeToString()
-REGRESS = pb.PredictionLog(regress_log=pb.ExamplesLog(request=EXAMPLES)).SerializeToString()
+CLASSIFY = pb.PredictionLog(classify_log=pb.ClassifyLog(request=EXAMPLES)).SerializeToString()
+REGRESS = pb.PredictionLog(regress_log=pb.RegressLog(request=EXAMPLES)).SerializeToString()
 UNKNOWN_MOVIE = [example(movie=5, genres="drama", year=0.5)]
 
 
@@ -99,7 +99,7 @@ FLIPPED = bytearray(record(QUERY))
 FLIPPED[20] ^= 1
 OTHER_LOG = pb.PredictionLog(session_run_log=pb.OtherLog()).SerializeToString()
 REJECTING = pb.PredictionLog(
-    regress_log=pb.ExamplesLog(
+    regress_log=pb.RegressLog(
         request=pb.ExamplesRequest(
             input=pb.Input(
                 example_list_with_context=pb.ExampleListWithContext(
@@ -122,7 +122,7 @@ DAMAGED: dict[str, tuple[bytes, int, str]] = {
     "dtype": (
         wrong(user=tensor(pb.DT_FLOAT, 1, float_val=[0.5])),
         1,
-        "input 'user' is float32; int64 was expected",
+        "inputs.user: float32; int64 was expected",
     ),
     "rejected": (record(REJECTING), 1, "the regress request fails: feature 'movie'"),
     "fewer": (record(QUERY), 2, "has 1 records; the manifest has 2"),
@@ -197,14 +197,14 @@ def test_recordings_reject_a_version_that_fails_what_the_current_one_serves(
     assert service.driven.serving() == 2
     problem = service.driven.problem(3)
     assert problem.startswith("2 of 5 recorded requests that version 2 served fail")
-    assert "input 'city' of signature 'query' is missing" in problem
+    assert "inputs.city is missing" in problem
 
 
 def test_requests_of_the_protocol_are_recorded_and_replayed(
     write: Write, serve: Callable[..., RunningService]
 ) -> None:
     write()
-    service = serve(protocols=PROTOCOLS, record_rate=1.0)
+    service = serve(protocols=PROTOCOLS, record_rate=1.0, poll_interval_s=NEVER_S)
     predict = pb.PredictionLog.FromString(QUERY).predict_log.request
     predict.model_spec.name = "movies"
     regress = pb.ExamplesRequest(model_spec=pb.ModelSpec(name="movies"), input=EXAMPLES.input)
@@ -236,8 +236,8 @@ def test_newest_files_are_read_first_and_damaged_ones_as_far_as_they_are_sound(
     with caplog.at_level("WARNING", "rowcast"):
         read = list(read_recordings(service.settings, "movies"))
     assert [request.call for request in read] == ["predict"] * 3
-    assert b"retrieve" in read[0].body
-    assert b"query" in read[1].body
+    signatures = [request.message.model_spec.signature_name for request in read[:2]]
+    assert signatures == ["retrieve", "query"]
     lines = [line for line in caplog.records if line.message == "recording_unreadable"]
     problems = {line.rowcast_fields["file"]: line.rowcast_fields["problem"] for line in lines}
     assert problems["new"] == "record 2 is cut short; copy the file again"

@@ -1,4 +1,5 @@
-"""The tensors of the protocol in its three forms: JSON, bytes, and the fields of a message.
+"""Tensors of the Open Inference Protocol in its three forms: JSON, bytes, and the fields of a
+message.
 
 The declared shape of a tensor is compared with the size of its elements before an array is
 allocated.
@@ -12,15 +13,14 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.codec.columns import SHOWN_MAX, check_list, shown
-from service.errors import InvalidArgument
+from tensors.errors import TensorError, input_field, shown_json
+from tensors.json_tensors import unnested
 from tensors.stubs import open_inference_pb2 as pb
 
 BYTES = "BYTES"
@@ -42,7 +42,8 @@ _DTYPES = {
     "FP64": np.dtype("<f8"),
     BYTES: _OBJECT,
 }
-_DATATYPES = {dtype: name for name, dtype in _DTYPES.items()}
+DATATYPES = {dtype: name for name, dtype in _DTYPES.items()}
+"""The protocol's names of dtypes."""
 _CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -68,38 +69,29 @@ _KINDS: dict[str, tuple[set[type], str]] = {
 """The Python types that JSON elements may have, by the kind of a dtype."""
 
 
-@dataclass(frozen=True)
-class InputTensor:
+class InputTensor(NamedTuple):
     """The declaration of one tensor in a request.
 
     Attributes:
-      name: The name, as the client sent it.
-      datatype: A key of `_DTYPES`.
+      field: The field of the tensor, as errors name it.
+      datatype: The protocol's name of its dtype.
+      dtype: The dtype of its array; object for strings.
       shape: The size of each axis.
+      size: The number of elements.
     """
 
-    name: str
+    field: str
     datatype: str
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    size: int
 
-    @property
-    def field(self) -> str:
-        """The field of the tensor, as errors name it."""
-        return field_of(self.name)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the array of the tensor; object for strings."""
-        return _DTYPES[self.datatype]
+    def __str__(self) -> str:
+        return f"{self.datatype} of shape {list(self.shape)}"
 
 
 def input_tensor(name: str, datatype: str, shape: tuple[int, ...]) -> InputTensor:
-    """Checks the datatype of a tensor.
+    """Returns the declaration of a tensor.
 
     Args:
       name: The name of the tensor.
@@ -107,12 +99,14 @@ def input_tensor(name: str, datatype: str, shape: tuple[int, ...]) -> InputTenso
       shape: The sizes of the axes.
 
     Raises:
-      InvalidArgument: The datatype is unknown.
+      TensorError: The datatype is unknown.
     """
-    if datatype not in _DTYPES:
+    field = input_field(name)
+    dtype = _DTYPES.get(datatype)
+    if dtype is None:
         expected = f"one of {', '.join(_DTYPES)}"
-        raise InvalidArgument.of_field(f"{field_of(name)}.datatype", shown(datatype), expected)
-    return InputTensor(name, datatype, shape)
+        raise TensorError(f"{field}.datatype", shown_json(datatype), expected)
+    return InputTensor(field, datatype, dtype, shape, math.prod(shape))
 
 
 def read_bytes(tensor: InputTensor, data: bytes | memoryview) -> NDArray[Any]:
@@ -127,18 +121,17 @@ def read_bytes(tensor: InputTensor, data: bytes | memoryview) -> NDArray[Any]:
       [shape] of the tensor's dtype. Numbers are not copied.
 
     Raises:
-      InvalidArgument: There are fewer or more bytes than the shape needs, or a string is not
-        UTF-8.
+      TensorError: There are fewer or more bytes than the shape needs, or a string is not UTF-8.
     """
     if tensor.dtype == _OBJECT:
         return _array(tensor, _strings(tensor, memoryview(data)))
     expected = tensor.size * tensor.dtype.itemsize
     if len(data) != expected:
-        raise _misfit(tensor, f"{len(data)} bytes", f"{expected} for {_description(tensor)}")
+        raise TensorError(tensor.field, f"{len(data)} bytes", f"{expected} for {tensor}")
     array = np.frombuffer(data, tensor.dtype)
     # numpy takes any byte for a bool.
     if tensor.dtype == np.bool_ and np.count_nonzero(array.view(np.uint8) > 1):
-        raise _misfit(tensor, "a byte other than 0 and 1", "one of them for BOOL", "holds")
+        raise TensorError(tensor.field, "a byte other than 0 and 1", "one of them for BOOL")
     return array.reshape(tensor.shape)
 
 
@@ -153,14 +146,28 @@ def read_json(tensor: InputTensor, data: Any) -> NDArray[Any]:
       [shape] of the tensor's dtype.
 
     Raises:
-      InvalidArgument: The lists do not have the shape, or an element is not of the datatype.
+      TensorError: The lists do not have the shape, or an element is not of the datatype.
     """
-    values = _flat(tensor, data)
+    values, levels = unnested(data, tensor.field)
+    if not levels:
+        raise TensorError(f"{tensor.field}.data", shown_json(data), "a list")
+    if len(levels) > 1:
+        shape = tensor.shape
+        # Lists within empty lists have no level.
+        if not values:
+            shape = shape[: len(levels)]
+        if [set(lengths) for lengths in levels] != [{size} for size in shape]:
+            value = "nested lists of another shape"
+            raise TensorError(
+                tensor.field, value, f"the shape {list(tensor.shape)}, or a flat list"
+            )
+    _check_count(tensor, len(values))
     # numpy would convert what it can: "1" to 1, true to 1, 1.5 to 1.
     kinds, expected = _KINDS[tensor.dtype.kind]
     if not set(map(type, values)) <= kinds:
         wrong_value = next(value for value in values if type(value) not in kinds)
-        raise _misfit(tensor, shown(wrong_value), f"{expected} for {tensor.datatype}", "holds")
+        expected = f"{expected} for {tensor.datatype}"
+        raise TensorError(tensor.field, shown_json(wrong_value), expected)
     return _array(tensor, values)
 
 
@@ -175,18 +182,17 @@ def read_contents(tensor: InputTensor, contents: pb.InferTensorContents) -> NDAr
       [shape] of the tensor's dtype.
 
     Raises:
-      InvalidArgument: The elements are in the field of another datatype, are fewer or more than
-        the shape needs, or do not fit the datatype.
+      TensorError: The elements are in the field of another datatype, are fewer or more than the
+        shape needs, or do not fit the datatype.
     """
     expected = _CONTENTS.get(tensor.datatype)
     field = f"{tensor.field}.contents"
     if expected is None:
-        raise InvalidArgument.of_field(field, tensor.datatype, "raw_input_contents", "holds")
+        raise TensorError(field, tensor.datatype, "raw_input_contents")
     # Elements in another field would be ignored without a word.
     for descriptor, _ in contents.ListFields():
         if descriptor.name != expected:
-            name = f"{expected} for {tensor.datatype}"
-            raise InvalidArgument.of_field(field, descriptor.name, name, "has")
+            raise TensorError(field, descriptor.name, f"{expected} for {tensor.datatype}")
     values = list(getattr(contents, expected))
     _check_count(tensor, len(values))
     if tensor.dtype == _OBJECT:
@@ -194,26 +200,12 @@ def read_contents(tensor: InputTensor, contents: pb.InferTensorContents) -> NDAr
     return _array(tensor, values)
 
 
-def datatype_of(dtype: np.dtype[Any]) -> str:
-    """Returns the protocol's name of a dtype."""
-    return _DATATYPES[dtype]
-
-
 def bytes_of(array: NDArray[Any]) -> bytes:
     """Returns the elements of an output as bytes: strings, each after its length, or numbers."""
     if array.dtype != _OBJECT:
         return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     encoded = [text.encode() for text in array.reshape(-1).tolist()]
-    parts = chain.from_iterable((_LENGTH.pack(len(text)), text) for text in encoded)
-    return b"".join(parts)
-
-
-def json_of(array: NDArray[Any]) -> Any:
-    """Returns the elements of an output as a value that `codec.json` writes, in row-major order."""
-    flat = np.ascontiguousarray(array).reshape(-1)
-    if flat.dtype == _OBJECT:
-        return flat.tolist()
-    return flat
+    return b"".join(chain.from_iterable((_LENGTH.pack(len(text)), text) for text in encoded))
 
 
 def _strings(tensor: InputTensor, data: memoryview) -> list[str]:
@@ -221,102 +213,57 @@ def _strings(tensor: InputTensor, data: memoryview) -> list[str]:
     # Checked first, so that a shape of billions of elements does not begin a loop.
     min_bytes = tensor.size * _LENGTH.size
     if len(data) < min_bytes:
-        expected = f"{min_bytes} or more for {_description(tensor)}"
-        raise _misfit(tensor, f"{len(data)} bytes", expected)
-    texts = []
+        raise TensorError(tensor.field, f"{len(data)} bytes", f"{min_bytes} or more for {tensor}")
+    strings = []
     start = 0
     for number in range(tensor.size):
         end = start + _LENGTH.size
         if end > len(data):
-            raise _misfit(tensor, f"the length of element {number}", "the element", "ends in")
+            raise TensorError(tensor.field, f"the length of element {number} at its end", "a text")
         (length,) = _LENGTH.unpack_from(data, start)
         start = end
         end += length
         if end > len(data):
-            remaining_bytes = len(data) - start
             value = f"{length} bytes for element {number}"
-            raise _misfit(tensor, value, f"at most {remaining_bytes}", "declares")
-        texts.append(_text(tensor, bytes(data[start:end])))
+            raise TensorError(tensor.field, value, f"at most {len(data) - start}")
+        strings.append(_text(tensor, bytes(data[start:end])))
         start = end
     if start < len(data):
-        raise _misfit(tensor, f"{len(data) - start} bytes after its last element", "none")
-    return texts
+        raise TensorError(tensor.field, f"{len(data) - start} bytes after its last element", "none")
+    return strings
 
 
 def _text(tensor: InputTensor, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise _misfit(tensor, "bytes that are not UTF-8", "UTF-8", "holds") from None
-
-
-def _flat(tensor: InputTensor, data: Any) -> list[Any]:
-    """Returns the elements of a list that is flat, or of lists that are nested as the shape
-    says.
-    """
-    values = check_list(data, f"{tensor.field}.data")
-    if len(tensor.shape) < 2 or not (values and isinstance(values[0], list)):
-        _check_count(tensor, len(values))
-        return values
-
-    # One level of the lists after the other: recursion would cost a call for each list.
-    level = [values]
-    for size in tensor.shape:
-        for entries in level:
-            if not isinstance(entries, list) or len(entries) != size:
-                expected = f"the shape {list(tensor.shape)}"
-                hint = "flat lists are accepted, too"
-                raise InvalidArgument.of_field(
-                    tensor.field, "nested lists of another shape", expected, "has", hint
-                )
-        level = list(chain.from_iterable(level))
-    return level
+        raise TensorError(tensor.field, "bytes that are not UTF-8", "UTF-8") from None
 
 
 def _check_count(tensor: InputTensor, count: int) -> None:
     if count != tensor.size:
-        raise _misfit(tensor, f"{count} elements", f"{tensor.size} for {_description(tensor)}")
+        raise TensorError(tensor.field, f"{count} elements", f"{tensor.size} for {tensor}")
 
 
 def _array(tensor: InputTensor, values: list[Any]) -> NDArray[Any]:
     """Returns elements of the datatype's Python type as an array.
 
     Raises:
-      InvalidArgument: A number is beyond the datatype.
+      TensorError: A number is beyond the datatype.
     """
     dtype = tensor.dtype
+    expected = f"a number that fits {tensor.datatype}"
     # numpy turns a float that is too large into infinity, and rejects such an integer.
     if dtype.kind == "f":
-        return _floats(tensor, np.array(values, np.float64)).reshape(tensor.shape)
+        numbers = np.array(values, np.float64)
+        # Infinities that the client sent stay: the engine decides about them.
+        too_large = np.isfinite(numbers) & (np.abs(numbers) > np.finfo(dtype).max)
+        if np.count_nonzero(too_large):
+            raise TensorError(tensor.field, numbers[too_large][0], expected)
+        return numbers.astype(dtype).reshape(tensor.shape)
     try:
         return np.array(values, dtype).reshape(tensor.shape)
     except OverflowError:
-        limits = np.iinfo(dtype)
-        large_value = next(value for value in values if not limits.min <= value <= limits.max)
-        raise _overflow(tensor, large_value) from None
-
-
-def _floats(tensor: InputTensor, values: NDArray[np.float64]) -> NDArray[Any]:
-    # Infinities that the client sent stay: the engine decides about them.
-    largest = np.finfo(tensor.dtype).max
-    too_large = np.isfinite(values) & (np.abs(values) > largest)
-    if np.count_nonzero(too_large):
-        raise _overflow(tensor, values[too_large][0].item())
-    return values.astype(tensor.dtype)
-
-
-def _overflow(tensor: InputTensor, value: float) -> InvalidArgument:
-    return _misfit(tensor, shown(value), f"a number that fits {tensor.datatype}", "holds")
-
-
-def _misfit(tensor: InputTensor, value: str, expected: str, verb: str = "has") -> InvalidArgument:
-    return InvalidArgument.of_field(tensor.field, value, expected, verb)
-
-
-def field_of(name: str) -> str:
-    """Returns the field of a tensor, as errors name it."""
-    return f"inputs.{name[:SHOWN_MAX]}"
-
-
-def _description(tensor: InputTensor) -> str:
-    return f"{tensor.datatype} of shape {list(tensor.shape)}"
+        bounds = np.iinfo(dtype)
+        large_value = next(value for value in values if not bounds.min <= value <= bounds.max)
+        raise TensorError(tensor.field, shown_json(large_value), expected) from None
