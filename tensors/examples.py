@@ -35,9 +35,9 @@ def features_of(example: pb.Example) -> Features:
     """Returns the features of an example that have a kind."""
     features = {}
     for name, feature in example.features.feature.items():
-        kind, values = feature_values(feature)
-        if kind:
-            features[name] = list(values)
+        kind = feature.WhichOneof("kind")
+        if kind is not None:
+            features[name] = list(getattr(feature, kind).value)
     return features
 
 

@@ -209,6 +209,8 @@ def _once_each(
     """Returns the flat values that a conversion returns for flat values. A value that stands for
     all along an axis is converted once, and repeated as it is copied.
     """
+    if 0 not in values.strides:
+        return convert(values.reshape(-1))
     distinct = values
     for axis, stride in enumerate(values.strides):
         if not stride:

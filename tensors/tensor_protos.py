@@ -154,6 +154,8 @@ def _field_values(tensor: pb.TensorProto, values: _Values, count: int, field: st
         array = np.array(listed, sent_dtype).view(values.dtype)
     except OverflowError:
         raise TensorError(field, "larger integers", f"integers that fit {sent_dtype}") from None
+    if len(array) == count:
+        return array
     # One value takes the memory of one, however many it stands for.
     if len(array) == 1:
         return np.broadcast_to(array, count)
