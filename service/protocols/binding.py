@@ -17,7 +17,7 @@ from bundle.tables.offsets import lengths_of
 from service.config import ServiceSettings
 from service.engine import calls
 from service.engine.context import check_decoding
-from service.engine.validation import SHOWN_CHARS, at_most, check_queries, name_hint
+from service.engine.validation import SHOWN_CHARS, at_most, check_names, check_queries, name_hint
 from service.errors import FieldViolation, InvalidArgument, ServiceError, TooLarge
 from service.protocols.signatures import WEIGHTS, K, Signature, Tensor, TensorInput, find_signature
 from service.versions.version import ModelVersion
@@ -110,14 +110,8 @@ def bind(
             FieldViolation("signature_name", signature.name, expected),
         )
     returned = [output.name for output in signature.outputs]
-    for name in tensors.outputs:
-        if name not in returned:
-            shown_name = name[:SHOWN_CHARS]
-            raise InvalidArgument(
-                f"output {shown_name!r} is unknown to signature {signature.name!r}; "
-                f"{name_hint(name, returned, 'returns')}",
-                FieldViolation("outputs", shown_name, "an output of the signature"),
-            )
+    owner = f"signature {signature.name!r}"
+    check_names(tensors.outputs, returned, "outputs", "an output", owner)
     # Outputs are returned by name, so that none can be returned twice.
     for name, times in Counter(tensors.outputs).items():
         if times > 1:

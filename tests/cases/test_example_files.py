@@ -328,7 +328,11 @@ RECORDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     ),
     "floats for ids": ("tf-example", example(ROW | {"seen": [0.5, 1.5]}), ("'seen'", "float")),
     "another size": ("tf-example", example(ROW | {"grid": [1.0]}), ("'grid'", "1 values")),
-    "splits": ("prediction-log", predict({**RAGGED, "seen_1": [0, 3, 2]}), ("seen_1", "offsets [0 3 2]")),
+    "splits": (
+        "prediction-log",
+        predict({**RAGGED, "seen_1": [0, 3, 2]}),
+        ("seen_1", "offsets [0 3 2]"),
+    ),
     "fewer weights": (
         "tf-example",
         example(ROW | {"seen_weights": [1.0]}),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -113,21 +112,31 @@ def read_body(
             raise InvalidArgument.of_field("model_version", shown(version), expected)
 
     inputs = check_list(value.get("inputs"), "inputs")
-    unread = _Unread(memoryview(body)[end:])
+    unread = memoryview(body)[end:]
 
     def read(number: int, tensor: InputTensor, parameters: Parameters) -> NDArray[Any]:
-        entry = inputs[number]
-        if "binary_data_size" not in parameters:
-            return read_json(tensor, entry.get("data"))
-        if entry.get("data") is not None:
+        nonlocal unread
+        data = inputs[number].get("data")
+        size = parameters.get("binary_data_size")
+        if size is None:
+            return read_json(tensor, data)
+        if data is not None:
             forms = "data and binary_data_size"
             raise InvalidArgument.of_field(tensor.field, forms, "one of them", "has")
-        return unread.take(tensor, parameters["binary_data_size"])
+        if size > len(unread):
+            field = f"{tensor.field}.parameters.binary_data_size"
+            expected = f"0 to {len(unread)}, the bytes that follow,"
+            hint = f"{JSON_LENGTH} is the size of the JSON in front of them"
+            raise InvalidArgument.of_field(field, size, expected, hint=hint)
+        # The elements of the tensors follow each other in the order of the inputs.
+        array = read_bytes(tensor, unread[:size])
+        unread = unread[size:]
+        return array
 
     tensors = _read_request(value, target, read, settings)
     # Bytes that no input declares show a client that counts otherwise.
-    if unread.size:
-        excess = f"{unread.size} bytes after those of its inputs"
+    if unread:
+        excess = f"{len(unread)} bytes after those of its inputs"
         raise InvalidArgument.of_field("body", excess, "none", "has")
     return tensors
 
@@ -301,36 +310,6 @@ def response_message(returned: ReturnedTensors, form: ResponseForm) -> pb.ModelI
         # Clients read either form. Bytes are copied at once, elements one by one.
         message.raw_output_contents.append(bytes_of(array))
     return message
-
-
-@dataclass
-class _Unread:
-    """The elements of tensors that follow the JSON of a body, in the order of the inputs.
-
-    Attributes:
-      data: The elements of all tensors.
-      start: The position in `data` at which the unread elements begin.
-    """
-
-    data: memoryview
-    start: int = 0
-
-    @property
-    def size(self) -> int:
-        """The number of bytes that are unread."""
-        return len(self.data) - self.start
-
-    def take(self, tensor: InputTensor, size: int) -> NDArray[Any]:
-        """Returns the next tensor, which has `size` bytes."""
-        if not 0 <= size <= self.size:
-            field = f"{tensor.field}.parameters.binary_data_size"
-            expected = f"0 to {self.size}, the bytes that follow,"
-            hint = f"{JSON_LENGTH} is the size of the JSON in front of them"
-            raise InvalidArgument.of_field(field, size, expected, hint=hint)
-        end = self.start + size
-        array = read_bytes(tensor, self.data[self.start : end])
-        self.start = end
-        return array
 
 
 def _output_values(tensors: Arrays, parts: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:

@@ -6,9 +6,9 @@ What describes the service and its models is one JSON value for both.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version as installed_version
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from fastapi import FastAPI, Request
@@ -68,24 +68,36 @@ kept, which serves requests that name it.
 """
 
 
-def server_metadata() -> dict[str, Any]:
+def _ready(dataplane: Dataplane, _: Target) -> dict[str, Any]:
+    """Returns that requests should be sent here; raises NotReady with the reason why not."""
+    if problem := dataplane.problem():
+        raise NotReady(problem)
+    return {"live": True, "ready": True}
+
+
+def _server(_: Dataplane, __: Target) -> dict[str, Any]:
     """Returns the name, the version and the extensions of the service."""
     version = installed_version("rowcast")
     return {"name": "rowcast", "version": version, "extensions": list(EXTENSIONS)}
 
 
-def model_metadata(engine: Engine, target: Target) -> dict[str, Any]:
+def _model_ready(dataplane: Dataplane, target: Target) -> dict[str, Any]:
+    """Returns that a version serves requests; raises ServiceError with the reason why not."""
+    with dataplane.engine.lease(target) as served:
+        name = served.model
+    _ready(dataplane, target)
+    return {"name": name, "ready": True}
+
+
+def _model(dataplane: Dataplane, target: Target) -> dict[str, Any]:
     """Returns the inputs and outputs of the default signature of a version, and the versions of
     its model that requests can name.
-
-    Raises:
-      ServiceError: The version is not served.
     """
     # The protocol describes one signature per model. Others are chosen by a parameter.
-    with engine.lease(target) as version:
+    with dataplane.engine.lease(target) as version:
         signature = find_signature(version, "")
         # Only loaded versions can be named by requests.
-        states = engine.models().get(version.model, ())
+        states = dataplane.engine.models().get(version.model, ())
         return {
             "name": version.model,
             "versions": [str(state.version) for state in states if state.is_loaded],
@@ -95,7 +107,7 @@ def model_metadata(engine: Engine, target: Target) -> dict[str, Any]:
         }
 
 
-def repository_index(engine: Engine, ready: bool) -> list[dict[str, str]]:
+def _versions(engine: Engine, ready: bool) -> list[dict[str, str]]:
     """Returns all versions of all models.
 
     Args:
@@ -157,103 +169,120 @@ def _error_response(failure: Failure) -> ErrorResponse:
     return ErrorResponse(status, JSON, json.dump({"error": failure.message}))
 
 
-class _Pages:
-    """Everything but inference, over HTTP."""
+class _Page(NamedTuple):
+    """What describes the service or a model over both transports.
 
-    def __init__(self, dataplane: Dataplane) -> None:
-        """Creates the pages; `dataplane` has the models."""
-        self._dataplane = dataplane
-        self._engine = dataplane.engine
-        self._bodies = BodyReader(dataplane)
+    Attributes:
+      value: Returns the JSON value, of whose fields the message has some; takes the model and
+        version that are named.
+      paths: The paths over HTTP.
+      request: The message over gRPC, which may name a model and version.
+      response: The message of the response.
+    """
 
-    async def live(self) -> Response:
-        """Responds while the process should be left running."""
-        return JSONResponse({"live": True})
+    value: Callable[[Dataplane, Target], dict[str, Any]]
+    paths: tuple[str, ...]
+    request: type[Message]
+    response: type[Message]
 
-    async def ready(self) -> Response:
-        """Responds whether requests should be sent here, and if not, why."""
-        self._check_ready()
-        return JSONResponse({"live": True, "ready": True})
+    @property
+    def call(self) -> str:
+        """The name of the call, as in metrics."""
+        if "name" in self.request.DESCRIPTOR.fields_by_name:
+            return "model"
+        return "other"
 
-    async def describe_server(self) -> Response:
-        """Describes the service."""
-        return JSONResponse(server_metadata())
+    async def respond(self, dataplane: Dataplane, body: bytes, context: RequestContext) -> bytes:
+        """Responds over gRPC."""
+        target = Target()
+        if self.call == "model":
+            message: Any = protobuf.parse_small(self.request, body)
+            target = _permitted(context, message.name, message.version or None)
+        fields = self.response.DESCRIPTOR.fields_by_name
+        try:
+            value = self.value(dataplane, target)
+        except ServiceError:
+            # A model that does not exist, or a service that drains, is not ready.
+            if "ready" not in fields:
+                raise
+            value = {"ready": False}
+        known = {name: value[name] for name in fields if name in value}
+        return bytes(self.response(**known).SerializeToString())
 
-    async def describe_model(
-        self, request: Request, model: str, version: str | None = None
-    ) -> Response:
-        """Describes the default signature of a model."""
-        target = self._target(request, model, version)
-        return JSONResponse(model_metadata(self._engine, target))
 
-    async def model_ready(
-        self, request: Request, model: str, version: str | None = None
-    ) -> Response:
-        """Responds whether a model serves requests, and if not, why."""
-        target = self._target(request, model, version)
-        with self._engine.lease(target) as served:
-            name = served.model
-        self._check_ready()
-        return JSONResponse({"name": name, "ready": True})
+def _permitted(context: RequestContext, model: str, version: str | None) -> Target:
+    """Returns a version that is named, which the client may use."""
+    context.call = "model"
+    context.model = model
+    authorize(context.principal, model)
+    return target_of(model, version)
 
-    async def index(self, request: Request) -> Response:
+
+_PAGES = {
+    "ServerLive": _Page(lambda _, __: {"live": True}, (LIVE,), Empty, pb.ServerLiveResponse),
+    "ServerReady": _Page(_ready, (READY,), Empty, pb.ServerReadyResponse),
+    "ServerMetadata": _Page(_server, ("/v2", "/v2/"), Empty, pb.ServerMetadataResponse),
+    "ModelReady": _Page(
+        _model_ready,
+        (f"{_MODEL}/ready", f"{_VERSION}/ready"),
+        pb.ModelReadyRequest,
+        pb.ModelReadyResponse,
+    ),
+    "ModelMetadata": _Page(
+        _model, (_MODEL, _VERSION), pb.ModelMetadataRequest, pb.ModelMetadataResponse
+    ),
+}
+"""The pages by the names of their methods."""
+
+
+def _add_pages(app: FastAPI, dataplane: Dataplane) -> None:
+    bodies = BodyReader(dataplane)
+
+    def endpoint_of(page: _Page) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            target = Target()
+            if page.call == "model":
+                names = request.path_params
+                target = _permitted(request.state.context, names["model"], names.get("version"))
+            return JSONResponse(page.value(dataplane, target))
+
+        return endpoint
+
+    async def index(request: Request) -> Response:
         """Lists all versions of all models."""
         context: RequestContext = request.state.context
         context.call = "models"
         authorize_all(context.principal)
         only_ready = False
         try:
-            body = await self._bodies.read(context, request.state.headers, request.receive)
+            body = await bodies.read(context, request.state.headers, request.receive)
             if body:
-                value = json.parse(body, self._dataplane.settings)
+                value = json.parse(body, dataplane.settings)
                 options = present_fields(value, ("ready", "repository_name"), "body")
                 only_ready = check_type(options.get("ready", False), bool, "body.ready")
                 name = check_type(options.get("repository_name", ""), str, "body.repository_name")
                 _check_repository(name)
         finally:
-            self._dataplane.budget.release(context)
-        return JSONResponse(repository_index(self._engine, only_ready))
+            dataplane.budget.release(context)
+        return JSONResponse(_versions(dataplane.engine, only_ready))
 
-    async def change_repository(self) -> Response:
+    async def change_repository() -> Response:
         """Rejects to load or unload a model, as clients of Triton may request."""
         raise Unimplemented("loading and unloading are not provided; `rowcast-serve ctl` does both")
 
-    def _check_ready(self) -> None:
-        if problem := self._dataplane.problem():
-            raise NotReady(problem)
-
-    def _target(self, request: Request, model: str, version: str | None) -> Target:
-        context: RequestContext = request.state.context
-        context.call = "model"
-        context.model = model
-        authorize(context.principal, model)
-        return target_of(model, version)
-
-
-def _add_pages(app: FastAPI, dataplane: Dataplane) -> None:
-    pages = _Pages(dataplane)
-    read_only: dict[str, Callable[..., Any]] = {
-        "/v2": pages.describe_server,
-        "/v2/": pages.describe_server,
-        LIVE: pages.live,
-        READY: pages.ready,
-        _MODEL: pages.describe_model,
-        _VERSION: pages.describe_model,
-        f"{_MODEL}/ready": pages.model_ready,
-        f"{_VERSION}/ready": pages.model_ready,
-    }
-    for path, endpoint in read_only.items():
-        app.add_api_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False)
+    for page in _PAGES.values():
+        for path in page.paths:
+            methods = ["GET", "HEAD"]
+            app.add_api_route(path, endpoint_of(page), methods=methods, include_in_schema=False)
     # Triton's repository API lists by POST, since the request has a body.
-    app.add_api_route(
-        "/v2/repository/index", pages.index, methods=["POST"], include_in_schema=False
-    )
-    for action in ("load", "unload"):
+    posted: dict[str, Callable[..., Any]] = {
+        "index": index,
+        "models/{model}/load": change_repository,
+        "models/{model}/unload": change_repository,
+    }
+    for path, endpoint in posted.items():
         app.add_api_route(
-            f"/v2/repository/models/{{model}}/{action}",
-            pages.change_repository,
-            methods=["POST"],
-            include_in_schema=False,
+            f"/v2/repository/{path}", endpoint, methods=["POST"], include_in_schema=False
         )
 
 
@@ -268,70 +297,25 @@ HTTP = OtherProtocol(
 )
 
 
-async def _server_live(_: Dataplane, __: bytes, ___: RequestContext) -> bytes:
-    """Responds while the process should be left running."""
-    return _bytes_of(pb.ServerLiveResponse(live=True))
-
-
-async def _server_ready(dataplane: Dataplane, _: bytes, __: RequestContext) -> bytes:
-    """Responds whether requests should be sent here."""
-    return _bytes_of(pb.ServerReadyResponse(ready=not dataplane.problem()))
-
-
-async def _describe_server(_: Dataplane, __: bytes, ___: RequestContext) -> bytes:
-    return _bytes_of(pb.ServerMetadataResponse(**server_metadata()))
-
-
-async def _model_ready(dataplane: Dataplane, request: bytes, context: RequestContext) -> bytes:
-    """Responds whether a model serves requests; a model that does not exist is not ready."""
-    target = _named_target(pb.ModelReadyRequest, request, context)
-    ready = not dataplane.problem()
-    try:
-        dataplane.engine.lease(target).release()
-    except ServiceError:
-        ready = False
-    return _bytes_of(pb.ModelReadyResponse(ready=ready))
-
-
-async def _describe_model(dataplane: Dataplane, request: bytes, context: RequestContext) -> bytes:
-    target = _named_target(pb.ModelMetadataRequest, request, context)
-    return _bytes_of(pb.ModelMetadataResponse(**model_metadata(dataplane.engine, target)))
-
-
-async def _index(dataplane: Dataplane, request: bytes, context: RequestContext) -> bytes:
-    message = protobuf.parse_small(pb.RepositoryIndexRequest, request)
+async def _index(dataplane: Dataplane, body: bytes, context: RequestContext) -> bytes:
+    message = protobuf.parse_small(pb.RepositoryIndexRequest, body)
     authorize_all(context.principal)
     _check_repository(message.repository_name)
-    models = repository_index(dataplane.engine, message.ready)
-    return _bytes_of(pb.RepositoryIndexResponse(models=models))
-
-
-def _named_target(message_class: type[Any], request: bytes, context: RequestContext) -> Target:
-    """Returns the version that a message names, which the client may use."""
-    message = protobuf.parse_small(message_class, request)
-    context.model = message.name
-    authorize(context.principal, message.name)
-    return target_of(message.name, message.version or None)
-
-
-def _bytes_of(message: Message) -> bytes:
-    return bytes(message.SerializeToString())
+    index = pb.RepositoryIndexResponse(models=_versions(dataplane.engine, message.ready))
+    return bytes(index.SerializeToString())
 
 
 _METHODS = {
     "ModelInfer": tensor_method(
         INFER, pb.ModelInferRequest, pb.ModelInferResponse, read_message, response_message
     ),
-    "ServerLive": Method("other", _server_live, Empty, pb.ServerLiveResponse),
-    "ServerReady": Method("other", _server_ready, Empty, pb.ServerReadyResponse),
-    "ServerMetadata": Method("other", _describe_server, Empty, pb.ServerMetadataResponse),
-    "ModelReady": Method("model", _model_ready, pb.ModelReadyRequest, pb.ModelReadyResponse),
-    "ModelMetadata": Method(
-        "model", _describe_model, pb.ModelMetadataRequest, pb.ModelMetadataResponse
-    ),
     "RepositoryIndex": Method(
         "models", _index, pb.RepositoryIndexRequest, pb.RepositoryIndexResponse
     ),
+    **{
+        name: Method(page.call, page.respond, page.request, page.response)
+        for name, page in _PAGES.items()
+    },
 }
 """The other methods of the protocol are not provided."""
 GRPC = (grpc_service(SERVICE, _METHODS),)
