@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 from service.codec import json
 from service.codec.operations import Exchange, Operation
 from service.config import ServiceSettings
+from service.contract.messages import Result, Target
 from service.decode_turns import DecodeTurns
 from service.descriptions import Descriptions
-from service.engine.calls import Result, Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.engine.validation import check_bytes

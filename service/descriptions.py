@@ -35,11 +35,11 @@ from bundle.format.manifest import (
     TowerPart,
     inputs_of,
 )
-from service.codec import columns
 from service.codec.message_values import value_of
-from service.codec.protobuf import column_message
 from service.codec.stubs import embedding_service_pb2 as pb
-from service.engine.calls import Target
+from service.contract import columns
+from service.contract.messages import Target
+from service.contract.packed import fill_column
 from service.engine.engine import Engine
 from service.versions.version import LoadedTower, ModelVersion
 
@@ -257,7 +257,9 @@ def _column(value: Any) -> pb.Column | None:
     """Returns the value of one example, which is written as in a request; None: there is none."""
     if value is None:
         return None
-    return column_message(columns.column([value], "default"))
+    message = pb.Column()
+    fill_column(message, columns.column([value], "default"))
+    return message
 
 
 def _id(value: int | str | None) -> pb.Id | None:

@@ -29,7 +29,7 @@ from export.recipe.schema import IndexSection, RecallSection
 from runtime.partitions import load_index as load_tree
 from runtime.vectors import VectorFile
 from service.config import ServiceSettings
-from service.engine.calls import Condition, Filter, RetrievalRequest, Target
+from service.contract.messages import Condition, Filter, RetrievalRequest, Target
 from service.engine.computation import completed
 from service.engine.execution import Execution
 from service.engine.retrieval import pipeline

@@ -26,7 +26,7 @@ from runtime.exact import rank_exactly
 from runtime.scann import ScannIndex, write_index
 from runtime.vectors import VectorFile
 from service.config import ServiceSettings
-from service.engine.calls import Condition, Filter, RetrievalRequest, Target
+from service.contract.messages import Condition, Filter, RetrievalRequest, Target
 from service.engine.computation import completed
 from service.engine.execution import Execution
 from service.engine.retrieval import pipeline

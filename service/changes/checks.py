@@ -33,15 +33,10 @@ from service.changes.embedding import missing_inputs
 from service.changes.requests import ChangeRequest, Ids
 from service.changes.store_changes import ChangedCorpus
 from service.config import ServiceSettings
+from service.contract.limits import at_most
 from service.engine import lookup
 from service.engine.execution import Execution
-from service.engine.validation import (
-    at_most,
-    check_names,
-    name_hint,
-    show_id,
-    show_version,
-)
+from service.engine.validation import check_names, name_hint, show_id, show_version
 from service.errors import FieldViolation, InvalidArgument, NotFound, TooLarge
 from service.versions.version import ModelVersion
 

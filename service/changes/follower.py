@@ -23,7 +23,7 @@ from service.changes.model_changes import ModelChanges
 from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
 from service.changes.submissions import rejection_of_log
 from service.config import ServiceSettings
-from service.engine.calls import Target
+from service.contract.messages import Target
 from service.errors import (
     DataLoss,
     DeadlineExceeded,

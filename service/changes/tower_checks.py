@@ -12,8 +12,8 @@ from bundle.features.columns import OutputBlock
 from bundle.format.manifest import inputs_of
 from runtime.errors import ComputationFailed
 from service.changes.embedding import ShardsFailed
+from service.contract.messages import Columns
 from service.engine import lookup
-from service.engine.calls import Columns
 from service.engine.computation import completed
 from service.engine.examples import example_columns
 from service.engine.execution import Execution

@@ -43,9 +43,9 @@ from bundle.storage import catalog, files
 from bundle.storage.output_file import OutputFile
 from runtime.errors import ComputationFailed
 from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, EXIT_SOURCE
-from service.codec import json
 from service.config import SettingsError, read_settings
-from service.engine.calls import Target
+from service.contract.messages import RecommendationRequest, Target
+from service.contract.reading import from_body
 from service.engine.computation import completed
 from service.engine.execution import Execution
 from service.engine.retrieval.pipeline import recommend
@@ -439,9 +439,8 @@ class _Recommender:
 
         # Checked here with an empty context: one message, and not one for each user.
         try:
-            request = json.read_recommendation(
-                {**self._options, "context": {}}, Target(), self._settings
-            )
+            body = {**self._options, "context": {}}
+            request = from_body(RecommendationRequest, body, Target(), self._settings)
             corpus = choose_index(self._version, request.index)[1].corpus
             check_attributes(corpus, request.attributes, "attributes")
         except ServiceError as problem:
@@ -497,9 +496,8 @@ class _Recommender:
     def _recommend(self, user_requests: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
         """Returns the columns of each user; of one who has no list, `error` alone."""
         try:
-            request = json.read_recommendation(
-                {**self._options, "requests": user_requests}, Target(), self._settings
-            )
+            body = {**self._options, "requests": user_requests}
+            request = from_body(RecommendationRequest, body, Target(), self._settings)
             request = request.without(self._version.manifest.unread_inputs)
             execution = Execution("recommend")
             computation = recommend(self._version, request, self._settings, execution)

@@ -17,8 +17,10 @@ from service.codec.changes import ACTIONS, check_offsets, stream_without_offset
 from service.codec.message_fields import check_fields
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
-from service.engine.calls import Target
-from service.engine.validation import at_most
+from service.contract.forms import Columns
+from service.contract.limits import at_most
+from service.contract.messages import Target
+from service.contract.packed import read_ids, unpack
 from service.errors import InvalidArgument
 
 _KINDS: dict[int, Kind] = {
@@ -96,7 +98,7 @@ def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target,
         ids,
         target=message.target,
         feature=message.feature,
-        features=protobuf.read_columns(message.features, "features"),
+        features=Columns().from_message(message.features, "features"),
         attributes={
             name: _attribute(message.attributes[name], f"attributes.{name}", ids.size)
             for name in message.attributes
@@ -149,7 +151,7 @@ def _ids(message: pb.ChangeRequest) -> Ids:
     Raises:
       InvalidArgument: There are none.
     """
-    ids = protobuf.read_ids(message.ids, "ids")
+    ids = read_ids(message.ids, "ids")
     if not ids.size:
         raise InvalidArgument.of_field("ids", "empty", "at least one id")
     return ids
@@ -157,7 +159,7 @@ def _ids(message: pb.ChangeRequest) -> Ids:
 
 def _matrix(data: bytes, where: str, count: int) -> NDArray[np.float32]:
     """Returns [count, dim] vectors."""
-    values = protobuf.unpack(data, _FLOAT32, where)
+    values = unpack(data, _FLOAT32, where)
     if not values.size or values.size % count:
         expected = f"a vector of equal length for each of {count} ids"
         raise InvalidArgument.of_field(where, f"{values.size} numbers", expected, "has")
@@ -178,11 +180,11 @@ def _attribute(message: pb.Attribute, where: str, count: int) -> list[Any]:
     values: list[Any]
     match message.WhichOneof("values"):
         case "int64s":
-            values = protobuf.unpack(message.int64s, _INT64, f"{where}.int64s").tolist()
+            values = unpack(message.int64s, _INT64, f"{where}.int64s").tolist()
         case "float64s":
-            values = protobuf.unpack(message.float64s, _FLOAT64, f"{where}.float64s").tolist()
+            values = unpack(message.float64s, _FLOAT64, f"{where}.float64s").tolist()
         case "bools":
-            values = protobuf.unpack(message.bools, _BOOL, f"{where}.bools").tolist()
+            values = unpack(message.bools, _BOOL, f"{where}.bools").tolist()
         case "strings":
             values = list(message.strings.values)
         case "lists":
@@ -201,7 +203,7 @@ def _attribute(message: pb.Attribute, where: str, count: int) -> list[Any]:
 def _sequences(data: bytes) -> NDArray[np.int64] | None:
     if not data:
         return None
-    sequences = protobuf.unpack(data, _INT64, "sequences")
+    sequences = unpack(data, _INT64, "sequences")
     _from_zero(int(sequences.min()), "sequences")
     return sequences
 
@@ -209,7 +211,7 @@ def _sequences(data: bytes) -> NDArray[np.int64] | None:
 def _expiries(data: bytes) -> NDArray[np.float64] | None:
     if not data:
         return None
-    return protobuf.unpack(data, _FLOAT64, "expires_s")
+    return unpack(data, _FLOAT64, "expires_s")
 
 
 def _from_zero(value: int, where: str) -> int:

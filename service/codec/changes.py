@@ -13,8 +13,8 @@ from bundle.changes.records import Action, Kind
 from bundle.features.columns import Column
 from bundle.tables.id_values import int64_of
 from service.changes.requests import ChangeRequest, ChangeResult
-from service.codec.columns import check_list, column, fields, flat, numbers, shown
 from service.codec.json import INTEGER_MAX
+from service.contract.columns import check_list, column, fields, flat, numbers, shown
 from service.errors import FieldViolation, InvalidArgument
 
 ACTIONS: dict[Kind, tuple[Action, ...]] = {

@@ -1,42 +1,22 @@
-"""JSON bodies to requests, and results to JSON values.
+"""Parses JSON bodies, and writes results as JSON values.
 
-A body has options at its top, and either one request beside them or a list of requests:
-`{"k": 10, "context": {...}}` or `{"k": 10, "requests": [{"context": {...}}, ...]}`. The response
-has the same form.
+The response to a body with one request has its fields; that to a list of requests has `results`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields as fields_of
-from enum import StrEnum
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from bundle.features.columns import Column
-from bundle.tables.offsets import offsets_of
-from service.codec import source_lists
-from service.codec.columns import (
-    COUNT_MAX,
-    EXPECTED,
-    check_list,
-    column,
-    columns_of_one,
-    fields,
-    flat,
-    numbers,
-    pack_together,
-    shown,
-)
 from service.config import ServiceSettings
-from service.engine import calls
+from service.contract import messages
 from service.engine.context import check_decoding
-from service.engine.validation import at_most, check_depth, check_terms
 from service.errors import FieldViolation, InvalidArgument, TooLarge
 
 INTEGER_MAX = 2**53 - 1
@@ -55,30 +35,6 @@ _SLICE_VALUES = 1024
 
 _NOT_FINITE = ("NaN", "Infinity")
 """The words that programs in Python and JavaScript write for numbers that are not finite."""
-_INTEGER_END = 2.0**63
-"""The smallest integer that the parser returns as a float, which is an integer to the client."""
-
-Part = dict[str, Any]
-"""The fields of one request in a body: of the body itself, or of an entry of `requests`."""
-_SELECTION = ("filter", "crowding", "min_score", "offset")
-
-
-def _options_of(request_class: type[Any]) -> dict[str, Any]:
-    """Returns the options of a request: its fields with a plain default, such as "", 0, 0.0, False,
-    or () of several names.
-    """
-    options: dict[str, Any] = {}
-    for field in fields_of(request_class):
-        is_plain = isinstance(field.default, str | int | float | tuple)
-        if is_plain and field.name != "sources":
-            options[field.name] = field.default
-    return options
-
-
-_RETRIEVAL = _options_of(calls.RetrievalRequest)
-_RANKING = _options_of(calls.RankingRequest)
-_RECOMMENDATION = _options_of(calls.RecommendationRequest)
-_FILTER_LISTS = (*calls.FILTER_GROUPS, "near")
 
 
 def parse(body: bytes, settings: ServiceSettings) -> Any:
@@ -202,143 +158,7 @@ def _slices(values: list[Any] | NDArray[Any]) -> Iterator[Sequence[bytes]]:
         yield (text[1:-1],)
 
 
-def read_retrieval(
-    body: Any, target: calls.Target, settings: ServiceSettings
-) -> calls.RetrievalRequest:
-    """Returns the request.
-
-    Raises:
-      InvalidArgument: An unknown field, a wrong type, or requests that do not fit together.
-      TooLarge: There are more requests, columns or names than the limit.
-    """
-    queries = ("context", "vectors", "ids")
-    part_fields = (*queries, "context_id", "exclude_ids", "negative_ids")
-    parts = _parts(body, (*_RETRIEVAL, *_SELECTION), part_fields, settings)
-    kind = _one_kind(parts, queries)
-
-    context = None
-    vectors = None
-    ids = None
-    query_offsets = None
-    if kind == "context":
-        context = _columns(parts, "context", settings) or None
-    elif kind is not None:
-        lists = [check_list(part[kind], kind) for part in parts]
-        values = list(chain.from_iterable(lists))
-        if kind == "vectors":
-            vectors = _vectors(values)
-        else:
-            ids = flat(values, "ids")
-        # Without offsets, each vector or id is a query of its own.
-        counts = list(map(len, lists))
-        if set(counts) != {1}:
-            query_offsets = offsets_of(counts)
-    return calls.RetrievalRequest(
-        target,
-        context=context,
-        vectors=vectors,
-        ids=ids,
-        query_offsets=query_offsets,
-        context_ids=_ids(parts, "context_id"),
-        **_selection(body, parts, settings),
-        **_options(body, _RETRIEVAL, settings),
-    )
-
-
-def read_ranking(
-    body: Any, target: calls.Target, settings: ServiceSettings
-) -> calls.RankingRequest:
-    """Returns the request.
-
-    Raises:
-      InvalidArgument: An unknown field, a wrong type, or requests that do not fit together.
-      TooLarge: There are more requests, columns or names than the limit.
-    """
-    part_fields = ("context", "context_id", "candidate_ids", "candidate_features")
-    parts = _parts(body, _RANKING, part_fields, settings)
-    has_ids = _one_kind(parts, ("candidate_ids",))
-    context = _tables(parts, "context")
-    candidate_features = _tables(parts, "candidate_features")
-    feature_count = len(context[0]) + len(candidate_features[0])
-    at_most(settings, "max_features", feature_count, "request")
-
-    # Each context has as many candidates as ids or, without ids, as values of its first feature.
-    candidate_ids = None
-    if has_ids:
-        lists = [check_list(part["candidate_ids"], "candidate_ids") for part in parts]
-        candidate_ids = flat(list(chain.from_iterable(lists)), "candidate_ids")
-    else:
-        lists = [
-            check_list(next(iter(table.values()), []), "candidate_features")
-            for table in candidate_features
-        ]
-    counts = list(map(len, lists))
-    return calls.RankingRequest(
-        target,
-        context=_pack_tables(context, "context"),
-        candidate_ids=candidate_ids,
-        candidate_features=_candidate_columns(candidate_features, counts),
-        offsets=offsets_of(counts),
-        context_ids=_ids(parts, "context_id"),
-        **_options(body, _RANKING, settings),
-    )
-
-
-def read_recommendation(
-    body: Any, target: calls.Target, settings: ServiceSettings
-) -> calls.RecommendationRequest:
-    """Returns the request.
-
-    Raises:
-      InvalidArgument: An unknown field, a wrong type, or requests that do not fit together.
-      TooLarge: There are more requests, columns or names than the limit.
-    """
-    parts = _parts(
-        body,
-        (*_RECOMMENDATION, *_SELECTION, "sources"),
-        ("context", "context_id", "exclude_ids", "negative_ids"),
-        settings,
-    )
-    return calls.RecommendationRequest(
-        target,
-        context=_columns(parts, "context", settings),
-        context_ids=_ids(parts, "context_id"),
-        sources=source_lists.read(check_list(body.get("sources", []), "sources")),
-        **_selection(body, parts, settings),
-        **_options(body, _RECOMMENDATION, settings),
-    )
-
-
-def read_embedding(
-    body: Any, target: calls.Target, settings: ServiceSettings
-) -> calls.EmbeddingRequest:
-    """Returns the request.
-
-    Raises:
-      InvalidArgument: An unknown field, a wrong type, or requests that do not fit together.
-      TooLarge: There are more requests or columns than the limit.
-    """
-    parts = _parts(body, ("tower",), ("features",), settings)
-    return calls.EmbeddingRequest(
-        target, _option(body, "tower", ""), _columns(parts, "features", settings)
-    )
-
-
-# All readers take the same arguments, so that one table can name them.
-def read_lookup(body: Any, target: calls.Target, settings: ServiceSettings) -> calls.LookupRequest:  # noqa: ARG001
-    """Returns the request; a lookup has a list of ids and no list of requests.
-
-    Raises:
-      InvalidArgument: An unknown field, or a wrong type.
-    """
-    fields(body, ("feature", "ids", "not_found"), "body")
-    # A column, since ids of the feature may be numbers that buckets divide.
-    ids = Column(flat(check_list(body.get("ids"), "ids"), "ids"))
-    not_found = _option(body, "not_found", calls.NotFoundRule.ERROR)
-    return calls.LookupRequest(target, _option(body, "feature", ""), ids, not_found)
-
-
-def retrieved_value(result: calls.RetrievalResult, is_list: bool) -> dict[str, Any]:
+def retrieved_value(result: messages.RetrievalResult, is_list: bool) -> dict[str, Any]:
     """Returns the response as a JSON value.
 
     Args:
@@ -348,14 +168,14 @@ def retrieved_value(result: calls.RetrievalResult, is_list: bool) -> dict[str, A
     return _response_value(result, _neighbors(result), is_list) | {"searched": result.searched}
 
 
-def ranked_value(result: calls.RankingResult, is_list: bool) -> dict[str, Any]:
+def ranked_value(result: messages.RankingResult, is_list: bool) -> dict[str, Any]:
     """Returns the response as a JSON value; `ids` is null if candidates were sent by their features
     alone. See `retrieved_value`.
     """
     return _response_value(result, _rankings(result), is_list)
 
 
-def _rankings(result: calls.RankingResult) -> Iterator[dict[str, Any]]:
+def _rankings(result: messages.RankingResult) -> Iterator[dict[str, Any]]:
     """Yields the columns of each context's candidates as JSON values."""
     ids = None
     if result.ids is not None:
@@ -373,7 +193,7 @@ def _rankings(result: calls.RankingResult) -> Iterator[dict[str, Any]]:
         }
 
 
-def _unscored_fields(result: calls.RankingResult, context: int) -> dict[str, Any]:
+def _unscored_fields(result: messages.RankingResult, context: int) -> dict[str, Any]:
     """Returns the fields with the candidates of a context that have no score: those that failed, if
     some did, and those that do not exist, if the request skips them.
     """
@@ -390,7 +210,7 @@ def _unscored_fields(result: calls.RankingResult, context: int) -> dict[str, Any
     return candidates
 
 
-def recommended_value(result: calls.RetrievalResult, is_list: bool) -> dict[str, Any]:
+def recommended_value(result: messages.RetrievalResult, is_list: bool) -> dict[str, Any]:
     """Returns the response as a JSON value. See `retrieved_value`."""
     return _response_value(result, _neighbors(result), is_list) | {
         "degraded": bool(result.degraded_reason),
@@ -398,13 +218,13 @@ def recommended_value(result: calls.RetrievalResult, is_list: bool) -> dict[str,
     }
 
 
-def embedded_value(result: calls.EmbeddingResult, is_list: bool) -> dict[str, Any]:
+def embedded_value(result: messages.EmbeddingResult, is_list: bool) -> dict[str, Any]:
     """Returns the response as a JSON value. See `retrieved_value`."""
     vectors = np.ascontiguousarray(result.vectors)
     return _response_value(result, ({"vector": vector} for vector in vectors), is_list)
 
 
-def looked_up_value(result: calls.LookupResult, is_list: bool) -> dict[str, Any]:
+def looked_up_value(result: messages.LookupResult, is_list: bool) -> dict[str, Any]:
     """Returns the response as a JSON value. See `retrieved_value`."""
     vectors = np.ascontiguousarray(result.vectors)
     value = {"table": result.table, "vectors": vectors, "found": result.found}
@@ -415,7 +235,7 @@ def looked_up_value(result: calls.LookupResult, is_list: bool) -> dict[str, Any]
     return _response_value(result, iter([value]), is_list)
 
 
-def identifiers(ids: calls.Ids) -> list[Any]:
+def identifiers(ids: messages.Ids) -> list[Any]:
     """Returns ids as JSON values: strings as they are, integers beyond 2^53 as decimal strings, and
     the numbers of a lookup as their shortest text.
     """
@@ -454,7 +274,7 @@ def _response_value(result: Any, values: Iterator[dict[str, Any]], is_list: bool
     return head | next(values)
 
 
-def _neighbors(result: calls.RetrievalResult) -> Iterator[dict[str, Any]]:
+def _neighbors(result: messages.RetrievalResult) -> Iterator[dict[str, Any]]:
     """Yields the columns of each query's neighbors as JSON values."""
     for query, (first, last) in enumerate(pairwise(result.offsets.tolist())):
         columns: dict[str, Any] = {
@@ -474,304 +294,3 @@ def _neighbors(result: calls.RetrievalResult) -> Iterator[dict[str, Any]]:
         if result.not_found is not None:
             columns["not_found"] = identifiers(result.not_found.only(query).ids)
         yield columns
-
-
-def _parts(
-    body: Any, options: Iterable[str], part_fields: Sequence[str], settings: ServiceSettings
-) -> list[Part]:
-    """Returns the requests of a body.
-
-    Args:
-      body: The JSON value.
-      options: The fields that stand at the top of the body.
-      part_fields: The fields of each request.
-      settings: The limits.
-
-    Raises:
-      InvalidArgument: An unknown field or a wrong type, or no request.
-      TooLarge: There are more requests than the limit.
-    """
-    fields(body, (*options, *part_fields, "requests"), "body")
-    if "requests" not in body:
-        return [body]
-    # Beside the list, it would be ignored, or stand for all requests: the client must say which.
-    misplaced = next((name for name in part_fields if name in body), None)
-    if misplaced is not None:
-        message = f"the body has 'requests', so {misplaced!r} belongs in each of them"
-        expected = "a field of each of the requests"
-        raise InvalidArgument(message, FieldViolation(misplaced, "beside requests", expected))
-    parts = check_list(body["requests"], "requests")
-    if not parts:
-        raise InvalidArgument.of_field("requests", "empty", "at least one")
-    at_most(settings, "max_queries", len(parts), "requests")
-    return [fields(part, part_fields, f"requests[{number}]") for number, part in enumerate(parts)]
-
-
-def _option(body: Part, name: str, default: Any) -> Any:
-    """Returns an option, of the same type as its default.
-
-    Raises:
-      InvalidArgument: It has another type.
-    """
-    value = body.get(name, default)
-    kind = type(default)
-    if default == ():
-        kind = list
-    if kind is float and type(value) is int:
-        value = float(value)
-    if kind is int and (
-        (type(value) is int and abs(value) > COUNT_MAX)
-        or (type(value) is float and abs(value) >= _INTEGER_END)
-    ):
-        raise InvalidArgument.of_field(name, shown(int(value)), f"an integer up to {COUNT_MAX}")
-    if type(value) is kind:
-        return value
-    if isinstance(default, StrEnum):
-        return _word(value, type(default), name)
-    raise InvalidArgument.of_field(name, shown(value), EXPECTED[kind])
-
-
-def _word(value: Any, words: type[StrEnum], name: str) -> StrEnum:
-    """Returns the option that a word names."""
-    if value in list(words):
-        return words(value)
-    expected = " or ".join([repr(word.value) for word in words])
-    raise InvalidArgument.of_field(name, shown(value), expected)
-
-
-def _options(body: Part, defaults: Mapping[str, Any], settings: ServiceSettings) -> dict[str, Any]:
-    """Returns the options that a body has.
-
-    Args:
-      body: The body.
-      defaults: The defaults of all options.
-      settings: The limits.
-
-    Raises:
-      InvalidArgument: An option has a wrong type.
-      TooLarge: An option has more names than the limit.
-    """
-    options = {}
-    for name, default in defaults.items():
-        if name not in body:
-            continue
-        value = _option(body, name, default)
-        if isinstance(value, list):
-            at_most(settings, "max_names", len(value), name)
-            odd = [entry for entry in value if not isinstance(entry, str)]
-            if odd:
-                raise InvalidArgument.of_field(name, shown(odd[0]), "a string", "holds")
-            value = tuple(value)
-        options[name] = value
-    return options
-
-
-def _one_kind(parts: list[Part], kinds: Sequence[str]) -> str | None:
-    """Returns which of the kinds every part has; None if none has any.
-
-    Raises:
-      InvalidArgument: A part has two, or two parts differ.
-    """
-    combinations = {tuple(kind for kind in kinds if kind in part) for part in parts}
-    part_kinds = combinations.pop()
-    if combinations:
-        expected = f"the same one of {', '.join(kinds)} in each"
-        raise InvalidArgument.of_field("requests", "different fields", expected, "has")
-    if len(part_kinds) > 1:
-        value = f"both {part_kinds[0]!r} and {part_kinds[1]!r}"
-        raise InvalidArgument.of_field("request", value, "exactly one", "has")
-    if not part_kinds:
-        return None
-    return part_kinds[0]
-
-
-def _tables(parts: list[Part], where: str) -> list[Part]:
-    """Returns the features of each part.
-
-    Raises:
-      InvalidArgument: One is no JSON object, or two have different features.
-    """
-    tables = [part.get(where, {}) for part in parts]
-    # One column holds a feature of all requests, so that none may lack it.
-    for number, table in enumerate(tables):
-        if not isinstance(table, dict):
-            raise InvalidArgument.of_field(where, shown(table), "a JSON object of features")
-        if table.keys() != tables[0].keys():
-            odd = shown(min(table.keys() ^ tables[0].keys()))
-            raise InvalidArgument.of_field(
-                f"requests[{number}].{where}",
-                odd,
-                "the same features as in requests[0]",
-                "differs from that of requests[0] in",
-            )
-    return tables
-
-
-def _columns(parts: list[Part], where: str, settings: ServiceSettings) -> dict[str, Column]:
-    tables = _tables(parts, where)
-    at_most(settings, "max_features", len(tables[0]), where)
-    return _pack_tables(tables, where)
-
-
-def _pack_tables(tables: list[Part], where: str) -> dict[str, Column]:
-    """Packs the features of all parts, which have the same names."""
-    # One request of thousands of features is common: they are packed in a few steps.
-    if len(tables) == 1:
-        return columns_of_one(tables[0], where)
-    return {
-        name: column([table[name] for table in tables], f"{where}.{name}") for name in tables[0]
-    }
-
-
-def _candidate_columns(tables: list[Part], counts: list[int]) -> dict[str, Column]:
-    """Packs the features of the candidates of all parts.
-
-    Args:
-      tables: The features of each part, whose values are lists with one entry per candidate.
-      counts: The number of candidates of each part.
-
-    Raises:
-      InvalidArgument: A list has another length, or an entry another shape.
-    """
-    where = "candidate_features"
-    for table, count in zip(tables, counts, strict=True):
-        for name, values in table.items():
-            if type(values) is not list or len(values) != count:
-                size = len(check_list(values, f"{where}.{name}"))
-                value = f"{size} values for {count} candidates"
-                raise InvalidArgument.of_field(f"{where}.{name}", value, "one per candidate", "has")
-    lists = tables[0]
-    if len(tables) > 1:
-        lists = {}
-        for name in tables[0]:
-            lists[name] = list(chain.from_iterable([table[name] for table in tables]))
-    packed = pack_together(lists, where)
-    columns = {}
-    for name, values in lists.items():
-        if name in packed:
-            columns[name] = Column(packed[name])
-        else:
-            columns[name] = column(values, f"{where}.{name}")
-    return columns
-
-
-def _ids(parts: list[Part], name: str) -> calls.Ids | None:
-    """Returns the id of each part; None: no part has one."""
-    if not _one_kind(parts, (name,)):
-        return None
-    return flat([part[name] for part in parts], name)
-
-
-def _vectors(vectors: list[Any]) -> NDArray[np.float32]:
-    """Packs vectors as [n, dim].
-
-    Raises:
-      InvalidArgument: A vector is no list of numbers, or they have different lengths.
-    """
-    rows = [check_list(vector, f"vectors[{number}]") for number, vector in enumerate(vectors)]
-    lengths = sorted({len(row) for row in rows})
-    if len(lengths) > 1:
-        raise InvalidArgument.of_field(
-            "vectors", f"lengths {shown(lengths)}", "the dim of the index for each", "has"
-        )
-    dim = 0
-    if lengths:
-        dim = lengths[0]
-    return numbers(list(chain.from_iterable(rows)), "vectors").reshape(len(rows), dim)
-
-
-def _id_lists(parts: list[Part], name: str) -> calls.IdLists | None:
-    """Returns a list of ids of each part, empty where a part has none; None: no part has one."""
-    if not any(name in part for part in parts):
-        return None
-    lists = [check_list(part.get(name, []), name) for part in parts]
-    ids = flat(list(chain.from_iterable(lists)), name)
-    return calls.IdLists(ids, offsets_of(list(map(len, lists))))
-
-
-def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict[str, Any]:
-    """Returns the fields of a retrieval or a recommendation that select candidates."""
-    selection: dict[str, Any] = {
-        "exclude_ids": _id_lists(parts, "exclude_ids"),
-        "negative_ids": _id_lists(parts, "negative_ids"),
-    }
-    if "filter" in body:
-        selection["filter"] = _filter(_option(body, "filter", {}), "filter", 1)
-        check_terms(selection["filter"], settings)
-    if "crowding" in body:
-        crowding = _option(body, "crowding", {})
-        at_most(settings, "max_names", len(crowding), "crowding")
-        # Not `isinstance`, for which true is an integer.
-        for attribute, maximum in crowding.items():
-            if type(maximum) is not int or abs(maximum) > COUNT_MAX:
-                expected = f"an integer up to {COUNT_MAX}"
-                raise InvalidArgument.of_field(f"crowding.{attribute}", shown(maximum), expected)
-        selection["crowding"] = crowding or None
-    if "min_score" in body:
-        selection["min_score"] = _option(body, "min_score", 0.0)
-    if "offset" in body:
-        selection["offset"] = _option(body, "offset", 0)
-    return selection
-
-
-def _filter(body: Any, where: str, depth: int) -> calls.Filter:
-    """Returns a filter.
-
-    Groups are lists and conditions are objects, so that an attribute may have the name of a group.
-    """
-    check_depth(where, depth)
-    if not isinstance(body, dict):
-        raise InvalidArgument.of_field(where, shown(body), "a JSON object")
-    conditions = {}
-    groups: dict[str, Any] = {}
-    for name, value in body.items():
-        part = f"{where}.{name}"
-        if name not in _FILTER_LISTS or not isinstance(value, list):
-            conditions[name] = _condition(value, part)
-            continue
-        if not value:
-            raise InvalidArgument.of_field(part, "empty", "at least one")
-        members: list[Any] = []
-        for number, member in enumerate(value):
-            if name == "near":
-                members.append(_circle(member, f"{part}[{number}]"))
-            else:
-                members.append(_filter(member, f"{part}[{number}]", depth + 1))
-        groups[name] = tuple(members)
-    return calls.Filter(conditions, **groups)
-
-
-def _circle(body: Any, where: str) -> calls.Circle:
-    in_numbers = ("latitude", "longitude", "radius_m")
-    attributes = ("latitude_attribute", "longitude_attribute")
-    circle = dict(fields(body, (*in_numbers, *attributes), where))
-    for name in in_numbers:
-        value: Any = circle.get(name)
-        if type(value) not in {int, float}:
-            raise InvalidArgument.of_field(f"{where}.{name}", shown(value), "a number")
-        # Doubles, as in protobuf, by which a router sends the filter to its shards.
-        circle[name] = float(value)
-    for name in attributes:
-        text = circle.get(name, "")
-        if not isinstance(text, str):
-            raise InvalidArgument.of_field(f"{where}.{name}", shown(text), "a string")
-    return calls.Circle(**circle)
-
-
-def _condition(body: Any, where: str) -> calls.Condition:
-    condition = dict(fields(body, ("allow", "deny", *calls.BOUNDS, "is_null"), where))
-    for name, value in condition.items():
-        if name == "is_null":
-            if not isinstance(value, bool):
-                raise InvalidArgument.of_field(f"{where}.is_null", shown(value), "true or false")
-            continue
-        if name in calls.BOUNDS:
-            if type(value) not in {int, float}:
-                raise InvalidArgument.of_field(f"{where}.{name}", shown(value), "a number")
-            continue
-        values = check_list(value, f"{where}.{name}")
-        # As in protobuf, whose lists of tokens have no booleans.
-        if set(map(type, values)) == {bool}:
-            values = [str(token).lower() for token in values]
-        condition[name] = flat(values, f"{where}.{name}")
-    return calls.Condition(**condition)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from service.codec import json, message_fields, protobuf
-from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
-from service.engine.calls import Target
+from service.contract import reading
+from service.contract.messages import REQUESTS, Request, Target
 from service.errors import InvalidArgument
 
 
@@ -109,21 +110,31 @@ class Operation:
         return self.name, is_protobuf, body
 
 
-_JSON: dict[str, tuple[Any, Any]] = {
-    "retrieve": (json.read_retrieval, json.retrieved_value),
-    "rank": (json.read_ranking, json.ranked_value),
-    "recommend": (json.read_recommendation, json.recommended_value),
-    "embed": (json.read_embedding, json.embedded_value),
-    "lookup": (json.read_lookup, json.looked_up_value),
-}
-_PROTOBUF: dict[str, tuple[type[Any], Any, Any]] = {
-    "retrieve": (pb.RetrieveRequest, protobuf.read_retrieval, protobuf.retrieved_message),
-    "rank": (pb.RankRequest, protobuf.read_ranking, protobuf.ranked_message),
-    "recommend": (pb.RecommendRequest, protobuf.read_recommendation, protobuf.recommended_message),
-    "embed": (pb.EmbedRequest, protobuf.read_embedding, protobuf.embedded_message),
-    "lookup": (pb.LookupRequest, protobuf.read_lookup, protobuf.looked_up_message),
+def _message_reader(request: type[Request]) -> Callable[[Any, Target | None, ServiceSettings], Any]:
+    def read(message: Any, url: Target | None, settings: ServiceSettings) -> Any:
+        target = protobuf.target_of(message.model, url)
+        return reading.from_message(request, message, target, settings)
+
+    return read
+
+
+_WRITERS: dict[str, tuple[Any, Any]] = {
+    "retrieve": (protobuf.retrieved_message, json.retrieved_value),
+    "rank": (protobuf.ranked_message, json.ranked_value),
+    "recommend": (protobuf.recommended_message, json.recommended_value),
+    "embed": (protobuf.embedded_message, json.embedded_value),
+    "lookup": (protobuf.looked_up_message, json.looked_up_value),
 }
 OPERATIONS: dict[str, Operation] = {
-    name: Operation(name, name.capitalize(), *_PROTOBUF[name], *_JSON[name]) for name in _JSON
+    name: Operation(
+        name,
+        name.capitalize(),
+        protobuf.request_class(name),
+        _message_reader(request),
+        _WRITERS[name][0],
+        partial(reading.from_body, request),
+        _WRITERS[name][1],
+    )
+    for name, request in REQUESTS.items()
 }
 """The calls by name. The methods of the gRPC service have the same names, with a capital."""

@@ -21,8 +21,7 @@ from bundle.errors import (
 )
 from bundle.features.sources import Fetched
 from service.config import ServiceSettings
-from service.engine import examples, lookup, towers, warmup
-from service.engine.calls import (
+from service.contract.messages import (
     EmbeddingRequest,
     LookupRequest,
     Offsets,
@@ -31,6 +30,7 @@ from service.engine.calls import (
     RetrievalRequest,
     Target,
 )
+from service.engine import examples, lookup, towers, warmup
 from service.engine.computation import Computation
 from service.engine.context import RequestContext
 from service.engine.execution import Execution, NotTogether

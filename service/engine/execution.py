@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bundle.features.sources import Fetched
 from bundle.tables.offsets import Offsets, lengths_of
-from service.engine.calls import Ids
+from service.contract.messages import Ids
 from service.engine.context import RequestContext
 from service.engine.live_recall import LiveRecall
 from service.engine.scheduling.admission import Estimates

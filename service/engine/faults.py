@@ -8,13 +8,13 @@ from bundle.errors import BundleError, FeatureError, RowUnavailable, UnknownCand
 from bundle.features.columns import Column
 from bundle.format.manifest import DenseFeature, Manifest, inputs_of
 from runtime.errors import ComputationFailed
-from service.engine.calls import (
-    COLUMN_FIELDS,
+from service.contract.messages import (
     EmbeddingRequest,
     LookupRequest,
     RankingRequest,
     Request,
 )
+from service.contract.reading import layout_of
 from service.engine.validation import NotFinite, choose_ranking_tower
 from service.errors import DataLoss, FieldViolation, InvalidArgument, NotReady, ServiceError
 from service.versions.version import ModelVersion
@@ -91,8 +91,8 @@ def _path_of(request: Request, name: str, model_version: ModelVersion) -> str:
     inputs = [name]
     if name in manifest.features:
         inputs += inputs_of(name, manifest.features[name])
-    for field in COLUMN_FIELDS:
-        columns = getattr(request, field, None) or {}
+    for field in layout_of(type(request)).tables:
+        columns = getattr(request, field) or {}
         for input_name in inputs:
             if input_name in columns:
                 return f"{field}.{input_name}"

@@ -23,9 +23,10 @@ from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, Mult
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
-from service.engine.calls import (
+from service.contract.forms import IdLists
+from service.contract.limits import at_most
+from service.contract.messages import (
     Columns,
-    IdLists,
     Ids,
     LookupRequest,
     LookupResult,
@@ -34,7 +35,6 @@ from service.engine.calls import (
 )
 from service.engine.execution import Execution, RowsLost
 from service.engine.validation import (
-    at_most,
     check_queries,
     check_rows,
     choose_context_store,

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import OutputBlock
 from service.config import ServiceSettings
+from service.contract.messages import Columns, EmbeddingRequest, EmbeddingResult, Offsets, Vectors
 from service.engine import lookup
-from service.engine.calls import Columns, EmbeddingRequest, EmbeddingResult, Offsets, Vectors
 from service.engine.execution import Execution
 from service.engine.validation import (
     NotFinite,

@@ -10,9 +10,8 @@ ids count with their longest text, strings of a store with their average.
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +19,9 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from service.config import ServiceSettings
-from service.engine.calls import FILTER_DEPTH_MAX, Filter, Ids
+from service.contract.limits import at_most
+from service.contract.messages import Ids
+from service.contract.names import nearest_name
 from service.errors import FieldViolation, InvalidArgument, NotFound, TooLarge
 from service.versions.version import (
     LoadedList,
@@ -36,14 +37,6 @@ SHOWN_CHARS = 128
 """Maximum number of characters that a message shows of a name or id that a client sent."""
 _NAMES_SHOWN_MAX = 20
 """Maximum number of accepted names that a message lists."""
-_COMPARED_CHARS = 64
-"""Maximum length of a name for which a similar accepted one is searched."""
-_NAMES_COMPARED_MAX = 64
-"""Maximum number of accepted names that a client's name is compared with: each costs about
-30 µs.
-"""
-_LENGTH_DIFFERENCE_MAX = 2
-"""Maximum difference in length of names that are compared where there are many."""
 NUMBER_BYTES = 16
 """The longest float32, such as -1.2345678e-38, with its separators."""
 _INTEGER_BYTES = 24
@@ -96,29 +89,6 @@ def name_hint(name: str, accepted: Iterable[str], verb: str) -> str:
         return f"did you mean {close_name!r}?"
     listed = ", ".join(map(repr, names[:_NAMES_SHOWN_MAX])) or "none"
     return f"it {verb} {listed}"
-
-
-def nearest_name(name: str, accepted: Sequence[str]) -> str | None:
-    """Returns the accepted name that is most like a client's; None if none is close.
-
-    The comparison takes time that grows with the length of the name and the number of names. Both
-    are bounded, since the name comes from a client and the event loop waits.
-    """
-    if len(name) > _COMPARED_CHARS:
-        return None
-    compared = accepted
-    if len(accepted) > _NAMES_COMPARED_MAX:
-        # A misspelt name usually begins right, and is about as long.
-        compared = [
-            accepted_name
-            for accepted_name in accepted
-            if accepted_name[:1] == name[:1]
-            and abs(len(accepted_name) - len(name)) <= _LENGTH_DIFFERENCE_MAX
-        ][:_NAMES_COMPARED_MAX]
-    close_names = difflib.get_close_matches(name, compared, n=1)
-    if not close_names:
-        return None
-    return close_names[0]
 
 
 def show_id(candidate_id: Any) -> str:
@@ -195,15 +165,6 @@ def choose_context_store(
     return _choose_store(model_version.contexts, inputs, "context stores", "context")
 
 
-def at_most(settings: ServiceSettings, setting: str, count: int, field: str) -> None:
-    """Raises TooLarge if a field, or `request`, has more than the limit `setting` allows."""
-    # By its name, which the message repeats, so that an operator finds the setting.
-    limit: int = getattr(settings, setting)
-    if count > limit:
-        size = f"{count} {setting.removeprefix('max_')}"
-        raise TooLarge.of_limit(field, size, limit, setting)
-
-
 def check_k(k: int, default: int, max_k: int) -> int:
     """Returns the number of results per query: `k`, or the default for 0.
 
@@ -230,20 +191,6 @@ def check_values(
     value_count = sum([column.values.size for column in columns])
     id_count = sum([ids.size for ids in id_arrays if ids is not None])
     at_most(settings, "max_values", value_count + id_count, "request")
-
-
-def check_depth(where: str, depth: int) -> None:
-    """Rejects a filter that lies too deep in others, before it is read."""
-    if depth > FILTER_DEPTH_MAX:
-        raise TooLarge.of_limit(where, f"level {depth}", FILTER_DEPTH_MAX, verb="is a filter at")
-
-
-def check_terms(request_filter: Filter, settings: ServiceSettings) -> None:
-    """Rejects a filter with too many terms: each is a pass over the candidates."""
-    limit = settings.max_filter_terms
-    if request_filter.terms > limit:
-        size = f"{request_filter.terms} conditions, circles and nested filters"
-        raise TooLarge.of_limit("filter", size, limit, "max_filter_terms")
 
 
 def check_rows(n: int, dim: int, where: str, settings: ServiceSettings) -> None:

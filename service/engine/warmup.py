@@ -19,14 +19,14 @@ from bundle.format.features import sent_dtype
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest
 from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
-from service.engine import towers
-from service.engine.calls import (
+from service.contract.messages import (
     EmbeddingRequest,
     RankingRequest,
     RecommendationRequest,
     RetrievalRequest,
     Target,
 )
+from service.engine import towers
 from service.engine.computation import Computation, completed
 from service.engine.execution import Execution
 from service.engine.ranking import rank

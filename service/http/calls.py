@@ -22,8 +22,8 @@ from service.codec.metadata import (
     is_protobuf,
 )
 from service.codec.operations import OPERATIONS, Exchange
+from service.contract.messages import Target
 from service.dataplane import Dataplane
-from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.errors import (
     Cancelled,

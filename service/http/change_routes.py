@@ -25,7 +25,7 @@ from service.codec import json
 from service.codec.change_messages import applied_message, change_message, read_change_message
 from service.codec.changes import ACTIONS, change_value, read_change
 from service.codec.metadata import Headers, is_protobuf
-from service.engine.calls import Target
+from service.contract.messages import Target
 from service.engine.context import RequestContext
 from service.errors import Cancelled, FieldViolation, InvalidArgument
 from service.http.calls import BodyReader

@@ -21,8 +21,8 @@ from service.codec.metadata import (
     TIMEOUT_MS,
     TIMEOUT_MS_MAX,
 )
+from service.contract.messages import Target
 from service.dataplane import Dataplane
-from service.engine.calls import Target
 from service.errors import ServiceError
 from service.http.error_schemas import ERRORS
 from service.http.routes import MODEL_PATHS

@@ -15,9 +15,10 @@ from bundle.features.columns import Column
 from bundle.format.identifiers import identifier
 from bundle.tables.offsets import lengths_of
 from service.config import ServiceSettings
-from service.engine import calls
+from service.contract import messages
+from service.contract.limits import at_most
 from service.engine.context import check_decoding
-from service.engine.validation import SHOWN_CHARS, at_most, check_names, check_queries, name_hint
+from service.engine.validation import SHOWN_CHARS, check_names, check_queries, name_hint
 from service.errors import FieldViolation, InvalidArgument, ServiceError, TooLarge
 from service.protocols.signatures import WEIGHTS, K, Signature, Tensor, TensorInput, find_signature
 from service.versions.version import ModelVersion
@@ -45,7 +46,7 @@ class SentTensors(NamedTuple):
       form: What the writer of the response knows of the request.
     """
 
-    target: calls.Target
+    target: messages.Target
     signature: str
     arrays: SentArrays | Examples
     outputs: tuple[str, ...] = ()
@@ -63,7 +64,7 @@ class BoundRequest(NamedTuple):
     """
 
     signature: Signature
-    request: calls.Request
+    request: messages.Request
     outputs: tuple[str, ...]
 
 
@@ -127,24 +128,26 @@ def _request_of(
     tensors: SentTensors,
     unread_inputs: Collection[str],
     settings: ServiceSettings,
-) -> calls.Request:
+) -> messages.Request:
     """Returns the request of the engine that computes a signature."""
     arrays = _by_tensor(signature, tensors.arrays)
     at_most(settings, "max_features", len(arrays), "request")
     reader = InputTensors(arrays, [source.tensor for source in signature.inputs], settings)
     columns, rows = _columns(signature, reader, settings)
-    k = calls.K_DEFAULT
+    k = messages.K_DEFAULT
     if signature.takes_k and K in arrays:
         k = _k(reader.take(K))
     if not isinstance(tensors.arrays, Examples):
         _check_unread(signature, reader, unread_inputs)
 
     if signature.call == "retrieve":
-        return calls.RetrievalRequest(
+        return messages.RetrievalRequest(
             tensors.target, context=columns, index=signature.computed_by, k=k
         )
     if signature.call == "embed":
-        return calls.EmbeddingRequest(tensors.target, tower=signature.computed_by, features=columns)
+        return messages.EmbeddingRequest(
+            tensors.target, tower=signature.computed_by, features=columns
+        )
     # Rows of a ranking are a context and a candidate at once.
     roles = {source.name: source.role for source in signature.inputs}
     context = {name: column for name, column in columns.items() if roles[name] == "context"}
@@ -153,7 +156,7 @@ def _request_of(
     offsets = None
     if rows > 1 and context:
         offsets = np.arange(rows + 1, dtype=np.int64)
-    return calls.RankingRequest(
+    return messages.RankingRequest(
         tensors.target,
         context=context,
         candidate_features=candidates,
@@ -282,10 +285,10 @@ def tensors_of(bound: BoundRequest, result: Any) -> Arrays:
       ServiceError: A row of the request cannot be ranked.
     """
     signature, request, _ = bound
-    if isinstance(request, calls.RetrievalRequest):
+    if isinstance(request, messages.RetrievalRequest):
         arrays = _neighbors(signature, request.k, result)
     else:
-        if isinstance(result, calls.EmbeddingResult):
+        if isinstance(result, messages.EmbeddingResult):
             computed = {signature.result: result.vectors}
         # These protocols have no way to say that one row of several failed.
         elif result.failed:
@@ -301,7 +304,7 @@ def tensors_of(bound: BoundRequest, result: Any) -> Arrays:
 
 
 def _neighbors(
-    signature: Signature, k: int, result: calls.RetrievalResult
+    signature: Signature, k: int, result: messages.RetrievalResult
 ) -> dict[str, NDArray[Any]]:
     """Returns the neighbors of n queries, filled up to k, and how many each query has."""
     ids_output, scores_output, counts_output = signature.outputs

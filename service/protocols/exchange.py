@@ -1,4 +1,4 @@
-"""One request of another protocol and the response to it, over the data plane of all calls."""
+"""One request of another protocol and the response to it, over the data plane of all messages."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from service.codec.request_messages import request_message
+from service.codec.protobuf import request_message
 from service.config import ServiceSettings
-from service.engine import calls
+from service.contract import messages
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.protocols.binding import BoundRequest, SentTensors, bind, tensor_errors, tensors_of
@@ -48,7 +48,7 @@ class CallForm(NamedTuple):
       computed: The calls of the engine whose results the call can return.
     """
 
-    read: Callable[[bytes, calls.Target | None, ServiceSettings], SentTensors]
+    read: Callable[[bytes, messages.Target | None, ServiceSettings], SentTensors]
     write: Callable[[ReturnedTensors, Any], bytes]
     model_of: Callable[[bytes], str] = lambda _: ""
     computed: Collection[str] = COMPUTED
@@ -80,8 +80,8 @@ class TensorExchange:
         self._bound: BoundRequest
 
     def read(
-        self, body: bytes, is_protobuf: bool, url: calls.Target | None, settings: ServiceSettings
-    ) -> tuple[calls.Request, bool]:
+        self, body: bytes, is_protobuf: bool, url: messages.Target | None, settings: ServiceSettings
+    ) -> tuple[messages.Request, bool]:
         """Returns the request that a body holds; see `Operation.read`."""
         # The protocol's own reader knows the form.
         del is_protobuf
@@ -97,7 +97,7 @@ class TensorExchange:
         self._sent_form = tensors.form
         return self._bound.request, False
 
-    def write(self, result: calls.Result) -> bytes:
+    def write(self, result: messages.Result) -> bytes:
         """Returns the body of the response.
 
         Raises:
@@ -109,7 +109,7 @@ class TensorExchange:
         return self._form.write(returned, self._sent_form)
 
     def recorded(
-        self, request: calls.Request, is_protobuf: bool, body: bytes
+        self, request: messages.Request, is_protobuf: bool, body: bytes
     ) -> tuple[str, bool, bytes]:
         """Returns what the request log stores; see `Operation.recorded`."""
         # As a request of the contract: the replay needs no other protocol.

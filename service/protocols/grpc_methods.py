@@ -12,8 +12,8 @@ from google.protobuf.message import Message
 from service.codec import protobuf
 from service.codec.message_fields import model_of
 from service.config import ServiceSettings
+from service.contract.messages import Target
 from service.dataplane import Dataplane
-from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.errors import Unimplemented
 from service.grpc_api.descriptions import MethodMessages

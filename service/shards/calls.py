@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings
-from service.engine.calls import Request, Result, Vectors, magnitude
+from service.contract.messages import Request, Result, Sizes, Vectors, magnitude
 from service.engine.execution import Execution
 from service.engine.retrieval import filters, search
 from service.engine.retrieval.filters import CompiledFilter
@@ -28,7 +28,7 @@ from service.engine.retrieval.queries import check_sent_vectors
 from service.engine.retrieval.served_search import IndexSearch
 from service.engine.validation import NotFinite, check_bytes, show_version
 from service.errors import FieldViolation, InvalidArgument, NotFound
-from service.versions.version import LoadedIndex, ModelVersion, Sizes
+from service.versions.version import LoadedIndex, ModelVersion
 
 _CANDIDATE_BYTES = 8
 """Size of a candidate in a response: its position (uint32) and its score (float32)."""

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from bundle.tables.offsets import offsets_of
 from bundle.tables.sharding import ShardNumber
-from service.codec import protobuf
-from service.codec.protobuf import explanation_message, read_explanation, unpack
+from service.codec.protobuf import explanation_message, read_explanation
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
-from service.engine.calls import Target
+from service.contract.messages import Filter, Target
+from service.contract.packed import unpack
+from service.contract.reading import read_submessage, write_message
 from service.engine.retrieval.neighbors import Neighbors
 from service.engine.retrieval.served_search import IndexSearch
 from service.errors import Internal, InvalidArgument
@@ -60,7 +61,8 @@ def read_search(
 
     search_filter = None
     if message.HasField("filter"):
-        search_filter = protobuf.read_filter(message.filter, settings)
+        search_filter = read_submessage(Filter, message.filter, "filter")
+        search_filter.check(settings)
     search = IndexSearch(
         index=message.index,
         vectors=unpack(message.vectors, _FLOAT32, "vectors").reshape(-1, message.dim),
@@ -120,10 +122,7 @@ def found_message(result: SearchResult) -> shard_pb.SearchResponse:
 
 def search_message(bundle: shard_pb.Bundle, search: IndexSearch) -> shard_pb.SearchRequest:
     """Returns a search of a shard as a message."""
-    search_filter = None
-    if search.filter is not None:
-        search_filter = protobuf.filter_message(search.filter)
-    return shard_pb.SearchRequest(
+    message = shard_pb.SearchRequest(
         bundle=bundle,
         index=search.index,
         vectors=search.vectors.tobytes(),
@@ -131,7 +130,6 @@ def search_message(bundle: shard_pb.Bundle, search: IndexSearch) -> shard_pb.Sea
         k=search.k,
         exact=search.exact,
         recall=search.recall,
-        filter=search_filter,
         denied=search.denied.astype(_UINT32, copy=False).tobytes(),
         excluded=[
             shard_pb.Excluded(positions=positions.astype(_UINT32, copy=False).tobytes())
@@ -139,6 +137,10 @@ def search_message(bundle: shard_pb.Bundle, search: IndexSearch) -> shard_pb.Sea
         ],
         explain=search.explain,
     )
+    if search.filter is not None:
+        message.filter.SetInParent()
+        write_message(search.filter, message.filter)
+    return message
 
 
 def read_found(

@@ -41,6 +41,7 @@ from runtime import tower
 from runtime.exact import ExactIndex, VectorBlock
 from runtime.scann import ScannIndex
 from runtime.vectors import is_searchable
+from service.contract.messages import Sizes
 from service.versions.filter_cache import FilterCache
 from service.versions.input_layout import Example, Layout, example_of, lay_out
 
@@ -652,19 +653,6 @@ class ServedIndex:
         denied = DeniedParts(unavailable, self.divided(unavailable), sizes)
         self._denied[:] = [denied]
         return denied
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a version that bound the cost of its requests, whatever numbers they name.
-
-    Attributes:
-      candidates: The number of candidates of its largest corpus.
-      dim: The smallest dim of its indexes.
-    """
-
-    candidates: int = 0
-    dim: int = 1
 
 
 @dataclass(frozen=True, eq=False)

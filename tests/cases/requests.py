@@ -397,13 +397,13 @@ BROKEN: dict[str, tuple[str, str, str, bytes | Body]] = {
     "offsets of an index": (
         "recommend",
         BAD,
-        "sources[0].offsets",
+        "sources[0].ids",
         {"context": {"user": _USER}, "sources": [pb.Source(index="", offsets=b"12345678")]},
     ),
     "half an offset of a source": (
         "recommend",
         BAD,
-        "sources[0].offsets",
+        "sources[0].ids",
         {"context": {"user": _USER}, "sources": [pb.Source(ids=pb.Ids(), offsets=b"123")]},
     ),
     "an unknown rule": (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from service.codec.operations import OPERATIONS
-from service.engine.calls import Explanation, Target
+from service.contract.messages import Explanation, Target
 from service.engine.context import RequestContext
 from service.errors import ServiceError
 from tests.differential.random_requests import IDS, Call, RandomRequests

@@ -21,10 +21,10 @@ from export.jobs.staged import Published
 from export.model_code.factories import load_factory
 from export.recipe.schema import read_recipe
 from export.verify.published import verify_against_recipe
-from service.engine.calls import (
+from service.contract.forms import IdLists
+from service.contract.messages import (
     Condition,
     Filter,
-    IdLists,
     LookupRequest,
     RankingRequest,
     RecommendationRequest,

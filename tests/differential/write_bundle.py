@@ -27,7 +27,7 @@ from bundle.format.manifest import (
     Unknown,
 )
 from bundle.storage.catalog import read_manifest
-from service.engine.calls import RankingRequest, RetrievalRequest, Target
+from service.contract.messages import RankingRequest, RetrievalRequest, Target
 from tests.bundles.small import write_small_bundle
 from tests.bundles.towers import compiled_towers
 from tests.id_graphs import vocabulary_ids

@@ -17,12 +17,11 @@ from operator import attrgetter
 from typing import Any
 
 from bundle.features.columns import Column
-from service.engine import lookup
-from service.engine.calls import (
+from service.contract.forms import IdLists
+from service.contract.messages import (
     Condition,
     EmbeddingRequest,
     Filter,
-    IdLists,
     Ids,
     LookupRequest,
     Offsets,
@@ -32,6 +31,7 @@ from service.engine.calls import (
     SelectionRequest,
     Source,
 )
+from service.engine import lookup
 from service.versions.version import ModelVersion
 
 FILTER_SIZE_MAX = 1024

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.tables.offsets import lengths_of, offsets_of
-from service.engine.calls import (
+from service.contract.forms import IdLists
+from service.contract.messages import (
     Columns,
     EmbeddingRequest,
-    IdLists,
     Ids,
     LookupRequest,
     Offsets,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from service.engine.calls import (
+from service.contract.forms import IdLists
+from service.contract.messages import (
     EmbeddingResult,
-    IdLists,
     LookupResult,
     Offsets,
     RankingResult,

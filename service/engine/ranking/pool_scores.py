@@ -18,8 +18,8 @@ from bundle.errors import FeatureError, RowUnavailable
 from bundle.features.columns import repeated
 from bundle.tables.offsets import lengths_of
 from runtime.errors import ComputationFailed
+from service.contract.messages import Columns
 from service.engine import towers
-from service.engine.calls import Columns
 from service.engine.execution import Execution
 from service.engine.ranking.rank import Candidates, find_unfit, rows_not_finite, scores_unchecked
 from service.engine.validation import NotFinite

@@ -20,8 +20,8 @@ from bundle.features.reader import NonFiniteRow
 from bundle.features.sources import Fetched
 from bundle.tables.offsets import lengths_of, offsets_of
 from service.config import ServiceSettings
-from service.engine import lookup, towers
-from service.engine.calls import (
+from service.contract.limits import at_most
+from service.contract.messages import (
     Columns,
     FailedCandidate,
     Ids,
@@ -31,12 +31,12 @@ from service.engine.calls import (
     RankingResult,
     check_offsets,
 )
+from service.engine import lookup, towers
 from service.engine.execution import Execution
 from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Scores
 from service.engine.validation import (
     NotFinite,
-    at_most,
     check_k,
     check_names,
     check_queries,

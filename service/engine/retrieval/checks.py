@@ -7,15 +7,10 @@ from collections.abc import Sequence
 
 from bundle.features.columns import Column
 from service.config import ServiceSettings
-from service.engine.calls import Ids, SelectionRequest
+from service.contract.limits import at_most
+from service.contract.messages import Ids, SelectionRequest
 from service.engine.retrieval.pool import Selection
-from service.engine.validation import (
-    NUMBER_BYTES,
-    at_most,
-    check_attributes,
-    check_bytes,
-    check_values,
-)
+from service.engine.validation import NUMBER_BYTES, check_attributes, check_bytes, check_values
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedStore
 

@@ -16,7 +16,7 @@ from bundle.stores.overlay import ChangedAttributeIndex, PickedCandidates
 from bundle.tables import id_values
 from bundle.tables.id_values import distinct
 from runtime.exact import VectorBlock
-from service.engine.calls import BOUNDS, Circle, Condition, Filter, Ids
+from service.contract.messages import BOUNDS, Circle, Condition, Filter, Ids
 from service.engine.validation import name_hint, show_id
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import FilteredCorpus, LoadedIndex, LoadedStore

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import Offsets, lengths_of, offsets_of
-from service.engine.calls import Explanation, Filter, Vectors
+from service.contract.messages import Explanation, Filter, Vectors
 from service.engine.retrieval.filters import CompiledFilter, Mask
 from service.versions.version import LoadedIndex
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.tables.offsets import offsets_of
-from service.engine.calls import Offsets
+from service.contract.messages import Offsets
 from service.engine.computation import Computation
 from service.engine.ranking.formulas import Scores
 from service.engine.retrieval import served_search

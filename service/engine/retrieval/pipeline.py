@@ -17,8 +17,7 @@ from typing import Any
 
 from bundle.tables.offsets import lengths_of
 from service.config import ServiceSettings
-from service.engine import lookup
-from service.engine.calls import (
+from service.contract.messages import (
     K_DEFAULT,
     Columns,
     Explanation,
@@ -26,6 +25,7 @@ from service.engine.calls import (
     RetrievalRequest,
     RetrievalResult,
 )
+from service.engine import lookup
 from service.engine.execution import Execution
 from service.engine.ranking import formulas
 from service.engine.ranking.pool_scores import PoolTower

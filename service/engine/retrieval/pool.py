@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.config import ServiceSettings
-from service.engine.calls import Explanation, Offsets, SelectionRequest
+from service.contract.messages import Explanation, Offsets, SelectionRequest
 from service.engine.execution import Execution
 from service.engine.ranking.formulas import Scores
 from service.engine.retrieval.neighbors import Positions

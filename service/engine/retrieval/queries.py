@@ -20,10 +20,9 @@ from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import normalized
 from runtime.vectors import SEARCHABLE, find_unsearchable
 from service.config import ServiceSettings
-from service.engine import lookup
-from service.engine.calls import (
+from service.contract.forms import IdLists
+from service.contract.messages import (
     Explanation,
-    IdLists,
     Ids,
     NotFoundRule,
     Offsets,
@@ -32,6 +31,7 @@ from service.engine.calls import (
     Vectors,
     check_offsets,
 )
+from service.engine import lookup
 from service.engine.execution import Execution
 from service.engine.retrieval import filters, served_search
 from service.engine.retrieval.neighbors import AllowedCandidates, Neighbors, Queries

@@ -25,8 +25,9 @@ from bundle.features.columns import checked_offsets
 from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import normalized, scores_of_rows
 from runtime.vectors import find_unsearchable
+from service.contract.limits import at_most
+from service.contract.messages import Columns, Explanation, RetrievalRequest, Vectors
 from service.engine import towers
-from service.engine.calls import Columns, Explanation, RetrievalRequest, Vectors
 from service.engine.ranking.formulas import Scores
 from service.engine.retrieval import filters, picking, queries, served_search
 from service.engine.retrieval.deadlines import MARGIN, Pace
@@ -34,7 +35,7 @@ from service.engine.retrieval.neighbors import Neighbors, Positions, Queries, Se
 from service.engine.retrieval.pool import Pool, Selection
 from service.engine.retrieval.queries import QueryVectors
 from service.engine.retrieval.sources import PlannedSource
-from service.engine.validation import NotFinite, at_most
+from service.engine.validation import NotFinite
 from service.errors import SHARD_FAILURES, DeadlineExceeded, RowNotFinite
 from service.versions.version import LoadedList, ServedIndex
 

@@ -26,7 +26,7 @@ from bundle.arithmetic import ceil_div
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import lengths_of
 from runtime.exact import best_of, exact_scores, normalized, rank_exactly
-from service.engine.calls import Explanation, Vectors
+from service.contract.messages import Explanation, Vectors
 from service.engine.execution import Execution
 from service.engine.retrieval.filters import Mask, Matches, is_among, not_among
 from service.engine.retrieval.neighbors import (

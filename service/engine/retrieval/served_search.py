@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.tables.offsets import lengths_of
 from runtime.exact import normalized
-from service.engine.calls import Explanation, Filter, Vectors
+from service.contract.messages import Explanation, Filter, Vectors
 from service.engine.execution import Execution
 from service.engine.retrieval import filters, search
 from service.engine.retrieval.filters import CompiledFilter, Matches, is_among

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from service.config import ServiceSettings
-from service.engine.calls import RecommendationRequest, Source
+from service.contract.limits import at_most
+from service.contract.messages import RecommendationRequest, Source
 from service.engine.execution import Execution
-from service.engine.validation import SHOWN_CHARS, at_most, choose_index, choose_list
+from service.engine.validation import SHOWN_CHARS, choose_index, choose_list
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedList, LoadedStore, ModelVersion, ServedIndex
 

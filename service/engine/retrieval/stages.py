@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bundle.tables.offsets import lengths_of, offsets_of
-from service.engine.calls import Columns, RecommendationRequest
+from service.contract.messages import Columns, RecommendationRequest
 from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Ordering, Scores
 from service.engine.ranking.pool_scores import PoolTower

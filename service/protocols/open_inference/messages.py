@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from service.codec import json
-from service.codec.columns import check_list, check_type, present_fields, shown
 from service.codec.metadata import JSON_LENGTH
 from service.config import ServiceSettings
-from service.engine.calls import Target
-from service.engine.validation import at_most
+from service.contract.columns import check_list, check_type, present_fields, shown
+from service.contract.limits import at_most
+from service.contract.messages import Target
 from service.errors import InvalidArgument
 from service.http.calls import target_of
 from service.protocols.binding import SentTensors

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.codec.columns import check_type, present_fields, shown
+from service.contract.columns import check_type, present_fields, shown
 from service.errors import InvalidArgument, Unimplemented
 from tensors.stubs import open_inference_pb2 as pb
 

@@ -18,12 +18,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from service.codec import json, protobuf
-from service.codec.columns import check_type, present_fields, shown
 from service.codec.failures import Failure
 from service.codec.metadata import JSON, JSON_LENGTH, Headers, check_content_type
 from service.config import ServiceSettings
+from service.contract.columns import check_type, present_fields, shown
+from service.contract.messages import Target
 from service.dataplane import Dataplane
-from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.errors import TRANSPORT_STATUS, NotFound, NotReady, ServiceError, Unimplemented

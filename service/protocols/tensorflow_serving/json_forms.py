@@ -14,11 +14,11 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from service.codec import json
-from service.codec.columns import check_list, check_type, present_fields
 from service.codec.failures import Failure
 from service.codec.metadata import JSON
 from service.config import ServiceSettings
-from service.engine.calls import Target
+from service.contract.columns import check_list, check_type, present_fields
+from service.contract.messages import Target
 from service.errors import TRANSPORT_STATUS, FieldViolation, InvalidArgument
 from service.http.other_protocols import ErrorResponse
 from service.protocols.binding import SentTensors

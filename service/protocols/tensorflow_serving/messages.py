@@ -11,7 +11,7 @@ from google.protobuf.wrappers_pb2 import Int64Value
 from numpy.typing import NDArray
 
 from service.config import ServiceSettings
-from service.engine.calls import Target
+from service.contract.messages import Target
 from service.engine.validation import SHOWN_CHARS
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.protocols.binding import SentTensors

@@ -12,8 +12,8 @@ from starlette.types import Scope
 
 from service.codec import json, protobuf
 from service.codec.metadata import JSON, Headers, check_content_type, media_type_of
+from service.contract.messages import Target
 from service.dataplane import Dataplane
-from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.engine.validation import SHOWN_CHARS
 from service.errors import FieldViolation, InvalidArgument

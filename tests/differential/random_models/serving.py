@@ -11,8 +11,8 @@ from typing import Any
 
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
+from service.contract.messages import Target
 from service.dataplane import Dataplane
-from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.observability.metrics import Metrics

@@ -10,7 +10,7 @@ import pytest
 
 from service.codec import json as codec_json
 from service.codec.operations import OPERATIONS
-from service.engine.calls import (
+from service.contract.messages import (
     Explanation,
     LookupResult,
     RetrievalResult,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
-from service.engine.calls import (
+from service.contract.messages import (
     RecommendationRequest,
     RetrievalResult,
     Target,

@@ -21,7 +21,7 @@ from runtime import partitions
 from runtime.exact import ExactIndex
 from runtime.scann import write_index
 from runtime.vectors import VectorFile
-from service.engine.calls import RetrievalRequest, Target
+from service.contract.messages import RetrievalRequest, Target
 from service.engine.execution import Execution
 from service.engine.retrieval import search
 from service.engine.retrieval.neighbors import Neighbors, Queries, SearchOptions

@@ -16,7 +16,8 @@ from bundle.format.manifest import Distance
 from runtime.exact import normalized, rank_exactly
 from service.changes.growing_vectors import CODED_BYTES_MIN
 from service.changes.store_changes import ChangedCorpus
-from service.engine.calls import Condition, Filter, IdLists, RetrievalRequest, Target
+from service.contract.forms import IdLists
+from service.contract.messages import Condition, Filter, RetrievalRequest, Target
 from service.engine.computation import completed
 from service.engine.execution import Execution
 from service.engine.retrieval import served_search

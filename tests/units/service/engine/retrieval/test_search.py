@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.format.manifest import CostPoint
-from service.engine.calls import Condition, Filter, IdLists
+from service.contract.forms import IdLists
+from service.contract.messages import Condition, Filter
 from service.engine.retrieval.search_depth import plan_search
 from service.versions.filter_cache import FilterCache
 from service.versions.version import Denied, LoadedIndex, LoadedStore

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.tables.id_values import DECIMAL
 from bundle.tables.offsets import offsets_of
-from service.engine.validation import nearest_name
+from service.contract.names import nearest_name
 from service.errors import InvalidArgument
 
 NESTING_MAX = 8

@@ -1,7 +1,9 @@
-"""Requests and results of the five calls: frozen values with numpy arrays, no types of a transport.
+"""The messages of the five calls, each declared once: frozen classes that the engine computes with.
 
-Every request holds n examples in packed columns; a single one is n = 1. Ids are [m] int64 or [m]
-object (str).
+Every request holds n examples in packed columns; a single one is n = 1. What a field is in JSON, in
+protobuf and in a batch follows from its form (`forms.py`), which its type implies or its annotation
+states; what the document says of it stands below it. In protobuf, a message has the same fields,
+and the numbers of `proto/` are its own.
 """
 
 from __future__ import annotations
@@ -11,23 +13,26 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
 from bundle.features.columns import Column
-from service.errors import InvalidArgument
-from service.versions.version import Sizes
+from service.config import ServiceSettings
+from service.contract import forms
+from service.contract.forms import Axis, IdLists
+from service.contract.reading import Body, layout_of
+from service.errors import InvalidArgument, TooLarge
 
 Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
 Offsets = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 Columns = Mapping[str, Column]
-COLUMN_FIELDS = ("context", "candidate_features", "features")
-"""The fields of requests that hold columns by input."""
+EXAMPLE = Axis.EXAMPLE
+ENTRY = Axis.ENTRY
 K_DEFAULT = 10
 _NAME_CHARS_MAX = 128
 """Maximum length of a name that is part of the kind of a request. Clients choose names, so that
@@ -39,6 +44,12 @@ SOURCES_MAX = 16
 """Maximum number of sources of a recommendation."""
 NEIGHBOR_COST = 8
 """Cost of encoding a neighbor, in numbers: its id and attributes are Python values."""
+
+ContextIds = Annotated[Ids | None, forms.Ids(EXAMPLE, name="context_id")]
+Context = forms.Columns(EXAMPLE)
+IdsToAvoid = Annotated[IdLists | None, forms.Lists(EXAMPLE)]
+Tokens = Annotated[Ids | None, forms.Tokens()]
+Bound = Annotated[int | float | None, forms.Number()]
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,19 @@ class Target:
     label: str = ""
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a version that bound the cost of its requests, whatever numbers they name.
+
+    Attributes:
+      candidates: The number of candidates of its largest corpus.
+      dim: The smallest dim of its indexes.
+    """
+
+    candidates: int = 0
+    dim: int = 1
+
+
 class NotFoundRule(StrEnum):
     """What happens with an id that does not exist."""
 
@@ -62,27 +86,15 @@ class NotFoundRule(StrEnum):
 
 
 @dataclass(frozen=True)
-class IdLists:
-    """A list of ids for each query: query i has `ids[offsets[i]:offsets[i + 1]]`; offsets None:
-    each query has all of them.
-    """
-
-    ids: Ids
-    offsets: Offsets | None = None
-
-    def only(self, query: int) -> IdLists:
-        """Returns the list of one query."""
-        if self.offsets is None:
-            return self
-        first, end = self.offsets[query : query + 2].tolist()
-        return IdLists(self.ids[first:end], np.array([0, end - first], np.int64))
-
-
-@dataclass(frozen=True)
 class Request(ABC):
     """The base of the requests of all calls."""
 
+    body: ClassVar[Body]
+
     target: Target
+
+    def check(self, settings: ServiceSettings) -> None:  # noqa: B027 - most have no such rule
+        """Checks the rules between fields, before the request is queued or merged with others."""
 
     @abstractmethod
     def cost(self, sizes: Sizes) -> int:
@@ -100,8 +112,8 @@ class Request(ABC):
     def without(self, inputs: Collection[str]) -> Self:
         """Returns the request without what it sends of these inputs."""
         changes: dict[str, Any] = {}
-        for column_field in COLUMN_FIELDS:
-            columns = getattr(self, column_field, None) or {}
+        for column_field in layout_of(type(self)).tables:
+            columns = getattr(self, column_field) or {}
             if not columns.keys().isdisjoint(inputs):
                 changes[column_field] = {
                     name: column for name, column in columns.items() if name not in inputs
@@ -144,23 +156,20 @@ class Result:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a candidate's values of one attribute must meet; one without a value meets `deny` and
-    `is_null` alone.
-
-    Attributes:
-      allow: Values of which it must have one; None: it may have any.
-      deny: Values of which it must have none; wins over `allow`.
-      ge, gt, le, lt: Bounds of its number.
-      is_null: Whether it must have no value, or one; None: either.
+    """What a candidate's values of one attribute must meet. A candidate without a value meets only
+    deny and is_null.
     """
 
-    allow: Ids | None = None
-    deny: Ids | None = None
-    ge: int | float | None = None
-    gt: int | float | None = None
-    le: int | float | None = None
-    lt: int | float | None = None
+    allow: Tokens = None
+    """One of its values is among these."""
+    deny: Tokens = None
+    """None of its values is among these; wins over allow."""
+    ge: Bound = None
+    gt: Bound = None
+    le: Bound = None
+    lt: Bound = None
     is_null: bool | None = None
+    """Whether it has no value."""
 
     @property
     def tokens(self) -> list[Ids]:
@@ -169,45 +178,48 @@ class Condition:
 
 
 BOUNDS = ("ge", "gt", "le", "lt")
-FILTER_GROUPS = ("all", "any", "none")
-"""The groups of the filters in a filter: how many of a group must match."""
-FILTER_DEPTH_MAX = 8
-"""Maximum depth of filters in filters: each level takes a stack frame wherever a filter is read or
-compiled.
-"""
 
 
 @dataclass(frozen=True)
 class Circle:
-    """A circle on the earth, and the attributes that hold the degrees of a candidate."""
+    """A circle on the earth. Candidates whose latitude or longitude is null do not lie in it."""
 
     latitude: float
+    """Of the center, in degrees."""
     longitude: float
+    """Of the center, from -180 to 180 degrees, as those of the candidates."""
     radius_m: float
     latitude_attribute: str = "latitude"
+    """Attribute that holds the latitude of a candidate: `latitude` if it is absent."""
     longitude_attribute: str = "longitude"
+    """Attribute that holds the longitude of a candidate: `longitude` if it is absent."""
 
 
 @dataclass(frozen=True)
 class Filter:
-    """What candidates must meet. Without any part, all of them match.
-
-    Attributes:
-      conditions: The conditions by attribute, all of which must be met.
-      all: The filters that must all match.
-      any: The filters of which at least one must match; empty: nothing is required.
-      none: The filters of which none may match.
-      near: The circles of which at least one must hold the candidate; empty: nothing is required.
+    """What candidates must meet: everything that is sent. Every other field is the condition on the
+    attribute of that name.
     """
 
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     all: tuple[Filter, ...] = ()
+    """Each of these filters matches."""
     any: tuple[Filter, ...] = ()
+    """At least one of these filters matches."""
     none: tuple[Filter, ...] = ()
+    """None of these filters matches."""
     near: tuple[Circle, ...] = ()
+    """The candidate lies in at least one of these circles."""
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
+
+    def check(self, settings: ServiceSettings) -> None:
+        """Raises TooLarge if it has too many terms: each is a pass over the candidates."""
+        limit = settings.max_filter_terms
+        if self.terms > limit:
+            size = f"{self.terms} conditions, circles and nested filters"
+            raise TooLarge.of_limit("filter", size, limit, "max_filter_terms")
 
     @property
     def nested(self) -> tuple[Filter, ...]:
@@ -240,37 +252,44 @@ class SelectionRequest(Request):
     many, and in which order.
     """
 
+    context: Annotated[Columns | None, Context] = None
+    context_ids: ContextIds = None
+    """Its stored features are used where none are sent."""
+    exclude_ids: IdsToAvoid = None
+    """Candidates that are never returned."""
+    negative_ids: IdsToAvoid = None
+    """Candidates that the neighbors must not be like. They are not returned either."""
     k: int = 0
-    """Number of neighbors of each query; 0: `K_DEFAULT`."""
+    """How many neighbors are returned; absent: 10."""
     pool_size: int = 0
-    """Number of candidates that are retrieved for each query before they are ranked or reordered;
-    0: max(100, 10 k).
+    """How many candidates are retrieved before they are ranked or reordered; absent or 0:
+    max(100, 10 k).
     """
     filter: Filter | None = None
-    """Filter that candidates must match; None: all may be returned."""
-    exclude_ids: IdLists | None = None
-    """Candidates that are never returned."""
-    negative_ids: IdLists | None = None
-    """Candidates that the neighbors must not be like; never returned either."""
-    offset: int | None = None
-    """Number of neighbors of the list over the pool that come before the k; None: no pages."""
-    crowding: Mapping[str, int] | None = None
-    """Maximum number of neighbors with the same value of an attribute, by attribute; candidates
-    without a value are not limited.
-    """
+    crowding: Annotated[Mapping[str, int] | None, forms.Counts(limit="max_names")] = None
     diversity: float = 0.0
-    """Weight of the difference between neighbors, from 0, by score alone, to 1."""
+    """0 or absent: by score alone; up to 1: less and less like the neighbors before."""
+    offset: int | None = None
+    """Pages: the neighbors from this one on, of the list over a pool of `pool_size`, which must be
+    sent.
+    """
     min_score: float | None = None
-    """Minimum of the scores that are returned."""
+    """Neighbors with lower scores are left out."""
     formula: str = ""
-    """Formula of the score; empty: the bundle's own."""
+    """Gives the score: of outputs in recommend; of `score` and numeric attributes in retrieve."""
     attributes: tuple[str, ...] = ()
+    """Attributes of the neighbors that the response has."""
     index: str = ""
+    """May be left out if there is only one."""
     recall: float = 0.0
-    """Minimum recall, by the measured curve of the index; 0: as exported."""
+    """At least this recall, by the index's measured curve; absent or 0: as exported."""
     explain: bool = False
-    context_ids: Ids | None = None
-    """[n] contexts whose stored features are taken where `context` sends none."""
+    """The response has an explanation of each query."""
+
+    def check(self, settings: ServiceSettings) -> None:
+        """See `Request`."""
+        if self.filter is not None:
+            self.filter.check(settings)
 
     @property
     def retrieved_count(self) -> int:
@@ -291,21 +310,29 @@ class SelectionRequest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievalRequest(SelectionRequest):
-    """The k nearest candidates of n queries, given by exactly one of a context (features, context
-    ids, or both), vectors and ids.
-    """
+    """Nearest candidates for a context, for vectors, or for candidates."""
 
-    context: Columns | None = None
-    vectors: Vectors | None = None
-    """[n, dim] float32; a flat [n * dim] array is accepted too."""
-    ids: Ids | None = None
-    query_offsets: Offsets | None = None
-    """Offsets of the vectors, or ids, that are one query each, merged by their best scores; None:
-    each vector or id is a query.
+    body = Body(
+        "retrieve",
+        one_of=("context", "vectors", "ids"),
+        part_doc="Exactly one of a context (features, a context_id, or both), vectors, and ids.",
+        example={"k": 3, "context": {"user_id": 7, "hour": 20}},
+    )
+
+    # [n, dim]; a flat [n * dim] array is accepted too.
+    vectors: Annotated[Vectors | None, forms.Vectors(ENTRY)] = None
+    """Query vectors. Several are one query, for which each candidate has its best score."""
+    ids: Annotated[Ids | None, forms.Ids(ENTRY)] = None
+    """Candidates whose own vectors are the query. Several are one query, for which each candidate
+    has its best score.
     """
+    query_offsets: Annotated[Offsets | None, forms.Division(ENTRY, of_each=True)] = None
     exact: bool = False
+    """Search exactly, whatever the index."""
     not_found: NotFoundRule = NotFoundRule.ERROR
-    """What happens with `ids` that do not exist."""
+    """What happens with ids that do not exist. error, or absent: the request fails; skip: it does
+    without them, and the response lists them.
+    """
 
     @property
     def holds_vectors(self) -> bool:
@@ -383,28 +410,43 @@ class RetrievalResult(Result):
 
 @dataclass(frozen=True)
 class RankingRequest(Request):
-    """Scores of m candidates for n contexts; context i owns candidates
-    offsets[i]:offsets[i + 1].
+    """Scores of candidates for a context."""
+
+    body = Body(
+        "rank",
+        part_doc="A context by features, by id, or both, and candidates by id, by features, or "
+        "both.",
+        example={"context": {"user_id": 7, "hour": 20}, "candidate_ids": [1, 2, 3]},
+    )
+
+    context: Annotated[Columns, Context] = field(default_factory=dict)
+    candidate_ids: Annotated[Ids | None, forms.Ids(ENTRY)] = None
+    candidate_features: Annotated[Columns, forms.Columns(ENTRY)] = field(default_factory=dict)
+    # Without offsets, one context owns all candidates.
+    offsets: Annotated[Offsets | None, forms.Division(ENTRY)] = None
+    heads: tuple[str, ...] = ()
+    """Outputs returned beside the score."""
+    k: int = 0
+    """Only the k best, best first; absent or 0: all, in the order sent."""
+    tower: str = ""
+    """May be left out if only one ranks."""
+    formula: str = ""
+    """Computes the score from the outputs: click^0.7 * like^0.3. Absent: the model's own."""
+    context_ids: ContextIds = None
+    """Its stored features are used where none are sent."""
+    not_found: NotFoundRule = NotFoundRule.ERROR
+    """What happens with candidate_ids that do not exist. error, or absent: the request fails; skip:
+    they are left out, and the response lists them.
     """
 
-    context: Columns = field(default_factory=dict)
-    candidate_ids: Ids | None = None
-    candidate_features: Columns = field(default_factory=dict)
-    offsets: Offsets | None = None
-    """Offsets of each context's candidates; None: one context owns all of them."""
-    heads: tuple[str, ...] = ()
-    k: int = 0
-    """Number of candidates of each context that are returned, best first; 0: all, in the order in
-    which they were sent.
-    """
-    tower: str = ""
-    formula: str = ""
-    """Formula of the score, over the tower's outputs; empty: the bundle's own."""
-    context_ids: Ids | None = None
-    """[n] contexts whose stored features are taken where `context` sends none."""
-    not_found: NotFoundRule = NotFoundRule.ERROR
-    """What happens with candidates that do not exist, if their features are taken from the store.
-    """
+    def check(self, settings: ServiceSettings) -> None:  # noqa: ARG002 - as all
+        """See `Request`.
+
+        Raises:
+          InvalidArgument: The offsets do not divide the ids.
+        """
+        if self.offsets is not None and self.candidate_ids is not None:
+            check_offsets(self.offsets, self.offsets.size - 1, self.candidate_ids.size, "offsets")
 
     def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
         """One for each candidate."""
@@ -454,29 +496,29 @@ class RankingResult(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where candidates of a recommendation come from: exactly one of an index, ids and a list.
-
-    Attributes:
-      name: The name in the response; empty: the index's, the list's, or "ids".
-      index: The name of an index, whose nearest candidates are taken; empty: the only one.
-      ids: Candidates, in their order; unknown ids are left out.
-      list: The name of a list of the bundle, whose first candidates are taken; empty: the only one.
-      pool_size: The maximum number of candidates of each context; 0: that of the request, or all
-        ids.
-      min_count: The minimum number of recommendations of this source, if it has that many.
-      max_count: The maximum number of recommendations of this source; 0: any number.
-      fallback: Whether it is used only for contexts for which the other sources have fewer than k
-        candidates.
-    """
+    """Where candidates of a recommendation come from: exactly one of an index, ids and a list."""
 
     name: str = ""
+    """The name in the response; absent: the index's, the list's, or ids."""
     index: str | None = None
-    ids: IdLists | None = None
+    """The nearest candidates by this index; empty: the only one."""
+    ids: Annotated[IdLists | None, forms.Lists(EXAMPLE)] = None
+    """These candidates: one list for all requests, or one list for each. Unknown ids are left out.
+    """
     list: str | None = None
+    """The first candidates of this list of the bundle, of the segment of each request; empty: the
+    only one.
+    """
     pool_size: int = 0
+    """Maximum number of candidates for each request; absent or 0: the pool_size of the request, or
+    all ids.
+    """
     min_count: int = 0
+    """Minimum number of recommendations of this source, if it has that many."""
     max_count: int = 0
+    """Maximum number of recommendations of this source; absent or 0: any number."""
     fallback: bool = False
+    """Used only for requests for which the other sources have fewer than k candidates."""
 
     def candidates(self, contexts: int, pool_size: int, size: int) -> int:
         """Returns how many candidates it has at most, in all contexts together.
@@ -502,17 +544,27 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class RecommendationRequest(SelectionRequest):
-    """The k best of the candidates that are retrieved, ranked, for n contexts."""
+    """Retrieve, then rank what was retrieved, with one version of the model."""
 
-    context: Columns = field(default_factory=dict)
+    body = Body(
+        "recommend",
+        part_doc="A context: features, a context_id, or both.",
+        example={"k": 3, "context": {"user_id": 7, "hour": 20}},
+    )
+
+    context: Annotated[Columns, Context] = field(default_factory=dict)
     tower: str = ""
-    sources: tuple[Source, ...] = ()
-    """Sources of the candidates; (): they come from `index`."""
-    keep: int = 0
-    """Number of candidates of each context that the stage before the tower keeps; 0: as exported.
+    """May be left out if only one ranks."""
+    sources: Annotated[
+        tuple[Source, ...], forms.Struct(of=Source, is_list=True, most=SOURCES_MAX)
+    ] = ()
+    """At most 16, whose candidates are merged and ranked together; absent: the candidates come
+    from index.
     """
+    keep: int = 0
+    """Candidates that the stage before the ranking tower keeps; absent, or 0: as exported."""
     skip_stage: bool = False
-    """Whether all candidates are ranked by the tower, without the stage before it."""
+    """Whether all candidates are ranked, without the stage before the ranking tower."""
 
     @property
     def kind(self) -> Hashable:
@@ -531,10 +583,17 @@ class RecommendationRequest(SelectionRequest):
 
 @dataclass(frozen=True)
 class EmbeddingRequest(Request):
-    """A tower's result for n examples."""
+    """A tower's output for features."""
+
+    body = Body(
+        "embed",
+        part_doc="Features of one example.",
+        example={"tower": "query", "features": {"user_id": 7, "hour": 20}},
+    )
 
     tower: str = ""
-    features: Columns = field(default_factory=dict)
+    """May be left out if there is only one."""
+    features: Annotated[Columns, Context] = field(default_factory=dict)
 
     def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
         """About one for each example."""
@@ -555,11 +614,16 @@ class EmbeddingResult(Result):
 
 @dataclass(frozen=True)
 class LookupRequest(Request):
-    """The table rows of a feature's ids."""
+    """Rows of a feature's table by id."""
+
+    body = Body("lookup", list_name="", example={"feature": "user_id", "ids": [7]})
 
     feature: str
-    ids: Column
+    ids: Annotated[Column, forms.Values(EXAMPLE)]
     not_found: NotFoundRule = NotFoundRule.ERROR
+    """skip: the response lists the ids that the table does not have, and no feature rejects them.
+    error, or absent: the unknown rule of the feature decides, which may reject them.
+    """
 
     def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
         """About one for some hundred rows."""
@@ -675,3 +739,18 @@ def magnitude(value: Any) -> Hashable:
         case _:
             raise TypeError(value)
     return int(size).bit_length()
+
+
+REQUESTS: Mapping[str, type[Request]] = {
+    request.body.call: request
+    for request in (
+        RetrievalRequest,
+        RankingRequest,
+        RecommendationRequest,
+        EmbeddingRequest,
+        LookupRequest,
+    )
+}
+"""The request of each call."""
+for _request in REQUESTS.values():
+    layout_of(_request)

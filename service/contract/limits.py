@@ -1,0 +1,15 @@
+"""Limits of requests, which settings state."""
+
+from __future__ import annotations
+
+from service.config import ServiceSettings
+from service.errors import TooLarge
+
+
+def at_most(settings: ServiceSettings, setting: str, count: int, field: str) -> None:
+    """Raises TooLarge if a field, or `request`, has more than the limit `setting` allows."""
+    # By its name, which the message repeats, so that an operator finds the setting.
+    limit: int = getattr(settings, setting)
+    if count > limit:
+        size = f"{count} {setting.removeprefix('max_')}"
+        raise TooLarge.of_limit(field, size, limit, setting)

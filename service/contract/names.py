@@ -1,0 +1,38 @@
+"""Names that clients send, and the accepted ones that they may mean."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+_COMPARED_CHARS = 64
+"""Maximum length of a name for which a similar accepted one is searched."""
+_NAMES_COMPARED_MAX = 64
+"""Maximum number of accepted names that a client's name is compared with: each costs about
+30 µs.
+"""
+_LENGTH_DIFFERENCE_MAX = 2
+"""Maximum difference in length of names that are compared where there are many."""
+
+
+def nearest_name(name: str, accepted: Sequence[str]) -> str | None:
+    """Returns the accepted name that is most like a client's; None if none is close.
+
+    The comparison takes time that grows with the length of the name and the number of names. Both
+    are bounded, since the name comes from a client and the event loop waits.
+    """
+    if len(name) > _COMPARED_CHARS:
+        return None
+    compared = accepted
+    if len(accepted) > _NAMES_COMPARED_MAX:
+        # A misspelt name usually begins right, and is about as long.
+        compared = [
+            accepted_name
+            for accepted_name in accepted
+            if accepted_name[:1] == name[:1]
+            and abs(len(accepted_name) - len(name)) <= _LENGTH_DIFFERENCE_MAX
+        ][:_NAMES_COMPARED_MAX]
+    close_names = difflib.get_close_matches(name, compared, n=1)
+    if not close_names:
+        return None
+    return close_names[0]

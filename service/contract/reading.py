@@ -1,0 +1,551 @@
+"""JSON bodies and protobuf messages to the classes of the contract, by the forms of their fields.
+
+A body has options at its top, and either one request beside them or a list of requests:
+`{"k": 10, "context": {...}}` or `{"k": 10, "requests": [{"context": {...}}, ...]}`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    TypeGuard,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from bundle.tables.offsets import offsets_of
+from service.config import ServiceSettings
+from service.contract import columns
+from service.contract.columns import check_list, check_type, shown
+from service.contract.forms import (
+    Axis,
+    Columns,
+    Division,
+    Form,
+    IdLists,
+    Lists,
+    Names,
+    Scalar,
+    Struct,
+    StructByName,
+    Word,
+    offsets_field,
+)
+from service.contract.limits import at_most
+from service.contract.packed import unpack_offsets
+from service.errors import FieldViolation, InvalidArgument, TooLarge
+
+Part = dict[str, Any]
+"""The fields of one request in a body: of the body itself, or of an entry of its list."""
+
+DEPTH_MAX = 8
+"""Maximum depth of objects of one class in each other: each level takes a stack frame wherever a
+filter is read or compiled.
+"""
+
+
+class Field(NamedTuple):
+    """A field of a class.
+
+    Attributes:
+      name: The name in the class and in protobuf.
+      json: The name in JSON.
+      form: How its values look.
+      is_required: Whether it must be sent.
+    """
+
+    name: str
+    json: str
+    form: Form
+    is_required: bool
+
+
+@dataclass(frozen=True)
+class Body:
+    """How a request stands in JSON.
+
+    Attributes:
+      call: The call, whose name the schemas begin with.
+      list_name: The field with a list of requests; "": there is none, and each field along an axis
+        has a list with the values of all examples.
+      one_of: Fields of which each request has at most one.
+      part_doc: The document's text of one request in the list.
+      example: A body, for the quick start's model.
+    """
+
+    call: str
+    list_name: str = "requests"
+    one_of: tuple[str, ...] = ()
+    part_doc: str = ""
+    example: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Layout(NamedTuple):
+    """The fields of a class, by where they stand in JSON and in protobuf.
+
+    Attributes:
+      forms: The forms of all fields, by name.
+      options: The fields at the top of a body, by their name in JSON.
+      parts: The fields of each request, by their name in JSON.
+      in_json: Both.
+      names: The names at the top of a body.
+      list_name, one_of: See `Body`.
+      tables: The fields that hold columns.
+      limits: The settings that limit how long options are, by field.
+      divisions: Whether absent offsets stand for one entry of each example, by field.
+      lists: The fields whose ids a field of a message divides, by that field.
+      by_name: The field with an object for each other name; "": other names are errors.
+      of_others: The class of these objects.
+      required: The fields that must be sent.
+      is_nested: Whether objects of the class may lie in each other.
+    """
+
+    forms: Mapping[str, Form]
+    options: Mapping[str, Field]
+    parts: Mapping[str, Field]
+    in_json: Mapping[str, Field]
+    names: Sequence[str]
+    list_name: str
+    one_of: Sequence[str]
+    tables: Sequence[str]
+    limits: Mapping[str, str]
+    divisions: Mapping[str, bool]
+    lists: Mapping[str, str]
+    by_name: str
+    of_others: type[Any] | None
+    required: Sequence[Field]
+    is_nested: bool
+
+
+@cache
+def layout_of(cls: Any) -> Layout:
+    """Returns the fields of a class.
+
+    Raises:
+      TypeError: A field has neither a form nor a type that implies its form.
+    """
+    hints = get_type_hints(cls, include_extras=True)
+    known: dict[str, Field] = {}
+    for entry in fields(cls):
+        # Transports read the model that serves a request: its name may stand in a URL.
+        if entry.name == "target":
+            continue
+        form = _form_of(hints[entry.name], f"{cls.__name__}.{entry.name}")
+        is_required = entry.default is MISSING and entry.default_factory is MISSING
+        known[entry.name] = Field(entry.name, form.name or entry.name, form, is_required)
+
+    body: Body | None = getattr(cls, "body", None)
+    list_name = ""
+    one_of: tuple[str, ...] = ()
+    if body is not None:
+        list_name = body.list_name
+        one_of = body.one_of
+    options: dict[str, Field] = {}
+    parts: dict[str, Field] = {}
+    divisions: dict[str, bool] = {}
+    by_name = ""
+    of_others: type[Any] | None = None
+    for name, content in known.items():
+        match content.form:
+            case Division(of_each=of_each):
+                divisions[name] = of_each
+            case StructByName(of=of_others):
+                by_name = name
+            case Form(axis=None):
+                options[content.json] = content
+            case _:
+                parts[content.json] = content
+    names = (*options, *parts, *filter(None, [list_name]))
+    forms = {name: content.form for name, content in known.items()}
+    return Layout(
+        forms=forms,
+        options=options,
+        parts=parts,
+        in_json=options | parts,
+        names=names,
+        list_name=list_name,
+        one_of=one_of,
+        tables=[name for name, form in forms.items() if isinstance(form, Columns)],
+        limits={name: form.limit for name, form in forms.items() if form.limit},
+        divisions=divisions,
+        lists={offsets_field(name): name for name, form in forms.items() if type(form) is Lists},
+        by_name=by_name,
+        of_others=of_others,
+        required=[content for content in known.values() if content.is_required],
+        is_nested=any(isinstance(form, Struct) and form.of is cls for form in forms.values()),
+    )
+
+
+def _form_of(hint: Any, where: str) -> Form:
+    """Returns the form that an annotation states, or that its type implies."""
+    if get_origin(hint) is Annotated:
+        stated: Form = hint.__metadata__[0]
+        return stated
+    if get_origin(hint) in (Union, types.UnionType):
+        hint = next(kind for kind in get_args(hint) if kind is not types.NoneType)
+    arguments: tuple[Any, ...] = get_args(hint)
+    form: Form | None = None
+    if arguments == (str, ...):
+        form = Names(limit="max_names")
+    elif get_origin(hint) is tuple and _is_message(arguments[0]):
+        form = Struct(of=arguments[0], is_list=True, fewest=1)
+    elif get_origin(hint) is Mapping and _is_message(arguments[1]):
+        form = StructByName(of=arguments[1])
+    elif hint in (bool, int, float, str):
+        form = Scalar(kind=hint)
+    elif isinstance(hint, type) and issubclass(hint, StrEnum):
+        form = Word(words=hint)
+    elif _is_message(hint):
+        form = Struct(of=hint)
+    if form is None:
+        raise TypeError(f"{where} is declared without a form")
+    return form
+
+
+def _is_message(hint: Any) -> TypeGuard[type[Any]]:
+    return isinstance(hint, type) and is_dataclass(hint)
+
+
+def from_body(cls: Any, body: Any, target: Any, settings: ServiceSettings) -> Any:
+    """Returns the request that a JSON body holds; for errors, see `read_body`."""
+    request = cls(target=target, **read_body(layout_of(cls), body, settings))
+    request.check(settings)
+    return request
+
+
+def from_message(cls: Any, message: Any, target: Any, settings: ServiceSettings) -> Any:
+    """Returns the request that a parsed message holds; for errors, see `read_message`."""
+    request = cls(target=target, **read_message(layout_of(cls), message, settings))
+    request.check(settings)
+    return request
+
+
+def read_body(layout: Layout, body: Any, settings: ServiceSettings) -> dict[str, Any]:
+    """Returns the fields that a JSON body has, packed.
+
+    Raises:
+      InvalidArgument: An unknown field, a wrong type, or requests that do not fit together.
+      TooLarge: There are more requests, features or names than the limits.
+    """
+    parts = _parts(layout, body, settings)
+    content: dict[str, Any] = {}
+    for name, value in body.items():
+        known = layout.options.get(name)
+        if known is None:
+            continue
+        if isinstance(known.form, Struct):
+            content[known.name] = _structs_of_json(known.form, value, name, 1)
+        else:
+            content[known.name] = known.form.from_json(value, name)
+    # All parts have the same features.
+    tables = [parts[0].get(name) for name in layout.tables]
+    _check_sizes(layout, [table for table in tables if type(table) is dict], content, settings)
+    if layout.required:
+        _add_missing(layout, content, "")
+    if layout.list_name:
+        if layout.one_of:
+            _check_same(parts, layout.one_of, layout.list_name)
+        content |= _packed_parts(layout, parts)
+    else:
+        for name, known in layout.parts.items():
+            content[known.name] = known.form.pack(check_list(body.get(name), name), name)
+    return content
+
+
+def _packed_parts(layout: Layout, parts: Sequence[Part]) -> dict[str, Any]:
+    """Returns the fields along the axes, packed over all parts."""
+    content: dict[str, Any] = {}
+    counts: list[int] | None = None
+    for name, known in layout.parts.items():
+        having = sum([name in part for part in parts])
+        if not having:
+            continue
+        if having < len(parts) and not known.form.may_lack:
+            _check_same(parts, (name,), layout.list_name)
+        values = [part.get(name, known.form.empty) for part in parts]
+        if isinstance(known.form, Columns):
+            _check_tables(values, name, layout.list_name)
+            # Columns without a feature are as good as none.
+            if not values[0]:
+                continue
+        if known.form.axis is Axis.EXAMPLE:
+            content[known.name] = known.form.pack(values, name)
+            continue
+        # The first field along entries says how many there are.
+        if counts is None:
+            counts = [len(known.form.entries(value, name)) for value in values]
+        content[known.name] = known.form.pack_entries(values, name, counts)
+    _divide(layout, content, counts, len(parts))
+    return content
+
+
+def _divide(
+    layout: Layout, content: dict[str, Any], counts: Sequence[int] | None, part_count: int
+) -> None:
+    """Adds the offsets that divide the entries of all parts."""
+    for name, of_each in layout.divisions.items():
+        if not of_each:
+            content[name] = offsets_of(counts or [0] * part_count)
+        elif counts is not None and set(counts) != {1}:
+            content[name] = offsets_of(counts)
+
+
+def _parts(layout: Layout, body: Any, settings: ServiceSettings) -> list[Part]:
+    """Returns the requests of a body.
+
+    Raises:
+      InvalidArgument: An unknown field or a wrong type, or no request.
+      TooLarge: There are more requests than the limit.
+    """
+    list_name = layout.list_name
+    columns.fields(body, layout.names, "body")
+    if list_name not in body:
+        return [body]
+    # Beside the list, it would be ignored, or stand for all requests: the client must say which.
+    misplaced = next((name for name in layout.parts if name in body), None)
+    if misplaced is not None:
+        message = f"the body has {list_name!r}, so {misplaced!r} belongs in each of them"
+        expected = f"a field of each of the {list_name}"
+        violation = FieldViolation(misplaced, f"beside {list_name}", expected)
+        raise InvalidArgument(message, violation)
+    parts = check_list(body[list_name], list_name)
+    if not parts:
+        raise InvalidArgument.of_field(list_name, "empty", "at least one")
+    at_most(settings, "max_queries", len(parts), list_name)
+    names = tuple(layout.parts)
+    return [columns.fields(part, names, f"{list_name}[{i}]") for i, part in enumerate(parts)]
+
+
+def _check_same(parts: Sequence[Part], names: Sequence[str], list_name: str) -> None:
+    """Checks that all parts have the same one of some fields, or none of them.
+
+    Raises:
+      InvalidArgument: A part has two, or two parts differ.
+    """
+    combinations = {tuple(name for name in names if name in part) for part in parts}
+    sent = combinations.pop()
+    if combinations:
+        expected = f"the same one of {', '.join(names)} in each"
+        raise InvalidArgument.of_field(list_name, "different fields", expected, "has")
+    if len(sent) > 1:
+        value = f"both {sent[0]!r} and {sent[1]!r}"
+        raise InvalidArgument.of_field("request", value, "exactly one", "has")
+
+
+def _check_sizes(
+    layout: Layout,
+    tables: Sequence[Mapping[str, Any]],
+    content: Mapping[str, Any],
+    settings: ServiceSettings,
+) -> None:
+    """Rejects a request with too many features, or with too many names in an option."""
+    count = sum(map(len, tables))
+    if count > settings.max_features:
+        where = layout.tables[0] if len(layout.tables) == 1 else "request"
+        at_most(settings, "max_features", count, where)
+    for name, setting in layout.limits.items():
+        names = content.get(name)
+        if names:
+            at_most(settings, setting, len(names), name)
+
+
+def _check_tables(tables: Sequence[Any], name: str, list_name: str) -> None:
+    """Checks that the features of each part are an object, and the same ones in all.
+
+    Raises:
+      InvalidArgument: They are not.
+    """
+    first = tables[0]
+    for number, table in enumerate(tables):
+        if not isinstance(table, dict):
+            raise InvalidArgument.of_field(name, shown(table), "a JSON object of features")
+        # One column holds a feature of all requests, so that none may lack it.
+        if table is not first and table.keys() != first.keys():
+            raise InvalidArgument.of_field(
+                f"{list_name}[{number}].{name}",
+                shown(min(table.keys() ^ first.keys())),
+                f"the same features as in {list_name}[0]",
+                f"differs from that of {list_name}[0] in",
+            )
+
+
+def _structs_of_json(form: Struct, value: Any, where: str, depth: int) -> Any:
+    if not form.is_list:
+        return _read_object(form.of, value, where, depth)
+    elements = check_list(value, where)
+    _check_length(form, len(elements), where)
+    return tuple(
+        [
+            _read_object(form.of, element, f"{where}[{number}]", depth)
+            for number, element in enumerate(elements)
+        ]
+    )
+
+
+def _check_length(form: Struct, count: int, where: str) -> None:
+    if count < form.fewest:
+        raise InvalidArgument.of_field(where, "empty", "at least one")
+    if form.most and count > form.most:
+        raise TooLarge.of_limit(where, f"{count} entries", form.most)
+
+
+def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
+    """Reads a JSON object of a class without a body.
+
+    Where other names are accepted, the fields of the class are lists: so an attribute may have the
+    name of a field.
+    """
+    layout = layout_of(cls)
+    if layout.is_nested:
+        _check_depth(where, depth)
+    content: dict[str, Any] = {}
+    of_others = layout.of_others
+    if of_others is not None:
+        check_type(value, dict, where)
+        content[layout.by_name] = {}
+    else:
+        columns.fields(value, layout.names, where)
+    for name, entry in value.items():
+        path = f"{where}.{name}"
+        if of_others is not None and (type(entry) is not list or name not in layout.in_json):
+            content[layout.by_name][name] = _read_object(of_others, entry, path, depth)
+            continue
+        _, _, form, _ = layout.in_json[name]
+        if isinstance(form, Struct):
+            content[name] = _structs_of_json(form, entry, path, depth + 1)
+        else:
+            content[name] = form.from_json(entry, path)
+    if layout.required:
+        _add_missing(layout, content, f"{where}.")
+    return cls(**content)
+
+
+def _check_depth(where: str, depth: int) -> None:
+    """Rejects an object that lies too deep in others, before it is read."""
+    if depth > DEPTH_MAX:
+        raise TooLarge.of_limit(where, f"level {depth}", DEPTH_MAX, verb="is a filter at")
+
+
+def _add_missing(layout: Layout, content: dict[str, Any], path: str) -> None:
+    """Adds the options that must be sent and were not: texts are empty, as they are in protobuf."""
+    for name, json_name, form, _ in layout.required:
+        if form.axis is not None or name in content:
+            continue
+        if form == Scalar(kind=str):
+            content[name] = ""
+        else:
+            form.from_json(None, f"{path}{json_name}")
+
+
+def read_message(layout: Layout, message: Any, settings: ServiceSettings) -> dict[str, Any]:
+    """Returns the fields that a parsed message has, as the engine takes them. Of the many that it
+    could have, most are not sent. Fields that the class does not know are skipped, as protobuf
+    promises to newer clients.
+
+    Raises:
+      InvalidArgument: Packed bytes are truncated, ids or a column are empty, or offsets have no
+        ids.
+      TooLarge: There are more features or names than the limits.
+    """
+    content = _fields_of_message(layout, message, "", 0)
+    tables = [content[name] for name in layout.tables if name in content]
+    _check_sizes(layout, tables, content, settings)
+    return content
+
+
+def _fields_of_message(layout: Layout, message: Any, path: str, depth: int) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    offsets: dict[str, Any] = {}
+    forms = layout.forms
+    for descriptor, value in message.ListFields():
+        name = descriptor.name
+        form = forms.get(name)
+        if form is None:
+            if name in layout.lists:
+                offsets[name] = unpack_offsets(value, f"{path}{name}")
+        elif isinstance(form, Struct):
+            content[name] = _structs_of_message(form, value, f"{path}{name}", depth + 1)
+        elif isinstance(form, StructByName):
+            # JSON has the names beside those of other fields.
+            content[name] = {
+                key: read_submessage(form.of, value[key], f"{path}{key}", depth) for key in value
+            }
+        else:
+            content[name] = form.from_message(value, f"{path}{name}")
+    if layout.lists:
+        _join_lists(layout, content, offsets, path)
+    for name, _, form, _ in layout.required:
+        # A required number of 0, or an empty text, is not on the wire.
+        if name not in content:
+            content[name] = form.from_message(getattr(message, name), f"{path}{name}")
+    return content
+
+
+def _join_lists(
+    layout: Layout, content: dict[str, Any], offsets: Mapping[str, Any], path: str
+) -> None:
+    """Joins lists of ids with the offsets that divide them.
+
+    Raises:
+      InvalidArgument: Offsets have no ids.
+    """
+    for name, list_field in layout.lists.items():
+        if list_field in content:
+            content[list_field] = IdLists(content[list_field], offsets.get(name))
+        elif name in offsets:
+            violation = FieldViolation(f"{path}{list_field}", "empty", f"a list beside {name}")
+            raise InvalidArgument(f"{path}{name} was sent without {list_field}", violation)
+
+
+def _structs_of_message(form: Struct, value: Any, where: str, depth: int) -> Any:
+    if not form.is_list:
+        return read_submessage(form.of, value, where, depth)
+    _check_length(form, len(value), where)
+    return tuple(
+        [
+            read_submessage(form.of, element, f"{where}[{number}]", depth)
+            for number, element in enumerate(value)
+        ]
+    )
+
+
+def read_submessage(cls: Any, value: Any, where: str, depth: int = 1) -> Any:
+    """Reads a message without a model, such as a filter; for errors, see `read_message`."""
+    layout = layout_of(cls)
+    if layout.is_nested:
+        _check_depth(where, depth)
+    return cls(**_fields_of_message(layout, value, f"{where}.", depth))
+
+
+def write_message(request: Any, message: Any) -> None:
+    """Writes the fields of a request, or of a part of one, into an empty message of its kind; not
+    the model that it names.
+    """
+    for name, form in layout_of(request.__class__).forms.items():
+        value = getattr(request, name)
+        match form:
+            case _ if value is None:
+                continue
+            case StructByName():
+                for key, element in value.items():
+                    submessage = getattr(message, name)[key]
+                    submessage.SetInParent()
+                    write_message(element, submessage)
+            case Struct(is_list=True):
+                for element in value:
+                    write_message(element, getattr(message, name).add())
+            case Struct():
+                submessage = getattr(message, name)
+                submessage.SetInParent()
+                write_message(value, submessage)
+            case _:
+                form.write(message, name, value)
