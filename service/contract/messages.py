@@ -548,6 +548,7 @@ class RecommendationRequest(SelectionRequest):
 
     body = Body(
         "recommend",
+        part_name="Query",
         part_doc="A context: features, a context_id, or both.",
         example={"k": 3, "context": {"user_id": 7, "hour": 20}},
     )

@@ -78,13 +78,15 @@ class Body:
       list_name: The field with a list of requests; "": there is none, and each field along an axis
         has a list with the values of all examples.
       one_of: Fields of which each request has at most one.
-      part_doc: The document's text of one request in the list.
+      part_name: The name of the schema of one request in the list; "": RankQuery of rank.
+      part_doc: The document's text of it.
       example: A body, for the quick start's model.
     """
 
     call: str
     list_name: str = "requests"
     one_of: tuple[str, ...] = ()
+    part_name: str = ""
     part_doc: str = ""
     example: Mapping[str, Any] = field(default_factory=dict)
 

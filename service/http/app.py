@@ -23,7 +23,7 @@ from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.http.admission import Admission
 from service.http.calls import CallEndpoint
 from service.http.change_routes import add_change_routes, raise_query_problem
-from service.http.docs import document_calls, serve_document
+from service.http.docs import SCHEME, document_calls, serve_document
 from service.http.errors import MethodNotAllowed
 from service.http.middleware import PROBES, RequestContextMiddleware
 from service.http.other_protocols import OtherProtocol
@@ -62,7 +62,7 @@ def create_http_app(
       protocols: The protocols that the service speaks beside its own.
     """
     # For the document; the middleware authenticates.
-    token = HTTPBearer(scheme_name="token", auto_error=False)
+    token = HTTPBearer(scheme_name=SCHEME, auto_error=False)
     # Probes may add a parameter against caches, and scrapes of Prometheus may have some.
     unchecked = PROBES.union({"/metrics"}, *[protocol.probes for protocol in protocols])
     dependencies = [query_check(unchecked)]

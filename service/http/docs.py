@@ -1,5 +1,5 @@
-"""The OpenAPI document of the five calls, which take and return bytes: FastAPI describes them by
-routes of the same paths with typed bodies, which no request reaches.
+"""The OpenAPI document: FastAPI's, of its routes, with the five calls, which take and return bytes
+beside FastAPI.
 
 The document contains a body of each call for the models that are served and that the client may
 use, so that "Try it out" sends features that a loaded model has.
@@ -8,9 +8,13 @@ use, so that "Try it out" sends features that a loaded model has.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.responses import JSONResponse
 
 from service.codec.metadata import (
@@ -21,23 +25,34 @@ from service.codec.metadata import (
     TIMEOUT_MS,
     TIMEOUT_MS_MAX,
 )
-from service.contract.messages import Target
+from service.contract.messages import REQUESTS, Target
 from service.dataplane import Dataplane
 from service.errors import ServiceError
-from service.http.error_schemas import ERRORS
+from service.http.documents import model_of
+from service.http.error_schemas import ERRORS, ErrorResponse
 from service.http.routes import MODEL_PATHS
-from service.http.schemas import SCHEMAS
-from service.openapi import typed_endpoint
+from service.http.schemas import RESPONSES
 from service.security.principal import Principal, authorize
 
+SCHEME = "token"
+"""The name of the scheme of authentication in the document."""
 MODELS_SHOWN = 20
 """Maximum number of models that have examples in the document."""
 _TEXT = {"type": "string"}
 _PATH_TYPES = {"version": {"type": "integer", "format": "int64", "minimum": 1}}
 _TIMING = {SERVER_TIMING: {"description": "Milliseconds by phase.", "schema": _TEXT}}
-_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The response.", "headers": _TIMING},
-    **ERRORS,
+_SCHEMA = "#/components/schemas/{model}"
+
+
+def _content(model: type[BaseModel]) -> dict[str, Any]:
+    return {JSON: {"schema": {"$ref": _SCHEMA.format(model=model.__name__)}}}
+
+
+_REQUESTS = {call: model_of(request) for call, request in REQUESTS.items()}
+_FAILURE = {
+    "description": ERRORS["default"]["description"],
+    "headers": ERRORS["default"]["headers"],
+    "content": _content(ErrorResponse),
 }
 _HEADERS = [
     {"name": REQUEST_ID, "in": "header", "schema": _TEXT, "description": "Returned and logged."},
@@ -50,7 +65,7 @@ _HEADERS = [
 
 
 def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
-    """Adds the calls to the document of an application, which no call reaches.
+    """Adds the calls, which are handled beside FastAPI, to the document of its routes.
 
     Their contents are JSON alone: the document cannot describe protobuf, and generated clients
     would have a union of both types.
@@ -65,7 +80,30 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
         f"{limits.max_candidates} candidates and {limits.max_values} values per body; k "
         f"{limits.max_k}; {limits.request_timeout_s:g} s per request."
     )
-    # Each call has three paths: for a model, for a version, and for a label.
+    security: dict[str, Any] = {}
+    if dataplane.tokens is not None:
+        security = {"security": [{SCHEME: []}]}
+    document_of_routes = app.openapi
+
+    @cache
+    def openapi() -> dict[str, Any]:
+        document = document_of_routes()
+        models = *_REQUESTS.values(), *RESPONSES.values()
+        _, schemas = models_json_schema(
+            [(model, "validation") for model in models], ref_template=_SCHEMA
+        )
+        components = document["components"]
+        components["schemas"] = dict(sorted({**components["schemas"], **schemas["$defs"]}.items()))
+        document["paths"] = _paths(security) | document["paths"]
+        return document
+
+    # As FastAPI's documentation extends a document.
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _paths(security: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the calls by path: each has three, for a model, for a version, and for a label."""
+    paths = {}
     for path in MODEL_PATHS:
         parameter_names = [part.partition("}")[0] for part in path.split("{")[1:]]
         parameters = [
@@ -76,19 +114,27 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
         tag = "calls"
         if len(parameter_names) > 1:
             tag = "calls of one version"
-        for call, (request, response) in SCHEMAS.items():
-            app.add_api_route(
-                f"{path}:{call}",
-                typed_endpoint(request),
-                methods=["POST"],
-                tags=[tag],
+        for call, request in _REQUESTS.items():
+            operation = {
+                "tags": [tag],
+                "summary": " ".join((request.__doc__ or "").split()),
                 # Generated clients name their functions by it: `rank`, `rank_by_version`.
-                operation_id="_by_".join([call, *parameter_names[1:]]),
-                summary=" ".join((request.__doc__ or "").split()),
-                response_model=response,
-                responses=_RESPONSES,
-                openapi_extra={"parameters": parameters + _HEADERS},
-            )
+                "operationId": "_by_".join([call, *parameter_names[1:]]),
+                "requestBody": {"required": True, "content": _content(request)},
+                "responses": {
+                    "200": {
+                        "description": "The response.",
+                        "content": _content(RESPONSES[call]),
+                        "headers": _TIMING,
+                    },
+                    "default": _FAILURE,
+                },
+                "parameters": parameters + _HEADERS,
+                **security,
+            }
+            paths[f"{path}:{call}"] = {"post": operation}
+    # Every path has parts of its own, in which examples are written.
+    return copy.deepcopy(paths)
 
 
 class _Example(NamedTuple):

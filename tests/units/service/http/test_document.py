@@ -16,7 +16,7 @@ from openapi_spec_validator import validate
 
 from service.codec.changes import ACTIONS
 from service.errors import Code
-from service.http.schemas import SCHEMAS
+from service.http.schemas import RESPONSES
 from tests.bundles.small import write_small_bundle
 from tests.cases.bad_values import BODIES
 from tests.units.service.cases import REQUESTS
@@ -101,15 +101,13 @@ def test_page_matches_its_schema(
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_body_and_response_of_a_call_match_their_schemas(name: str, http: httpx.Client) -> None:
-    request, response = SCHEMAS[name]
-    request.model_validate(request.model_json_schema()["examples"][0])
+def test_response_of_a_call_matches_its_schema(name: str, http: httpx.Client) -> None:
+    response = RESPONSES[name]
     bodies = [BODIES[name]]
     if name != "lookup":
         part = {key: value for key, value in BODIES[name].items() if key != "tower"}
         options = {key: value for key, value in BODIES[name].items() if key == "tower"}
         bodies.append({**options, "requests": [part] * 2})
     for body in bodies:
-        request.model_validate(body)
         sent = http.post(f"{MODEL}:{name}", json=body)
         response.model_validate_json(sent.content, strict=True, extra="forbid")

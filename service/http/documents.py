@@ -1,0 +1,150 @@
+"""Pydantic models of the contract's messages, for the OpenAPI document alone: `service.contract`
+reads the bodies.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from typing_extensions import TypeAliasType
+
+from service.contract import forms
+from service.contract.forms import Axis, Form
+from service.contract.reading import Body, Layout, layout_of
+from service.openapi import ABSENT, Features, Id
+
+_CLOSED = ConfigDict(extra="forbid")
+
+CandidateFeatures = TypeAliasType(
+    "CandidateFeatures",
+    Annotated[
+        dict[str, list[Any]],
+        Field(description="By feature name: one value for each candidate, in their order."),
+    ],
+)
+Crowding = TypeAliasType(
+    "Crowding",
+    Annotated[
+        dict[str, int],
+        Field(
+            description="Maximum number of neighbors with the same value of an attribute, by "
+            "attribute. Candidates without a value are not limited."
+        ),
+    ],
+)
+
+
+@cache
+def model_of(cls: Any) -> type[BaseModel]:
+    """Returns the model of the JSON of a class: of a request, its options, and one request beside
+    them or a list of requests.
+    """
+    layout = layout_of(cls)
+    if layout.of_others is not None:
+        return _open_model(cls, layout, layout.of_others)
+    body: Body | None = getattr(cls, "body", None)
+    fields = _fields_of(cls, layout)
+    if body is None:
+        return create_model(cls.__name__, __doc__=cls.__doc__, __config__=_CLOSED, **fields)
+
+    name = body.call.capitalize()
+    if layout.list_name:
+        of_part = {field: fields[field] for field in layout.parts}
+        part_name = body.part_name or f"{name}Query"
+        part = create_model(part_name, __doc__=body.part_doc, __config__=_CLOSED, **of_part)
+        fields[layout.list_name] = (list[part], ABSENT)
+    config = ConfigDict(extra="forbid", json_schema_extra={"examples": [dict(body.example)]})
+    return create_model(f"{name}Request", __doc__=cls.__doc__, __config__=config, **fields)
+
+
+def _open_model(cls: Any, layout: Layout, of_others: Any) -> type[BaseModel]:
+    """Returns the model of a class whose objects may have any field."""
+    # In TypeScript, the type of the other fields has to include those of the named ones.
+    forms_of_options = [field.form for field in layout.options.values()]
+    kinds: dict[str, Any] = {
+        form.of.__name__: form.of for form in forms_of_options if type(form) is forms.Struct
+    }
+    extra = " | ".join([of_others.__name__, *[f"list[{name}]" for name in kinds]])
+    namespace = {
+        "__annotations__": {"__pydantic_extra__": f"dict[str, {extra}]"},
+        "__module__": __name__,
+        "model_config": ConfigDict(extra="allow"),
+    }
+    base = type("Open", (BaseModel,), namespace)
+    model: type[BaseModel] = create_model(
+        cls.__name__, __doc__=cls.__doc__, __base__=base, **_fields_of(cls, layout)
+    )
+    models = {name: model_of(of) for name, of in kinds.items() if of is not cls}
+    models |= {cls.__name__: model, of_others.__name__: model_of(of_others)}
+    model.model_rebuild(_types_namespace=models)
+    return model
+
+
+def _fields_of(cls: Any, layout: Layout) -> dict[str, Any]:
+    """Returns the type and the description of each field, as pydantic takes them."""
+    docs = _docs_of(cls)
+    fields = {}
+    for name, known in layout.in_json.items():
+        content = Field(description=docs.get(known.name), default_factory=lambda: None)
+        if known.is_required:
+            content = Field(description=docs.get(known.name))
+        fields[name] = (_type_of(known.form, cls), content)
+    return fields
+
+
+def _docs_of(cls: Any) -> dict[str, str]:
+    """Returns the texts below the fields of a class and of its bases."""
+    docs = {}
+    for base in reversed(cls.__mro__[:-1]):
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(definition, ast.ClassDef)  # noqa: S101 - the source of a class
+        for statement, text in pairwise(definition.body):
+            match statement, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                    value=ast.Constant(value=str(doc))
+                ):
+                    docs[name] = inspect.cleandoc(doc)
+    return docs
+
+
+def _type_of(form: Any, cls: Any) -> Any:
+    """Returns the type of a field in JSON."""
+    kind: Any = _TYPES.get(type(form))
+    match form:
+        case forms.Scalar():
+            kind = form.kind
+        case forms.Word(words=words):
+            kind = TypeAliasType(words.__name__, Literal[tuple(words)])  # type: ignore[misc]
+        case forms.Struct():
+            of: Any = form.of
+            # The model of a class in itself is not known yet.
+            kind = of.__name__ if of is cls else model_of(of)
+            if form.is_list:
+                kind = list[kind]
+        case forms.Ids(axis=Axis.EXAMPLE):
+            kind = Id
+        case forms.Columns(axis=Axis.ENTRY):
+            kind = CandidateFeatures
+        case forms.Lists() if not hasattr(cls, "body"):
+            kind = list[Id | list[Id]]
+    return kind
+
+
+_TYPES: Mapping[type[Form], Any] = {
+    forms.Columns: Features,
+    forms.Counts: Crowding,
+    forms.Ids: list[Id],
+    forms.Lists: list[Id],
+    forms.Names: list[str],
+    forms.Number: float,
+    forms.Tokens: list[Id | bool],
+    forms.Values: list[Id],
+    forms.Vectors: list[list[float]],
+}
