@@ -22,8 +22,15 @@ from google.protobuf.descriptor_pb2 import (
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from service.codec.message_values import NULL_WORDS
 
-ROOTS = ("ListModelsResponse", "GetModelResponse")
+DESCRIPTIONS = ("ListModelsResponse", "GetModelResponse")
+CHANGES = ("ChangeResponse", "GetChangesResponse")
+"""Responses of which the document has schemas, and the client records that are no dataclasses of
+plain values.
+"""
+ALWAYS = {"ChangeResponse": ["model", "version", "sequence", "changed"]}
+"""Fields of the messages whose JSON leaves out other fields that are 0, false or empty."""
 RENAMED = {
+    "GetChangesResponse": "ChangesResponse",
     "ListModelsResponse": "ModelsResponse",
     "GetModelResponse": "ModelDetails",
     "LoadState": "State",
@@ -31,19 +38,30 @@ RENAMED = {
 """Names in the client and in the document that are not those of the contract."""
 CLOSED = ("LoadState", "Call", "FeatureKind", "Role", "TowerRole")
 """Enumerations that the document has as such. Later versions may add to others: they are texts."""
-MAPS = {"max_abs_error": "NumbersByOutput", "effects": "EffectsByOutput"}
+MAPS = {
+    "max_abs_error": "NumbersByOutput",
+    "effects": "EffectsByOutput",
+    "streams": "StreamOffsets",
+}
 """Names of the schemas of maps, by field."""
 PAD = {"anyOf": [{"type": "number"}, {"$ref": "#/components/schemas/Id"}, {"type": "null"}]}
 SCHEMAS: dict[str, Any] = {
     "Timestamp": {"type": "string", "format": "date-time"},
     "Unknown": {"type": "string"},
     "Column": {},
+    "Ids": {"items": {"$ref": "#/components/schemas/Id"}, "type": "array"},
 }
 """Schemas of messages that are no objects in JSON."""
-TYPES = {"Timestamp": "str", "Unknown": "str", "Column": "Any", "Id": "int | str"}
-TYPES |= {"IdRule": "Mapping[str, Any]"}
+TYPES = {
+    "Timestamp": "str",
+    "Unknown": "str",
+    "Column": "Any",
+    "Id": "int | str",
+    "Ids": "Sequence[int | str]",
+    "IdRule": "Mapping[str, Any]",
+}
 """Types of messages that are no records."""
-PRESENT = ("Timestamp", "Unknown", "Column")
+PRESENT = ("Timestamp", "Unknown", "Column", "Ids")
 """Messages that are never null, or whose values may be anything."""
 SCALARS = {
     FieldDescriptorProto.TYPE_STRING: ("str", {"type": "string"}),
@@ -88,13 +106,13 @@ class Contract:
             words.insert(0, "")
         return words
 
-    def reached(self) -> tuple[list[str], list[str]]:
-        """Returns the messages and enumerations that descriptions consist of, in the order of the
+    def reached(self, *roots: str) -> tuple[list[str], list[str]]:
+        """Returns the messages and enumerations that some messages consist of, in the order of the
         contract.
         """
         messages: set[str] = set()
         enums: set[str] = set()
-        pending = [*ROOTS]
+        pending = [*roots]
         while pending:
             name = pending.pop()
             if name not in self.messages or name in messages or name in TYPES:
@@ -116,16 +134,14 @@ class Contract:
         """Yields the fields of a message with their texts; its ModelSpec is two fields."""
         message, path = self.messages[name]
         for number, field in enumerate(message.field):
-            if field.type_name.endswith(".ModelSpec"):
-                spec, spec_path = self.messages["ModelSpec"]
-                for spec_number in (0, 1):
-                    part = FieldDescriptorProto()
-                    part.CopyFrom(spec.field[spec_number])
-                    if part.name == "name":
-                        part.name = "model"
-                    yield part, self.text(*spec_path, 2, spec_number)
-                continue
             text = self.text(*path, 2, number)
+            if field.type_name.endswith(".ModelSpec"):
+                scalar = FieldDescriptorProto
+                yield scalar(name="model", type=scalar.TYPE_STRING), ""
+                # The versions of a model share their changes.
+                if name != "GetChangesResponse":
+                    yield scalar(name="version", type=scalar.TYPE_INT64), text
+                continue
             yield field, text
 
 
@@ -172,7 +188,7 @@ def reference(name: str) -> dict[str, str]:
 
 def schemas(contract: Contract) -> str:
     """Returns the module of the schemas, by name as in the document."""
-    messages, _ = contract.reached()
+    messages, _ = contract.reached(*DESCRIPTIONS, *CHANGES)
     written: dict[str, Any] = {}
     for name in CLOSED:
         written[RENAMED.get(name, name)] = {"type": "string", "enum": contract.words(name)}
@@ -183,6 +199,10 @@ def schemas(contract: Contract) -> str:
         "description": contract.text(*path),
     }
     written["NumbersByOutput"] = {"additionalProperties": {"type": "number"}, "type": "object"}
+    written["StreamOffsets"] = {
+        "additionalProperties": {"type": "integer", "format": "int64"},
+        "type": "object",
+    }
     written["EffectsByOutput"] = {
         "additionalProperties": reference("EffectDetails"),
         "type": "object",
@@ -207,7 +227,7 @@ def schemas(contract: Contract) -> str:
         written[title] = {
             "properties": properties,
             "type": "object",
-            "required": list(properties),
+            "required": ALWAYS.get(name, list(properties)),
             "title": title,
             "description": contract.text(*path),
         }
@@ -236,7 +256,7 @@ from typing import Any, Literal
 
 def records(contract: Contract) -> str:
     """Returns the module of the client's records."""
-    messages, enums = contract.reached()
+    messages, enums = contract.reached(*DESCRIPTIONS)
     lines = [HEADER]
     for name in enums:
         lines += literal(contract, name)

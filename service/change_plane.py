@@ -14,7 +14,7 @@ from starlette.types import Message, Receive
 
 from service.bounded_pool import AFTER_DEADLINE_S, BoundedPool
 from service.changes.follower import Changes
-from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
+from service.contract.changes import AppliedChanges, ChangeRequest, ChangeResult
 from service.contract.messages import Target
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext

@@ -7,9 +7,10 @@ clients have one type for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
+from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeAliasType
 
@@ -53,6 +54,26 @@ def example(**body: Any) -> ConfigDict:
     model.
     """
     return ConfigDict(json_schema_extra={"examples": [body]})
+
+
+def json_content(schema: str) -> dict[str, Any]:
+    """Describes a body or a response as a schema that `add_schemas` adds."""
+    reference = {"$ref": f"#/components/schemas/{schema}"}
+    return {"content": {"application/json": {"schema": reference}}}
+
+
+def add_schemas(app: FastAPI, schemas: Mapping[str, Any]) -> None:
+    """Adds schemas to the document of an application, beside those of its pydantic models."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        components = document.setdefault("components", {})
+        schemas_of_models = components.get("schemas", {})
+        components["schemas"] = dict(sorted((schemas_of_models | dict(schemas)).items()))
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def typed_endpoint(schema: type[Schema]) -> Callable[..., None]:

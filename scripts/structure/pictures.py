@@ -90,7 +90,7 @@ SERVICE = Picture(
         Box("http", 3, (6, 11)),
         Box("change_plane dataplane", 4, (0, 10)),
         Box("request_log", 5, (0, 8)),
-        Box("change_schemas codec", 6, (0, 10)),
+        Box("codec", 6, (0, 10)),
         Box("changes", 7, (0, 10)),
         Box("engine", 8, (0, 10), parts="scheduling merging retrieval ranking"),
         Box("workers", 9, (10, 12)),

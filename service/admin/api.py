@@ -35,12 +35,15 @@ from service.codec.metadata import (
     read_headers,
     request_id_of,
 )
+from service.codec.stubs.message_schemas import SCHEMAS
 from service.config import ServiceSettings
+from service.contract.changes import change_schemas
 from service.coordinator import Coordinator
 from service.engine.context import RequestContext
 from service.http.change_routes import raise_query_problem
 from service.loopback import on_loopback
 from service.observability.logging import PRINCIPAL, logger
+from service.openapi import add_schemas
 from service.query_strings import query_check
 from service.security.hosts import host_name
 from service.security.principal import Principal, authorize, authorize_all
@@ -85,6 +88,8 @@ def create_admin_app(
     app.include_router(_routes(Service(settings, coordinator)))
     if changes is not None:
         app.include_router(admin_change_routes(changes))
+        name = "ChangeResponse"
+        add_schemas(app, change_schemas() | {name: SCHEMAS[name]})
     app.add_exception_handler(HTTPException, _raise_http)
     app.add_exception_handler(RequestValidationError, raise_query_problem)
     app.add_exception_handler(ClientDisconnect, _ignore)

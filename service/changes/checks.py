@@ -30,9 +30,9 @@ from bundle.tables.stored_rows import stored_rows
 from runtime.vectors import SEARCHABLE, find_unsearchable
 from service.changes.changed_version import ChangedVersion
 from service.changes.embedding import missing_inputs
-from service.changes.requests import ChangeRequest, Ids
 from service.changes.store_changes import ChangedCorpus
 from service.config import ServiceSettings
+from service.contract.changes import ChangeRequest, Ids
 from service.contract.limits import at_most
 from service.engine import lookup
 from service.engine.execution import Execution

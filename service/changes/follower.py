@@ -20,9 +20,9 @@ from service.changes.applied_log import WAIT_S, AppliedLog
 from service.changes.copying import LogCopier, Source
 from service.changes.hand_over import Client, Server, WriterGone
 from service.changes.model_changes import ModelChanges
-from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
 from service.changes.submissions import rejection_of_log
 from service.config import ServiceSettings
+from service.contract.changes import AppliedChanges, ChangeRequest, ChangeResult
 from service.contract.messages import Target
 from service.errors import (
     DataLoss,

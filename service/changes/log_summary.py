@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.changes.records import EXPIRES, SEQUENCE, Change, Head, Run, left_out_ids
-from service.changes.requests import ChangeRequest
+from service.contract.changes import ChangeRequest
 
 Key = int | str
 _ATTRIBUTE = "attribute:"

@@ -29,9 +29,9 @@ from bundle.changes.log_lock import Writer
 from bundle.errors import BundleError
 from service.changes.applied_log import AppliedLog
 from service.changes.changed_version import ChangedVersion
-from service.changes.requests import AppliedChanges
 from service.changes.submissions import Submissions
 from service.config import ServiceSettings
+from service.contract.changes import AppliedChanges
 from service.versions.lifecycle import VersionManager
 
 

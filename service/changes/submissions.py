@@ -21,8 +21,8 @@ from service.changes.applied_log import AppliedLog
 from service.changes.changed_version import REJECTIONS, ChangeDropped
 from service.changes.checks import checked_change
 from service.changes.embedding import ShardsFailed
-from service.changes.requests import ChangeRequest, ChangeResult
 from service.config import ServiceSettings
+from service.contract.changes import ChangeRequest, ChangeResult
 from service.engine.validation import NotFinite
 from service.errors import (
     Cancelled,

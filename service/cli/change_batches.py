@@ -19,8 +19,6 @@ _BATCH_BYTES = 4 << 20
 """Size of the lines that are sent together, unless a single one is longer; the admin API takes
 8 MiB.
 """
-_COLUMNS = ("features", "attributes", "vectors")
-"""The fields of an item that hold a value by name."""
 
 
 @dataclass
@@ -122,8 +120,9 @@ def _parse(file: Path, number: int, line: bytes) -> Item:
     return item
 
 
-def _fields(item: Item) -> tuple[frozenset[str], ...]:
-    """Returns the names of an item's fields, and of the columns in them."""
-    columns = [item.get(name) for name in _COLUMNS]
-    names = [frozenset(column) for column in columns if isinstance(column, dict)]
-    return (frozenset(item), *names)
+def _fields(item: Item) -> dict[str, frozenset[str]]:
+    """Returns the names of an item's fields, and the names in each of them."""
+    return {
+        name: frozenset(value) if isinstance(value, dict) else frozenset()
+        for name, value in item.items()
+    }

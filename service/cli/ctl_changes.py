@@ -6,16 +6,25 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bundle.changes.records import Action, Kind
+from bundle.changes.records import Kind
 from service.cli.admin_client import Admin, CtlError, Document, json_text, reported_errors, scope
 from service.cli.change_batches import Batch, read_batches
+from service.contract.changes import CHANGES, Change
 from service.exit_codes import EXIT_USAGE
 
+_TARGET_HELP = {
+    "table": "Name of the table. Default: the only one.",
+    "feature": "Feature that reads the table: the ids of the items are ids of this feature. "
+    "Default: they are row numbers.",
+    "corpus": "Name of the corpus. Default: the only one.",
+    "store": "Name of the context store. Default: the only one.",
+}
 _SHOWN_MAX = 10
 """Maximum number of ids of each kind that are printed."""
 _ITEM = re.compile(r"(?:items|ids|expires_s|vectors(?:\.[^\[]+)?)\[(\d+)\]")
@@ -44,23 +53,6 @@ Ids = Annotated[
         metavar="[ID...]", help="Ids to delete. Write -- before an id that begins with -."
     ),
 ]
-Table = Annotated[
-    str, typer.Option(metavar="NAME", help="Name of the table. Default: the only one.")
-]
-Feature = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="Feature that reads the table: the ids of the items are ids of this feature. Default: "
-        "they are row numbers.",
-    ),
-]
-Corpus = Annotated[
-    str, typer.Option(metavar="NAME", help="Name of the corpus. Default: the only one.")
-]
-Store = Annotated[
-    str, typer.Option(metavar="NAME", help="Name of the context store. Default: the only one.")
-]
 Stream = Annotated[
     str,
     typer.Option(
@@ -80,18 +72,21 @@ BatchSize = Annotated[
     ),
 ]
 
-ROWS = typer.Typer(help="Change rows of tables while they are served.", no_args_is_help=True)
-CANDIDATES = typer.Typer(
-    help="Add, change and delete candidates while they are served.", no_args_is_help=True
-)
-CONTEXTS = typer.Typer(
-    help="Add, change and delete stored contexts while they are served.", no_args_is_help=True
-)
-CHANGES = typer.Typer(help="Show the change log of a model, and recover it.", no_args_is_help=True)
+GROUPS: dict[Kind, typer.Typer] = {
+    "rows": typer.Typer(help="Change rows of tables while they are served.", no_args_is_help=True),
+    "candidates": typer.Typer(
+        help="Add, change and delete candidates while they are served.", no_args_is_help=True
+    ),
+    "contexts": typer.Typer(
+        help="Add, change and delete stored contexts while they are served.", no_args_is_help=True
+    ),
+}
+"""The commands that change something, by its kind."""
+LOG = typer.Typer(help="Show the change log of a model, and recover it.", no_args_is_help=True)
 
 
 @dataclass(frozen=True)
-class _Change:
+class _Sending:
     """The parts of a request that are the same for every batch.
 
     Attributes:
@@ -160,124 +155,82 @@ class _Totals:
         return f"{self.model}: {', '.join(parts)}\n"
 
 
-@ROWS.command("upsert")
-def _upsert_rows(
-    context: typer.Context,
-    model: Model,
-    file: File,
-    table: Table = "",
-    feature: Feature = "",
-    stream: Stream = "",
-    offset: Offset = 0,
-    batch: BatchSize = 500,
-) -> None:
-    """Replace the vectors of rows. An item has id and vector, and optionally sequence."""
-    target = {"table": table, "feature": feature}
-    change = _change("rows", "upsert", model, target, stream, offset)
-    _send_file(context, model, change, file, batch)
+def _add_command(change: Change) -> None:
+    """Adds the command that makes a change, with its options."""
+
+    def send(
+        context: typer.Context,
+        model: str,
+        file: Path | None,
+        stream: str,
+        offset: int,
+        batch: int,
+        ids: list[str] | None = None,
+        **target: str,
+    ) -> None:
+        with reported_errors():
+            if bool(ids) == (file is not None):
+                raise CtlError("name either ids or a --file with one item per line", EXIT_USAGE)
+            # Offsets count lines, and ids of the command line have none.
+            if ids and stream:
+                raise CtlError("--stream is accepted only together with --file", EXIT_USAGE)
+            if offset and not stream:
+                raise CtlError("--offset is accepted only together with --stream", EXIT_USAGE)
+        # A target without a name is the only one: its field is left out.
+        named_target = {name: value for name, value in target.items() if value}
+        path = f"{scope(model)}{change.kind}/{change.action}"
+        admin: Admin = context.obj
+        totals = _Totals(model)
+        with reported_errors():
+            if file is not None:
+                _send_file(admin, _Sending(path, named_target, stream, offset), file, batch, totals)
+            else:
+                items = [{"id": key} for key in dict.fromkeys(ids or ())]
+                totals.add(admin.request(path, {**named_target, "items": items}), len(items))
+        if admin.as_json:
+            sys.stdout.write(json_text(asdict(totals)))
+        else:
+            sys.stdout.write(totals.text())
+
+    parameters: dict[str, tuple[Any, Any]] = {
+        "context": (typer.Context, Parameter.empty),
+        "model": (Model, Parameter.empty),
+        "file": (File, Parameter.empty),
+    }
+    if change.action == "delete":
+        parameters |= {"ids": (Ids, None), "file": (OptionalFile, None)}
+    for known in change.options:
+        if known.name in _TARGET_HELP:
+            option = typer.Option(metavar="NAME", help=_TARGET_HELP[known.name])
+            parameters[known.name] = (Annotated[str, option], "")
+    parameters |= {"stream": (Stream, ""), "offset": (Offset, 0), "batch": (BatchSize, 500)}
+    # typer reads the options of a command from the signature of its function.
+    keyword = Parameter.KEYWORD_ONLY
+    send.__signature__ = Signature(  # type: ignore[attr-defined]
+        [
+            Parameter(name, keyword, annotation=annotation, default=default)
+            for name, (annotation, default) in parameters.items()
+        ]
+    )
+    send.__annotations__ = {name: annotation for name, (annotation, _) in parameters.items()}
+    send.__doc__ = f"{change.summary}. {_items_help(change)}"
+    GROUPS[change.kind].command(change.action)(send)
 
 
-@CANDIDATES.command("upsert")
-def _upsert_candidates(
-    context: typer.Context,
-    model: Model,
-    file: File,
-    corpus: Corpus = "",
-    stream: Stream = "",
-    offset: Offset = 0,
-    batch: BatchSize = 500,
-) -> None:
-    """Add candidates, or replace those with the same ids. An item has id, features and attributes,
-    and optionally vectors (by index), expires_s and sequence.
-    """
-    change = _change("candidates", "upsert", model, {"corpus": corpus}, stream, offset)
-    _send_file(context, model, change, file, batch)
+def _items_help(change: Change) -> str:
+    """Returns what the items of a change have, as a sentence."""
+    if change.action == "delete":
+        return "Ids that are not there are counted, and are no error."
+    required = " and ".join(["id", *[known.name for known in change.required]])
+    optional = ", ".join(["sequence", *[known.name for known in change.optional]])
+    return f"An item has {required}, and optionally {optional}."
 
 
-@CANDIDATES.command("delete")
-def _delete_candidates(
-    context: typer.Context,
-    model: Model,
-    ids: Ids = None,
-    file: OptionalFile = None,
-    corpus: Corpus = "",
-    stream: Stream = "",
-    offset: Offset = 0,
-    batch: BatchSize = 500,
-) -> None:
-    """Delete candidates. Ids that are not there are counted, and are no error."""
-    change = _change("candidates", "delete", model, {"corpus": corpus}, stream, offset)
-    _delete(context, model, change, ids, file, batch)
+for _change in CHANGES.values():
+    _add_command(_change)
 
 
-@CANDIDATES.command("attributes")
-def _set_candidate_attributes(
-    context: typer.Context,
-    model: Model,
-    file: File,
-    corpus: Corpus = "",
-    stream: Stream = "",
-    offset: Offset = 0,
-    batch: BatchSize = 500,
-) -> None:
-    """Change some attributes of candidates. An item has id and attributes, and optionally
-    sequence.
-    """
-    change = _change("candidates", "attributes", model, {"corpus": corpus}, stream, offset)
-    _send_file(context, model, change, file, batch)
-
-
-@CONTEXTS.command("upsert")
-def _upsert_contexts(
-    context: typer.Context,
-    model: Model,
-    file: File,
-    store: Store = "",
-    stream: Stream = "",
-    offset: Offset = 0,
-    batch: BatchSize = 500,
-) -> None:
-    """Add contexts, or replace those with the same ids. An item has id, features and attributes,
-    and optionally sequence.
-    """
-    change = _change("contexts", "upsert", model, {"store": store}, stream, offset)
-    _send_file(context, model, change, file, batch)
-
-
-@CONTEXTS.command("delete")
-def _delete_contexts(
-    context: typer.Context,
-    model: Model,
-    ids: Ids = None,
-    file: OptionalFile = None,
-    store: Store = "",
-    stream: Stream = "",
-    offset: Offset = 0,
-    batch: BatchSize = 500,
-) -> None:
-    """Delete contexts. Ids that are not there are counted, and are no error."""
-    change = _change("contexts", "delete", model, {"store": store}, stream, offset)
-    _delete(context, model, change, ids, file, batch)
-
-
-@CONTEXTS.command("attributes")
-def _set_context_attributes(
-    context: typer.Context,
-    model: Model,
-    file: File,
-    store: Store = "",
-    stream: Stream = "",
-    offset: Offset = 0,
-    batch: BatchSize = 500,
-) -> None:
-    """Change some attributes of contexts. An item has id and attributes, and optionally
-    sequence.
-    """
-    change = _change("contexts", "attributes", model, {"store": store}, stream, offset)
-    _send_file(context, model, change, file, batch)
-
-
-@CHANGES.command("status")
+@LOG.command("status")
 def _show_status(context: typer.Context, model: Model) -> None:
     """Show the change log of a model, the offsets of its streams, and what each version has of
     it.
@@ -291,7 +244,7 @@ def _show_status(context: typer.Context, model: Model) -> None:
         sys.stdout.write(_status_text(status))
 
 
-@CHANGES.command("recover")
+@LOG.command("recover")
 def _recover(context: typer.Context, model: Model) -> None:
     """Leave out of the change log of a model what is damaged in it. The damaged file is kept."""
     admin: Admin = context.obj
@@ -303,93 +256,52 @@ def _recover(context: typer.Context, model: Model) -> None:
         sys.stdout.write(_recovery_text(recovery))
 
 
-def _change(
-    kind: Kind, action: Action, model: str, target: dict[str, str], stream: str, offset: int
-) -> _Change:
-    # A target without a name is the only one: its field is left out.
-    path = f"{scope(model)}{kind}/{action}"
-    named_target = {field_name: name for field_name, name in target.items() if name}
-    return _Change(path, named_target, stream, offset)
-
-
-def _delete(
-    context: typer.Context,
-    model: str,
-    change: _Change,
-    ids: list[str] | None,
-    file: Path | None,
-    batch_size: int,
-) -> None:
-    """Deletes the ids of the command line, or the items of a file."""
-    with reported_errors():
-        if bool(ids) == (file is not None):
-            raise CtlError("name either ids or a --file with one item per line", EXIT_USAGE)
-        # Offsets count lines, and ids of the command line have none.
-        if ids and change.stream:
-            raise CtlError("--stream is accepted only together with --file", EXIT_USAGE)
-    if file is not None:
-        _send_file(context, model, change, file, batch_size)
-        return
-    items = [{"id": key} for key in dict.fromkeys(ids or ())]
-    admin: Admin = context.obj
-    totals = _Totals(model)
-    with reported_errors():
-        totals.add(admin.request(change.path, {**change.target, "items": items}), len(items))
-    _print(admin, totals)
-
-
 def _send_file(
-    context: typer.Context, model: str, change: _Change, file: Path, batch_size: int
+    admin: Admin, sending: _Sending, file: Path, batch_size: int, totals: _Totals
 ) -> None:
-    """Sends the items of a file, and prints the totals."""
-    admin: Admin = context.obj
-    totals = _Totals(model)
-    with reported_errors():
-        if change.offset and not change.stream:
-            raise CtlError("--offset is accepted only together with --stream", EXIT_USAGE)
-        applied = _applied_lines(admin, model, change)
-        last_line_sent = 0
-        try:
-            for batch in read_batches(file, batch_size, applied):
-                # The service would leave them out, too: they need not be sent.
-                if batch.lines[-1] <= applied:
-                    totals.repeated += len(batch.items)
-                    continue
-                _send(admin, change, file, batch, totals)
-                last_line_sent = batch.lines[-1]
-        except CtlError as problem:
-            # The user repairs the line, and goes on behind those that are applied.
-            if not last_line_sent:
-                raise
-            raise CtlError(
-                f"{problem}; the lines up to {last_line_sent} are applied", problem.exit_code
-            ) from None
-    _print(admin, totals)
+    """Sends the items of a file, and adds the results."""
+    applied = _applied_lines(admin, totals.model, sending)
+    last_line_sent = 0
+    try:
+        for batch in read_batches(file, batch_size, applied):
+            # The service would leave them out, too: they need not be sent.
+            if batch.lines[-1] <= applied:
+                totals.repeated += len(batch.items)
+                continue
+            _send(admin, sending, file, batch, totals)
+            last_line_sent = batch.lines[-1]
+    except CtlError as problem:
+        # The user repairs the line, and goes on behind those that are applied.
+        if not last_line_sent:
+            raise
+        raise CtlError(
+            f"{problem}; the lines up to {last_line_sent} are applied", problem.exit_code
+        ) from None
 
 
-def _applied_lines(admin: Admin, model: str, change: _Change) -> int:
+def _applied_lines(admin: Admin, model: str, sending: _Sending) -> int:
     """Returns how many lines of a file the service has applied before, by the offset of their
     stream.
     """
     # The log has the offset of each stream: a file that was sent in part goes on there.
-    if not change.stream:
+    if not sending.stream:
         return 0
     offsets: dict[str, int] = admin.request(f"{scope(model)}changes")["streams"]
-    return max(0, offsets.get(change.stream, 0) - change.offset)
+    return max(0, offsets.get(sending.stream, 0) - sending.offset)
 
 
-def _send(admin: Admin, change: _Change, file: Path, batch: Batch, totals: _Totals) -> None:
+def _send(admin: Admin, sending: _Sending, file: Path, batch: Batch, totals: _Totals) -> None:
     """Sends a batch of lines.
 
     Raises:
       CtlError: The service rejects it; the message names the line.
     """
-    body: Document = {**change.target, "items": batch.items}
+    body: Document = {**sending.target, "items": batch.items}
     # The offset behind the batch. Sent again, the batch is known to be applied.
-    if change.stream:
-        body |= {"stream": change.stream, "offset": change.offset + batch.lines[-1]}
+    if sending.stream:
+        body |= {"stream": sending.stream, "offset": sending.offset + batch.lines[-1]}
     try:
-        result = admin.request(change.path, body)
+        result = admin.request(sending.path, body)
     except CtlError as problem:
         if problem.exit_code != EXIT_USAGE:
             raise
@@ -411,13 +323,6 @@ def _line(problem: CtlError, batch: Batch) -> str:
     if first == last:
         return str(first)
     return f"{first}-{last}"
-
-
-def _print(admin: Admin, totals: _Totals) -> None:
-    if admin.as_json:
-        sys.stdout.write(json_text(asdict(totals)))
-    else:
-        sys.stdout.write(totals.text())
 
 
 def _first_ids(ids: Sequence[int | str]) -> str:

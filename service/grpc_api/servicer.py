@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from service.change_plane import ChangePlane
 from service.codec import protobuf
-from service.codec.change_messages import applied_message, change_message, read_change_message
+from service.codec.changes import applied_message, change_message, read_change_message
 from service.codec.message_fields import model_of
 from service.codec.operations import OPERATIONS, Operation
 from service.codec.stubs import embedding_service_pb2 as pb

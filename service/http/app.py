@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
 
 from fastapi import FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
@@ -18,6 +16,7 @@ from starlette.types import ASGIApp
 
 from service.change_plane import ChangePlane
 from service.codec.stubs.message_schemas import SCHEMAS
+from service.contract.changes import change_schemas
 from service.dataplane import Dataplane
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.http.admission import Admission
@@ -28,6 +27,7 @@ from service.http.errors import MethodNotAllowed
 from service.http.middleware import PROBES, RequestContextMiddleware
 from service.http.other_protocols import OtherProtocol
 from service.http.routes import add_routes
+from service.openapi import add_schemas
 from service.query_strings import query_check
 
 _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*)?)?")
@@ -81,7 +81,7 @@ def create_http_app(
         # To look for providers of telemetry takes 7 us per request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    app.openapi = partial(_document, app.openapi)  # type: ignore[method-assign]
+    add_schemas(app, SCHEMAS | change_schemas())
     document_calls(app, dataplane)
     # Before rowcast's routes, whose patterns match some paths of other protocols.
     for protocol in protocols:
@@ -94,14 +94,6 @@ def create_http_app(
     app.add_exception_handler(RequestValidationError, raise_query_problem)
     app.add_middleware(RequestContextMiddleware, dataplane=dataplane, protocols=protocols)
     return app
-
-
-def _document(generate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Returns the document of FastAPI, which has no schemas of responses that are messages."""
-    document = generate()
-    components = document["components"]
-    components["schemas"] = dict(sorted((components["schemas"] | SCHEMAS).items()))
-    return document
 
 
 async def _raise_as_service_error(request: Request, problem: Exception) -> Response:

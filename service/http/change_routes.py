@@ -12,26 +12,29 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive
 
 from bundle.changes.log import framed
-from bundle.changes.records import Action, Kind
 from service.change_plane import Authorize, ChangePlane
-from service.change_schemas import CHANGE_SCHEMAS, ChangeResponse, ChangesResponse
 from service.changes.copying import SEQUENCE_HEADER
-from service.changes.requests import ChangeRequest, ChangeResult
 from service.codec import json
-from service.codec.change_messages import applied_message, change_message, read_change_message
-from service.codec.changes import ACTIONS, change_value, read_change
+from service.codec.changes import (
+    applied_message,
+    change_message,
+    change_value,
+    read_change,
+    read_change_message,
+)
 from service.codec.metadata import Headers, is_protobuf
+from service.contract.changes import CHANGES, Change, ChangeRequest, ChangeResult
 from service.contract.messages import Target
 from service.engine.context import RequestContext
 from service.errors import Cancelled, FieldViolation, InvalidArgument
 from service.http.calls import BodyReader
 from service.http.error_schemas import ERRORS
 from service.http.middleware import response_of
-from service.openapi import Int64, typed_endpoint
+from service.openapi import Int64, json_content
 
 Result = TypeVar("Result")
 _BYTES = "application/octet-stream"
@@ -41,14 +44,8 @@ _BYTES_RESPONSE: dict[int | str, dict[str, Any]] = {
         "content": {_BYTES: {"schema": {"type": "string", "format": "binary"}}},
     }
 }
-_MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
 _SHOWN_CHARACTERS = 80
 """Number of characters of a rejected value that its message repeats."""
-_SUMMARIES = {
-    "upsert": "Add {kind}, or replace those with the same ids",
-    "delete": "Delete {kind}",
-    "attributes": "Change attributes of {kind}",
-}
 
 
 def add_change_routes(app: FastAPI, plane: ChangePlane) -> None:
@@ -70,7 +67,7 @@ def add_change_routes(app: FastAPI, plane: ChangePlane) -> None:
         summary="Get up to which offset each stream was applied",
         tags=["changes"],
         response_model=None,
-        responses=ERRORS | {200: {"model": ChangesResponse}},
+        responses=ERRORS | {200: json_content("ChangesResponse")},
     )(get_changes)
     app.include_router(change_routes(plane, plane.authorize_client, ERRORS))
 
@@ -107,13 +104,13 @@ def change_routes(
     settings = plane.dataplane.settings
     bodies = BodyReader(plane.dataplane)
 
-    def add(kind: Kind, action: Action) -> None:
+    def add(kind_of_change: Change) -> None:
         def read(body: bytes, headers: Headers, model: str) -> tuple[Target, ChangeRequest]:
-            target = Target(model)
             if not is_protobuf(headers):
-                return target, read_change(kind, action, json.parse(body, settings))
+                value = json.parse(body, settings)
+                return Target(model), read_change(kind_of_change, value, settings)
             target, change_request = read_change_message(body, settings)
-            return _target_of(target, change_request, (model, kind, action)), change_request
+            return _target_of(target, change_request, model, kind_of_change), change_request
 
         async def change(request: Request, model: str) -> Any:
             # Before the body is read, which may have megabytes.
@@ -135,22 +132,19 @@ def change_routes(
                 headers, lambda: change_message(result), lambda: change_value(result)
             )
 
-        # The first route serves. The second one, which is never reached, describes the body to the
-        # OpenAPI document: the framework would parse it before the request is authorized.
-        path = f"/{kind}/{action}"
-        router.post(path, name=path[1:], include_in_schema=False)(change)
+        # The framework would parse a body that it knows, before the request is authorized.
+        body = json_content(kind_of_change.schema) | {"required": True}
         router.post(
-            path,
-            operation_id=_operation_id(kind, action),
-            summary=_SUMMARIES[action].format(kind=kind),
-            response_model=ChangeResponse,
-            responses=responses,
-            openapi_extra={"parameters": [_MODEL]},
-        )(typed_endpoint(CHANGE_SCHEMAS[kind, action]))
+            f"/{kind_of_change.kind}/{kind_of_change.action}",
+            operation_id=kind_of_change.name,
+            summary=kind_of_change.summary,
+            response_class=JSONResponse,
+            responses=(responses or {}) | {200: json_content("ChangeResponse")},
+            openapi_extra={"requestBody": body},
+        )(change)
 
-    for kind, actions in ACTIONS.items():
-        for action in actions:
-            add(kind, action)
+    for known in CHANGES.values():
+        add(known)
 
     copies = (responses or {}) | _BYTES_RESPONSE
 
@@ -211,22 +205,15 @@ async def raise_query_problem(_: Request, problem: Exception) -> Response:
     raise InvalidArgument(message, FieldViolation(name, repr(value), error["msg"])) from problem
 
 
-def _target_of(target: Target, request: ChangeRequest, path: tuple[str, Kind, Action]) -> Target:
+def _target_of(target: Target, request: ChangeRequest, model: str, change: Change) -> Target:
     """Returns the model and version that a message names, as far as the path does not.
 
     Raises:
       InvalidArgument: The message and the path contradict each other.
     """
-    model, kind, action = path
-    if target.model not in {"", model} or (request.kind, request.action) != (kind, action):
+    is_other = (request.kind, request.action) != (change.kind, change.action)
+    if is_other or target.model not in {"", model}:
         value = f"{target.model[:128]!r}, {request.kind} and {request.action}"
         expected = "the model, kind and action of the path"
         raise InvalidArgument.of_field("body", value, expected, "names")
     return Target(model, target.version, target.label)
-
-
-def _operation_id(kind: Kind, action: Action) -> str:
-    """Returns the name that the Python client has for a change, too."""
-    if action == "attributes":
-        return f"set_{kind.removesuffix('s')}_attributes"
-    return f"{action}_{kind}"

@@ -18,7 +18,7 @@ from service.http.error_schemas import ERRORS
 from service.http.middleware import response_of
 from service.http.pages import PAGES_MAX
 from service.observability.metrics import CONTENT_TYPE
-from service.openapi import ResponseSchema
+from service.openapi import ResponseSchema, json_content
 from service.security.principal import authorize, authorize_all
 
 MODEL_PATHS = (
@@ -42,12 +42,6 @@ class ReadyResponse(ResponseSchema):
     """Requests should be sent here."""
 
     ready: bool
-
-
-def _json(schema: str) -> dict[str, Any]:
-    """Describes a response that has the fields of a message."""
-    reference = {"$ref": f"#/components/schemas/{schema}"}
-    return {"content": {"application/json": {"schema": reference}}}
 
 
 def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one function a path
@@ -109,10 +103,10 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
     # In the order of the paths: a model, its versions, its labels.
     endpoints |= zip(MODEL_PATHS, (get_model, get_version, get_label), strict=True)
     schemas = {
-        "/v1/models": _json("ModelsResponse"),
+        "/v1/models": json_content("ModelsResponse"),
         "/livez": {"model": LiveResponse},
         "/readyz": {"model": ReadyResponse},
-        **dict.fromkeys(MODEL_PATHS, _json("ModelDetails")),
+        **dict.fromkeys(MODEL_PATHS, json_content("ModelDetails")),
     }
     for path, endpoint in endpoints.items():
         success: dict[str, Any] = _TEXT

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from rowcast_client import Client
 
-from service.codec.changes import ACTIONS
 from service.codec.stubs import embedding_service_pb2 as pb
+from service.contract.changes import CHANGES
 from tests.bundles.small import GENRE_NAMES, STORED_USERS
 from tests.units.service.changes.keyed import MISSING, USER_KEYS
 
@@ -26,7 +26,7 @@ KEYS = {
 """Keys that the tables have, and others."""
 NEVER_S = 4e9
 FIELDS = {field.name for field in pb.ChangeRequest.DESCRIPTOR.fields}
-NAMES = {f"{kind}/{action}" for kind, actions in ACTIONS.items() for action in actions} | (
+NAMES = {f"{kind}/{action}" for kind, action in CHANGES} | (
     # The path names the others.
     FIELDS - {"model", "kind", "action"}
 )

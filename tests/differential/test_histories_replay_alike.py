@@ -6,7 +6,7 @@ equal scores have one order and codes one division.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from bundle.changes.log_lock import Writer
 from service.changes.changed_version import ChangedVersion
 from service.changes.model_changes import ModelChanges
 from service.codec.changes import read_change
+from service.config import ServiceSettings
+from service.contract.changes import CHANGES
 from service.errors import ServiceError
 from service.versions.version import ModelVersion
 from tests.differential.random_changes import RandomChanges
@@ -27,7 +29,7 @@ from tests.units.service.changes.making import random_vectors
 from tests.units.service.running import RunningService
 
 HISTORIES = 40
-CHANGES = 24
+LENGTH = 24
 COMPACTED_MIN = 12
 UNIT = 4
 QUERIES = random_vectors(4)
@@ -68,7 +70,7 @@ def state_of(version: ChangedVersion) -> dict[str, Any]:
             state[f"index {name}"] = [live.tolist(), vectors.view(np.uint32).tolist()]
             codes = index.added.codes
             if codes is not None and live.size:
-                nearest = codes.pack(live).nearest(QUERIES, 2 * CHANGES)
+                nearest = codes.pack(live).nearest(QUERIES, 2 * LENGTH)
                 state[f"nearest {name}"] = [positions.tolist() for positions in nearest]
     for name, changed in version.tables.rows.items():
         if changed.count:
@@ -111,8 +113,8 @@ def test_any_history_leaves_one_state_in_all_processes(
         writer = follow(path)
         follower = follow(path)
         assert writer.log.may_write(time.monotonic() + 60)
-        for _ in range(CHANGES):
-            accepted_count += _change(writer, drawn, int(random.integers(1, 3)))
+        for _ in range(LENGTH):
+            accepted_count += _change(writer, drawn, int(random.integers(1, 3)), service.settings)
             if random.random() < 0.3:
                 follower.log.follow()
         follower.log.follow()
@@ -125,16 +127,17 @@ def test_any_history_leaves_one_state_in_all_processes(
                 for name, part in state.items():
                     assert part == wanted[name], (seed, name)
         writer.log.close()
-    assert accepted_count > HISTORIES * CHANGES / 2
+    assert accepted_count > HISTORIES * LENGTH / 2
 
 
-def _change(changes: ModelChanges, drawn: RandomChanges, version: int) -> bool:
+def _change(
+    changes: ModelChanges, drawn: RandomChanges, version: int, settings: ServiceSettings
+) -> bool:
     """Makes a change; returns whether it was accepted."""
     path, body = drawn.draw()
-    kind, action = path.split("/")
-    read: Callable[..., Any] = read_change
+    change = next(known for known in CHANGES.values() if f"{known.kind}/{known.action}" == path)
     try:
-        change_request = read(kind, action, orjson.loads(orjson.dumps(body)))
+        change_request = read_change(change, orjson.loads(orjson.dumps(body)), settings)
         changes.submissions.submit(change_request, version, time.monotonic() + 60)
     except ServiceError:
         return False

@@ -12,8 +12,78 @@ SCHEMAS = {'State': {'type': 'string', 'enum': ['loading', 'available', 'kept', 
                            'docs/reference/format.md defines them; a graph as the `expression` of '
                            'its inputs, with the `dtypes` that are sent of them.'},
  'NumbersByOutput': {'additionalProperties': {'type': 'number'}, 'type': 'object'},
+ 'StreamOffsets': {'additionalProperties': {'type': 'integer', 'format': 'int64'},
+                   'type': 'object'},
  'EffectsByOutput': {'additionalProperties': {'$ref': '#/components/schemas/EffectDetails'},
                      'type': 'object'},
+ 'ChangeResponse': {'properties': {'model': {'type': 'string', 'title': 'Model'},
+                                   'version': {'type': 'integer',
+                                               'format': 'int64',
+                                               'description': 'The version that the change was '
+                                                              'checked against.',
+                                               'title': 'Version'},
+                                   'sequence': {'type': 'integer',
+                                                'format': 'int64',
+                                                'description': 'Of the change in the log of the '
+                                                               'model; 0: nothing was written.',
+                                                'title': 'Sequence'},
+                                   'changed': {'type': 'integer',
+                                               'format': 'int64',
+                                               'description': 'How many ids were changed.',
+                                               'title': 'Changed'},
+                                   'outdated': {'items': {'$ref': '#/components/schemas/Id'},
+                                                'type': 'array',
+                                                'description': 'Ids that were left alone, because '
+                                                               'a later state of theirs was '
+                                                               'applied before; at most 100.',
+                                                'title': 'Outdated'},
+                                   'unknown': {'items': {'$ref': '#/components/schemas/Id'},
+                                               'type': 'array',
+                                               'description': 'Ids to delete, or to give '
+                                                              'attributes to, that no loaded '
+                                                              'version has; at most 100. This is '
+                                                              'no error: the log has them for '
+                                                              'later versions.',
+                                               'title': 'Unknown'},
+                                   'outdated_count': {'type': 'integer',
+                                                      'format': 'int64',
+                                                      'description': 'How many ids are outdated.',
+                                                      'title': 'Outdated Count'},
+                                   'unknown_count': {'type': 'integer',
+                                                     'format': 'int64',
+                                                     'description': 'How many ids are unknown.',
+                                                     'title': 'Unknown Count'},
+                                   'is_repeated': {'type': 'boolean',
+                                                   'description': 'The stream was applied up to '
+                                                                  'this offset, or beyond '
+                                                                  'from_offset, before: nothing '
+                                                                  'was changed.',
+                                                   'title': 'Is Repeated'},
+                                   'stream_offset': {'type': 'integer',
+                                                     'format': 'int64',
+                                                     'description': 'Up to which offset the stream '
+                                                                    'is applied; 0: the change is '
+                                                                    'of none.',
+                                                     'title': 'Stream Offset'}},
+                    'type': 'object',
+                    'required': ['model', 'version', 'sequence', 'changed'],
+                    'title': 'ChangeResponse',
+                    'description': 'What became of a change. It is on the disk, and the process '
+                                   'that responds serves it.'},
+ 'ChangesResponse': {'properties': {'model': {'type': 'string', 'title': 'Model'},
+                                    'sequence': {'type': 'integer',
+                                                 'format': 'int64',
+                                                 'description': 'Of the last change in the log of '
+                                                                'the model; 0: there is none.',
+                                                 'title': 'Sequence'},
+                                    'streams': {'$ref': '#/components/schemas/StreamOffsets',
+                                                'description': 'By the name of a stream: the '
+                                                               'offset behind what was applied of '
+                                                               'it.'}},
+                     'type': 'object',
+                     'required': ['model', 'sequence', 'streams'],
+                     'title': 'ChangesResponse',
+                     'description': 'What was changed of a model so far.'},
  'ModelsResponse': {'properties': {'models': {'items': {'$ref': '#/components/schemas/ModelState'},
                                               'type': 'array',
                                               'title': 'Models'}},

@@ -14,7 +14,7 @@ import pytest
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
-from service.codec.changes import ACTIONS
+from service.contract.changes import CHANGES
 from service.errors import Code
 from service.http.schemas import RESPONSES
 from tests.bundles.small import write_small_bundle
@@ -49,9 +49,8 @@ def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> 
     copies = {f"{STREAM}/records"}
     assert {path for path in paths if "get" in paths[path]} == pages | copies | {*MODELS}
     posts = {path: item["post"] for path, item in paths.items() if "post" in item}
-    changes = [(kind, action) for kind, actions in ACTIONS.items() for action in actions]
     assert set(posts) == {f"{path}:{name}" for path in MODELS for name in REQUESTS} | {
-        f"/v1/models/{{model}}/{kind}/{action}" for kind, action in changes
+        f"/v1/models/{{model}}/{kind}/{action}" for kind, action in CHANGES
     }
     for operation in posts.values():
         assert set(operation["requestBody"]["content"]) == {"application/json"}
