@@ -1,9 +1,4 @@
-"""Calls that change rows, candidates and contexts while they are served.
-
-A service makes them for the clients that its setting `changes_from` names. When a call returns, the
-change is on the disk and served by the process that responded; the others follow within
-milliseconds.
-"""
+"""How changes are packed, and their results. `change_calls` has a function for each change."""
 
 from __future__ import annotations
 
@@ -27,6 +22,7 @@ from rowcast_client.columns import (
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.results import Ids, unpack_ids
 from rowcast_client.stubs import embedding_service_pb2 as pb
+from rowcast_client.stubs.message_values import value_of
 
 Values = Sequence[Any] | NDArray[Any]
 """One value for each id: a list or an array."""
@@ -125,225 +121,48 @@ def changes(
     )
 
 
-def upsert_rows(
+def change(
+    kind: str,
+    action: str,
     ids: Values,
-    vectors: ArrayLike,
     *,
-    table: str = "",
+    target: str = "",
     feature: str = "",
-    **options: Unpack[ChangeOptions],
-) -> Call[ChangeResult]:
-    """Replaces rows of a table.
-
-    Args:
-      ids: Numbers of the m rows, or the ids of a feature.
-      vectors: [m, dim] numbers.
-      table: The name of the table; the one that `feature` reads, or the only one, if left out.
-      feature: The name of the feature by whose rule ids become rows; left out: they are rows.
-      options: Options such as model, sequences and stream: see ChangeOptions.
-
-    Raises:
-      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
-        lists them.
-    """
-    request = pb.ChangeRequest(
-        kind=pb.CHANGE_KIND_ROWS,
-        action=pb.CHANGE_ACTION_UPSERT,
-        target=text("table", table),
-        feature=text("feature", feature),
-        vectors={"": _matrix("vectors", vectors)},
-    )
-    return _change(request, ids, **options)
-
-
-def upsert_candidates(
-    ids: Values,
     features: Features | None = None,
-    *,
     attributes: Mapping[str, Values] | None = None,
     vectors: Mapping[str, ArrayLike] | None = None,
     expires_s: Values | None = None,
-    corpus: str = "",
-    **options: Unpack[ChangeOptions],
-) -> Call[ChangeResult]:
-    """Adds candidates, or replaces those with the same ids.
-
-    Args:
-      ids: The IDs of the m candidates.
-      features: One value of each candidate, by the name of the feature: the corpus's features.
-      attributes: One value of each candidate, by the name of the attribute; None stands for no
-        value, as it does in attributes that are left out.
-      vectors: [m, dim] by index, instead of those that the candidate tower computes.
-      expires_s: The time when each candidate expires, in Unix seconds; None: never.
-      corpus: The name of the corpus; the only one if left out.
-      options: Options such as model, sequences and stream: see ChangeOptions.
-
-    Raises:
-      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
-        lists them.
-    """
-    request = _upsert(pb.CHANGE_KIND_CANDIDATES, corpus, features, attributes)
-    for name, matrix in (vectors or {}).items():
-        request.vectors[name] = _matrix(f"vectors of {name!r}", matrix)
-    if expires_s is not None:
-        # The contract has NaN for candidates that never expire.
-        times_s = _filled(_listed("expires_s", expires_s), np.nan)
-        request.expires_s = _packed("expires_s", times_s, "<f8")
-    return _change(request, ids, **options)
-
-
-def delete_candidates(
-    ids: Values, *, corpus: str = "", **options: Unpack[ChangeOptions]
-) -> Call[ChangeResult]:
-    """Deletes candidates.
-
-    Args:
-      ids: The IDs of the candidates.
-      corpus: The name of the corpus; the only one if left out.
-      options: Options such as model, sequences and stream: see ChangeOptions.
-
-    Raises:
-      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
-        lists them.
-    """
-    return _change(_delete(pb.CHANGE_KIND_CANDIDATES, corpus), ids, **options)
-
-
-def set_candidate_attributes(
-    ids: Values,
-    attributes: Mapping[str, Values],
-    *,
-    corpus: str = "",
-    **options: Unpack[ChangeOptions],
-) -> Call[ChangeResult]:
-    """Changes attributes of candidates, such as prices; features and vectors stay.
-
-    Args:
-      ids: The IDs of the candidates.
-      attributes: One value of each candidate, by the name of the attribute; None: no value. Other
-        attributes stay.
-      corpus: The name of the corpus; the only one if left out.
-      options: Options such as model, sequences and stream: see ChangeOptions.
-
-    Raises:
-      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
-        lists them.
-    """
-    return _change(_attributes(pb.CHANGE_KIND_CANDIDATES, corpus, attributes), ids, **options)
-
-
-def upsert_contexts(
-    ids: Values,
-    features: Features,
-    *,
-    attributes: Mapping[str, Values] | None = None,
-    store: str = "",
-    **options: Unpack[ChangeOptions],
-) -> Call[ChangeResult]:
-    """Adds contexts to a store, or replaces those with the same ids.
-
-    Args:
-      ids: The IDs of the m contexts, such as users.
-      features: One value of each context, by the name of the feature: the store's features.
-      attributes: One value of each context, by the name of the attribute; None stands for no value.
-      store: The name of the store; the only one if left out.
-      options: Options such as model, sequences and stream: see ChangeOptions.
-
-    Raises:
-      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
-        lists them.
-    """
-    return _change(_upsert(pb.CHANGE_KIND_CONTEXTS, store, features, attributes), ids, **options)
-
-
-def delete_contexts(
-    ids: Values, *, store: str = "", **options: Unpack[ChangeOptions]
-) -> Call[ChangeResult]:
-    """Deletes contexts from a store.
-
-    Args:
-      ids: The IDs of the contexts.
-      store: The name of the store; the only one if left out.
-      options: Options such as model, sequences and stream: see ChangeOptions.
-
-    Raises:
-      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
-        lists them.
-    """
-    return _change(_delete(pb.CHANGE_KIND_CONTEXTS, store), ids, **options)
-
-
-def set_context_attributes(
-    ids: Values,
-    attributes: Mapping[str, Values],
-    *,
-    store: str = "",
-    **options: Unpack[ChangeOptions],
-) -> Call[ChangeResult]:
-    """Changes attributes of contexts; their features stay.
-
-    Args:
-      ids: The IDs of the contexts.
-      attributes: One value of each context, by the name of the attribute; None: no value. Other
-        attributes stay.
-      store: The name of the store; the only one if left out.
-      options: Options such as model, sequences and stream: see ChangeOptions.
-
-    Raises:
-      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
-        lists them.
-    """
-    return _change(_attributes(pb.CHANGE_KIND_CONTEXTS, store, attributes), ids, **options)
-
-
-def _upsert(
-    kind: pb.ChangeKind,
-    target: str,
-    features: Features | None,
-    attributes: Mapping[str, Values] | None,
-) -> pb.ChangeRequest:
-    return pb.ChangeRequest(
-        kind=kind,
-        action=pb.CHANGE_ACTION_UPSERT,
-        target=text("corpus or store", target),
-        features=pack_features(features or {}),
-        attributes=_packed_attributes(attributes or {}),
-    )
-
-
-def _delete(kind: pb.ChangeKind, target: str) -> pb.ChangeRequest:
-    return pb.ChangeRequest(
-        kind=kind, action=pb.CHANGE_ACTION_DELETE, target=text("corpus or store", target)
-    )
-
-
-def _attributes(
-    kind: pb.ChangeKind, target: str, attributes: Mapping[str, Values]
-) -> pb.ChangeRequest:
-    return pb.ChangeRequest(
-        kind=kind,
-        action=pb.CHANGE_ACTION_ATTRIBUTES,
-        target=text("corpus or store", target),
-        attributes=_packed_attributes(attributes),
-    )
-
-
-def _change(
-    request: pb.ChangeRequest,
-    ids: Values,
-    *,
     sequences: Values | None = None,
     stream: str = "",
     offset: int = 0,
     from_offset: int | None = None,
     **options: Unpack[CallOptions],
 ) -> Call[ChangeResult]:
-    """Completes a request with the fields that all changes have."""
-    request.ids.CopyFrom(pack_ids("ids", ids))
+    """Makes a change of rows, candidates or contexts: the functions of `change_calls` say which
+    fields each has.
+
+    Raises:
+      InvalidArgument: A value cannot be sent.
+    """
+    request = pb.ChangeRequest(
+        kind=pb.ChangeKind.Value(f"CHANGE_KIND_{kind.upper()}"),
+        action=pb.ChangeAction.Value(f"CHANGE_ACTION_{action.upper()}"),
+        target=text("target", target),
+        ids=pack_ids("ids", ids),
+        feature=text("feature", feature),
+        features=pack_features(features or {}),
+        attributes=_packed_attributes(attributes or {}),
+        stream=text("stream", stream),
+        offset=_offset("offset", offset),
+    )
+    for name, matrix in (vectors or {}).items():
+        request.vectors[name] = _matrix(f"vectors {name}".rstrip(), matrix)
+    if expires_s is not None:
+        # The contract has NaN for candidates that never expire.
+        times_s = _filled(_listed("expires_s", expires_s), np.nan)
+        request.expires_s = _packed("expires_s", times_s, "<f8")
     if sequences is not None:
         request.sequences = _packed("sequences", _listed("sequences", sequences), _INT64)
-    request.stream = text("stream", stream)
-    request.offset = _offset("offset", offset)
     if from_offset is not None:
         request.from_offset = _offset("from_offset", from_offset)
     return versioned_call("Change", request, pb.ChangeResponse, _unpack, **options)
@@ -360,18 +179,9 @@ def _unpack_applied(message: pb.GetChangesResponse) -> AppliedChanges:
 
 
 def _unpack(message: pb.ChangeResponse) -> ChangeResult:
-    return ChangeResult(
-        message.model.name,
-        message.model.version,
-        message.sequence,
-        message.changed,
-        unpack_ids(message.outdated),
-        unpack_ids(message.unknown),
-        message.outdated_count,
-        message.unknown_count,
-        message.is_repeated,
-        message.stream_offset,
-    )
+    fields = value_of(message)
+    fields |= {name: unpack_ids(getattr(message, name)) for name in ("outdated", "unknown")}
+    return ChangeResult(**fields)
 
 
 def _matrix(subject: str, vectors: ArrayLike) -> bytes:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from rowcast_client import calls, changes
+from rowcast_client import calls, change_calls, changes
 from rowcast_client.calls import Call
 from rowcast_client.errors import InvalidArgument, RowcastError
 from rowcast_client.retries import Deadline
@@ -76,13 +76,13 @@ class Client(ServiceConnection):
     recommend = _synchronous_method(calls.recommend)
     embed = _synchronous_method(calls.embed)
     lookup = _synchronous_method(calls.lookup)
-    upsert_rows = _synchronous_method(changes.upsert_rows)
-    upsert_candidates = _synchronous_method(changes.upsert_candidates)
-    delete_candidates = _synchronous_method(changes.delete_candidates)
-    set_candidate_attributes = _synchronous_method(changes.set_candidate_attributes)
-    upsert_contexts = _synchronous_method(changes.upsert_contexts)
-    delete_contexts = _synchronous_method(changes.delete_contexts)
-    set_context_attributes = _synchronous_method(changes.set_context_attributes)
+    upsert_rows = _synchronous_method(change_calls.upsert_rows)
+    upsert_candidates = _synchronous_method(change_calls.upsert_candidates)
+    delete_candidates = _synchronous_method(change_calls.delete_candidates)
+    set_candidate_attributes = _synchronous_method(change_calls.set_candidate_attributes)
+    upsert_contexts = _synchronous_method(change_calls.upsert_contexts)
+    delete_contexts = _synchronous_method(change_calls.delete_contexts)
+    set_context_attributes = _synchronous_method(change_calls.set_context_attributes)
     changes = _synchronous_method(changes.changes)
     models = _synchronous_method(calls.models)
     model = _synchronous_method(calls.model)
@@ -175,13 +175,13 @@ class AsyncClient(ServiceConnection):
     recommend = _asynchronous_method(calls.recommend)
     embed = _asynchronous_method(calls.embed)
     lookup = _asynchronous_method(calls.lookup)
-    upsert_rows = _asynchronous_method(changes.upsert_rows)
-    upsert_candidates = _asynchronous_method(changes.upsert_candidates)
-    delete_candidates = _asynchronous_method(changes.delete_candidates)
-    set_candidate_attributes = _asynchronous_method(changes.set_candidate_attributes)
-    upsert_contexts = _asynchronous_method(changes.upsert_contexts)
-    delete_contexts = _asynchronous_method(changes.delete_contexts)
-    set_context_attributes = _asynchronous_method(changes.set_context_attributes)
+    upsert_rows = _asynchronous_method(change_calls.upsert_rows)
+    upsert_candidates = _asynchronous_method(change_calls.upsert_candidates)
+    delete_candidates = _asynchronous_method(change_calls.delete_candidates)
+    set_candidate_attributes = _asynchronous_method(change_calls.set_candidate_attributes)
+    upsert_contexts = _asynchronous_method(change_calls.upsert_contexts)
+    delete_contexts = _asynchronous_method(change_calls.delete_contexts)
+    set_context_attributes = _asynchronous_method(change_calls.set_context_attributes)
     changes = _asynchronous_method(changes.changes)
     models = _asynchronous_method(calls.models)
     model = _asynchronous_method(calls.model)

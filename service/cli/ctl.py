@@ -17,7 +17,7 @@ from bundle.arithmetic import ceil_div
 from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
 from service.cli.admin_client import Admin, CtlError, json_text, reported_errors, scope
-from service.cli.ctl_changes import GROUPS, LOG, Model
+from service.cli.ctl_changes import GROUPS, Model
 from service.exit_codes import EXIT_OK, EXIT_USAGE
 
 EXIT_NOT_IN_EFFECT = 5
@@ -111,7 +111,6 @@ DENY = typer.Typer(help="Withdraw candidates of a model, and restore them.", no_
 CTL.add_typer(DENY, name="deny")
 for _kind, _commands in GROUPS.items():
     CTL.add_typer(_commands, name=_kind)
-CTL.add_typer(LOG, name="changes")
 
 
 def _option(variable: str, text: str) -> Any:

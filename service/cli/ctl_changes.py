@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from bundle.changes.records import Kind
 from service.cli.admin_client import Admin, CtlError, Document, json_text, reported_errors, scope
 from service.cli.change_batches import Batch, read_batches
 from service.contract.changes import CHANGES, Change
@@ -72,7 +71,7 @@ BatchSize = Annotated[
     ),
 ]
 
-GROUPS: dict[Kind, typer.Typer] = {
+GROUPS: dict[str, typer.Typer] = {
     "rows": typer.Typer(help="Change rows of tables while they are served.", no_args_is_help=True),
     "candidates": typer.Typer(
         help="Add, change and delete candidates while they are served.", no_args_is_help=True
@@ -80,9 +79,11 @@ GROUPS: dict[Kind, typer.Typer] = {
     "contexts": typer.Typer(
         help="Add, change and delete stored contexts while they are served.", no_args_is_help=True
     ),
+    "changes": typer.Typer(
+        help="Show the change log of a model, and recover it.", no_args_is_help=True
+    ),
 }
-"""The commands that change something, by its kind."""
-LOG = typer.Typer(help="Show the change log of a model, and recover it.", no_args_is_help=True)
+"""The commands by what they change, and those of the change log."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ for _change in CHANGES.values():
     _add_command(_change)
 
 
-@LOG.command("status")
+@GROUPS["changes"].command("status")
 def _show_status(context: typer.Context, model: Model) -> None:
     """Show the change log of a model, the offsets of its streams, and what each version has of
     it.
@@ -244,7 +245,7 @@ def _show_status(context: typer.Context, model: Model) -> None:
         sys.stdout.write(_status_text(status))
 
 
-@LOG.command("recover")
+@GROUPS["changes"].command("recover")
 def _recover(context: typer.Context, model: Model) -> None:
     """Leave out of the change log of a model what is damaged in it. The damaged file is kept."""
     admin: Admin = context.obj

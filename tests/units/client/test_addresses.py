@@ -25,6 +25,7 @@ from rowcast_client import (
     Unauthenticated,
     Unreachable,
     calls,
+    change_calls,
     changes,
     rotation,
 )
@@ -147,7 +148,7 @@ def test_call_without_any_secure_connection_is_not_retried(way: Way) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [changes.changes(), changes.delete_candidates([5])], ids=lambda call: call.method
+    "call", [changes.changes(), change_calls.delete_candidates([5])], ids=lambda call: call.method
 )
 def test_changes_are_not_sent_to_several_addresses(way: Way, call: Call[Any]) -> None:
     with pytest.raises(InvalidArgument, match="changes belong to one service"):
