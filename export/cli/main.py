@@ -27,9 +27,11 @@ def main() -> None:
         _print_error(str(problem))
         code = problem.exit_code
     except ModuleNotFoundError as missing:
-        # The libraries of the exporter are optional dependencies of rowcast.
+        # The libraries of the exporter are optional dependencies of rowcast. Whichever module of one
+        # was imported first.
+        package = str(missing.name).partition(".")[0]
         _print_error(
-            f"{missing.name} is not installed; in a checkout of rowcast, run `make venv`, or "
+            f"{package} is not installed; in a checkout of rowcast, run `make venv`, or "
             "`pip install '.[export]'` in an environment of your own"
         )
         code = UsageError.exit_code

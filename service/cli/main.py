@@ -18,8 +18,10 @@ def main() -> None:
 
         command()(prog_name="rowcast-serve")
     except ModuleNotFoundError as missing:
+        # Whichever of its modules was imported first.
+        package = str(missing.name).partition(".")[0]
         sys.stderr.write(
-            f"error: {missing.name} is not installed; in a checkout of rowcast, run `make venv`, "
+            f"error: {package} is not installed; in a checkout of rowcast, run `make venv`, "
             "or `pip install '.[serve]'` in an environment of your own\n"
         )
         code = EXIT_USAGE
