@@ -159,8 +159,8 @@ class FeatureReader:
         """Joins the features of a manifest with the tables, vocabularies and key indexes that they
         read.
 
-        `inputs` lists the features that read each input, `tables` the tables that are not remote, and
-        `lengths` the inputs that take a fixed number of values.
+        `inputs` lists the features that read each input, `tables` the tables that are not remote,
+        and `lengths` the inputs that take a fixed number of values.
 
         Raises:
           FormatError: A default does not fit its feature, or a table, vocabulary or key index is

@@ -451,7 +451,9 @@ class Engine:
                 result = replace(result, coverage=coverage)
         finally:
             execution.end()
-            self._metrics.phases_finished(call, version.model, execution.phases)
+            self._metrics.batch_finished(
+                call, version.model, execution.phases, execution.counts, execution.lookups
+            )
             for job in batch:
                 job.context.phases.update(execution.phases)
         return result

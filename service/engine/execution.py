@@ -60,6 +60,8 @@ class Execution:
     Attributes:
       call: The call of every request of the batch.
       phases: The seconds of each phase, of the whole batch.
+      counts: What is added to counters of `Metrics`, by their names and labels.
+      lookups: The number of examples for which features were looked up, by model and features.
       estimates: The time that computations of the process take, on average.
       rows_fetched, rows_lost: The number of rows of remote tables that the batch read, and of those
         that no shard could give.
@@ -97,6 +99,8 @@ class Execution:
         """
         self.call = call
         self.phases = defaultdict[str, float](float)
+        self.counts = defaultdict[tuple[str, tuple[str, ...]], int](int)
+        self.lookups = defaultdict[tuple[str, tuple[str, ...]], int](int)
         self._phase = ""
         self._began = 0.0
         self.estimates = estimates or Estimates()
@@ -261,9 +265,9 @@ class Execution:
         self._pool.parallel(count, checked)
 
     def count(self, name: str, amount: int, *labels: str) -> None:
-        """Adds to a counter of `Metrics`."""
-        if amount and self._metrics is not None:
-            self._metrics.count(name, amount, *labels)
+        """Adds to a counter of `Metrics`, once the batch has ended."""
+        if amount:
+            self.counts[name, labels] += amount
 
     def gauge(self, name: str, value: float) -> None:
         """Sets a gauge of `Metrics`."""
@@ -278,8 +282,8 @@ class Execution:
 
     def count_looked_up(self, model: str, groups: Sequence[tuple[str, ...]], examples: int) -> None:
         """Counts the examples for which groups of features were looked up."""
-        if self._metrics is not None:
-            self._metrics.looked_up(model, groups, examples)
+        for features in groups:
+            self.lookups[model, features] += examples
 
     def count_scores(self, tower: LoadedTower, scores: NDArray[np.float32], contexts: int) -> None:
         """Counts [m] scores of candidates that no formula of a request has changed."""

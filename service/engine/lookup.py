@@ -166,9 +166,31 @@ def complete(
         context is not in the store and one of its inputs has no default: names it.
       FeatureError: An example has another number of values than its input takes.
     """
-    return fit(
-        model_version, _with_stored(model_version, inputs, columns, ids, n, execution), n, execution
-    )
+    if ids is None:
+        return fit(model_version, columns, n, execution)
+    # Without this, a context would silently get the features of another one.
+    if ids.size != n:
+        value = f"{ids.size} ids for {n} contexts"
+        raise InvalidArgument.of_field("context_ids", value, "one per context", "has")
+    # What the request sends wins over the store.
+    missing_inputs = [name for name in inputs if name not in columns]
+    store = choose_context_store(model_version, missing_inputs)
+    if store is None:
+        return fit(model_version, columns, n, execution)
+    names = [name for name in missing_inputs if name in store.entry.features]
+    execution.begin("lookup")
+    positions = store.store.positions(ids, "context_ids")
+    is_known = positions >= 0
+    # Only known contexts: position -1 would read the last one.
+    stored = store.store.features(positions[is_known], names)
+    if not is_known.all():
+        missing = int(np.count_nonzero(~is_known))
+        execution.count("missing_contexts", missing, model_version.model, store.name)
+        stored = {
+            name: _with_default(model_version, store, name, stored[name], is_known, ids)
+            for name in names
+        }
+    return fit(model_version, {**columns, **stored}, n, execution)
 
 
 def fit(model_version: ModelVersion, columns: Columns, n: int, execution: Execution) -> Columns:
@@ -187,43 +209,6 @@ def fit(model_version: ModelVersion, columns: Columns, n: int, execution: Execut
     for name, count in fitted.padded.items():
         execution.count("padded_lists", count, model_version.model, name)
     return fitted.columns
-
-
-def _with_stored(
-    model_version: ModelVersion,
-    inputs: Collection[str],
-    columns: Columns,
-    ids: Ids | None,
-    n: int,
-    execution: Execution,
-) -> Columns:
-    """Returns the columns that were sent, and what the store holds of the other inputs; arguments
-    and errors as of `complete`.
-    """
-    if ids is None:
-        return columns
-    # Without this, a context would silently get the features of another one.
-    if ids.size != n:
-        value = f"{ids.size} ids for {n} contexts"
-        raise InvalidArgument.of_field("context_ids", value, "one per context", "has")
-    store = choose_context_store(model_version, [name for name in inputs if name not in columns])
-    if store is None:
-        return columns
-    # What the request sends wins over the store.
-    names = [name for name in inputs if name not in columns and name in store.entry.features]
-    execution.begin("lookup")
-    positions = store.store.positions(ids, "context_ids")
-    is_known = positions >= 0
-    # Only known contexts: position -1 would read the last one.
-    stored = store.store.features(positions[is_known], names)
-    if not is_known.all():
-        missing = int(np.count_nonzero(~is_known))
-        execution.count("missing_contexts", missing, model_version.model, store.name)
-        stored = {
-            name: _with_default(model_version, store, name, stored[name], is_known, ids)
-            for name in names
-        }
-    return {**columns, **stored}
 
 
 def _with_default(

@@ -448,7 +448,7 @@ class Metrics:
           code: "OK", or the value of a Code.
           seconds: The duration of the request.
           phases: The time that the request spent in each of PHASES. The phases of its batch are
-            recorded by `phases_finished`.
+            recorded by `batch_finished`.
         """
         # As `known_model`, without a further call per request.
         model = model if model in self._models else ""
@@ -488,11 +488,30 @@ class Metrics:
             for counter in counters:
                 self._counts[counter] += 1
 
-    def phases_finished(self, call: str, model: str, phases: Mapping[str, float]) -> None:
-        """Records the time that a batch spent in each of some PHASES."""
+    def batch_finished(
+        self,
+        call: str,
+        model: str,
+        phases: Mapping[str, float],
+        counts: Mapping[tuple[str, tuple[str, ...]], int],
+        lookups: Mapping[tuple[str, tuple[str, ...]], int],
+    ) -> None:
+        """Records a batch that was computed; rendered after the next flush.
+
+        Args:
+          call: One of CALLS.
+          model: The model.
+          phases: The time that it spent in each of some PHASES.
+          counts: What is added to COUNTERS, by their names and labels.
+          lookups: The number of examples for which features were looked up, by model and features.
+        """
         with self._lock:
             for phase, seconds in phases.items():
                 self._phase_seconds.observe(seconds, (call, model, phase))
+            for counter, amount in counts.items():
+                self._counts[counter] += amount
+            for features, examples in lookups.items():
+                self._lookups[features] += examples
 
     def known_model(self, model: str) -> str:
         """Returns the name of a model if it exists, else ""."""
@@ -514,12 +533,6 @@ class Metrics:
     def set(self, name: str, value: float, *labels: str) -> None:
         """Sets one of GAUGES."""
         self._gauges[name](*labels).set(value)
-
-    def looked_up(self, model: str, groups: Sequence[tuple[str, ...]], examples: int) -> None:
-        """Counts a lookup of groups of features; rendered after the next flush."""
-        with self._lock:
-            for features in groups:
-                self._lookups[model, features] += examples
 
     def load_finished(self, model: str, outcome: str, seconds: float | None) -> None:
         """Counts a load with one of LOAD_OUTCOMES.

@@ -57,7 +57,7 @@ def check_response(selection: Selection) -> None:
     Raises:
       TooLarge: The neighbors exceed `max_response_bytes`.
     """
-    corpus = selection.corpus
+    corpus = selection.sources.corpus
     attributes = selection.request.attributes
     neighbor_bytes = 2 * NUMBER_BYTES + corpus.store.text_bytes("id")
     for name in attributes:

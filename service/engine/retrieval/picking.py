@@ -91,7 +91,7 @@ async def pick_best(selection: Selection, pool: Pool) -> tuple[PoolPositions, Of
     request = selection.request
     execution = selection.execution
     crowding = request.crowding or {}
-    codes = _codes(selection.corpus, pool.positions, crowding)
+    codes = _codes(selection.sources.corpus, pool.positions, crowding)
     maxima = list(crowding.values())
     entries = [source.entry for source in selection.sources.planned]
     limited = [number for number, entry in enumerate(entries) if entry.max_count]

@@ -210,7 +210,7 @@ def _result(
     """Returns the best candidates of a pool as clients see them: ids, scores and attributes."""
     request = selection.request
     version = selection.model_version
-    corpus = selection.corpus
+    corpus = selection.sources.corpus
     attributes: dict[str, list[Any]] = {}
     if request.attributes:
         attributes = corpus.store.attributes(best.positions, list(request.attributes))

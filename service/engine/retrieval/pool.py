@@ -17,7 +17,7 @@ from service.engine.execution import Execution
 from service.engine.ranking.formulas import Scores
 from service.engine.retrieval.neighbors import Positions
 from service.engine.retrieval.sources import Sources
-from service.versions.version import LoadedStore, ModelVersion
+from service.versions.version import ModelVersion
 
 PoolPositions = NDArray[np.int64]
 """Positions among the candidates of a pool."""
@@ -45,11 +45,6 @@ class Selection(NamedTuple):
     needs_pool: bool
     settings: ServiceSettings
     execution: Execution
-
-    @property
-    def corpus(self) -> LoadedStore:
-        """The corpus of all candidates."""
-        return self.sources.corpus
 
     @property
     def end(self) -> int:

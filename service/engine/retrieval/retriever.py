@@ -76,6 +76,10 @@ class Retriever:
         self.selection = selection
         self.features = features
         self.sent = sent
+        self._request = selection.request
+        self._corpus = selection.sources.corpus
+        self._execution = selection.execution
+        self._n = selection.n
         self._vectors: dict[str, Vectors] = {}
         self._queries: dict[str, QueryVectors] = {}
         self._explanations: dict[int, Explanation] = {}
@@ -88,8 +92,7 @@ class Retriever:
         Raises:
           ServiceError: All sources fail; the error is that of the first one.
         """
-        selection = self.selection
-        planned = selection.sources.planned
+        planned = self.selection.sources.planned
         only_index = planned[0].index
         if len(planned) == 1 and only_index is not None:
             # Nothing has to be merged, and all scores are known.
@@ -101,13 +104,13 @@ class Retriever:
 
         # Where all sources are fallbacks, none of them waits for others.
         main = [source for source in planned if not source.entry.fallback] or [*planned]
-        n = selection.n
+        n = self._n
         parts = [await self._retrieve(source, np.arange(n)) for source in main]
         positions, sources, scores, offsets = _merge_sources(parts, n)
 
         fallback = [source for source in planned if source not in main]
         # Fallbacks are searched for contexts that need them alone: they may be expensive.
-        short = (lengths_of(offsets) < selection.end).nonzero()[0]
+        short = (lengths_of(offsets) < self.selection.end).nonzero()[0]
         if fallback and short.size:
             parts += [await self._retrieve(source, short) for source in fallback]
             positions, sources, scores, offsets = _merge_sources(parts, n)
@@ -131,7 +134,7 @@ class Retriever:
         is_finite = np.isfinite(scores)
         if is_finite.all():
             return pool
-        selection.execution.leave_out("vector", selection.corpus.store.ids(positions[~is_finite]))
+        self._execution.leave_out("vector", self._corpus.store.ids(positions[~is_finite]))
         return pool.only(is_finite.nonzero()[0])
 
     async def _retrieve(
@@ -144,16 +147,15 @@ class Retriever:
         nothing = np.empty(0, np.int64)
         empty = _SourceCandidates(source.number, nothing, nothing, np.empty(0, np.float32))
         version = self.selection.model_version
-        execution = self.selection.execution
         kind = ("source", version.model, version.version, source.entry.magnitude)
-        pace = Pace(execution, kind, int(numbers.size))
+        pace = Pace(self._execution, kind, int(numbers.size))
         if late := pace.late():
             self._leave_out(source, DeadlineExceeded(late))
             return empty
-        left_s = execution.least_left_s
+        left_s = self._execution.least_left_s
         if math.isfinite(left_s):
             # The others are to be retrieved and ranked, however late shards are.
-            execution.reserved_s = execution.left_s - left_s / MARGIN
+            self._execution.reserved_s = self._execution.left_s - left_s / MARGIN
         try:
             with pace.measured():
                 return await self._candidates(source, numbers)
@@ -161,17 +163,16 @@ class Retriever:
             self._leave_out(source, problem)
             return empty
         finally:
-            execution.reserved_s = 0.0
+            self._execution.reserved_s = 0.0
 
     def _leave_out(self, source: PlannedSource, problem: Exception) -> None:
-        execution = self.selection.execution
-        execution.check_alone()
+        self._execution.check_alone()
         self._problems.append(problem)
         self._reasons.append(f"source {source.name!r} is left out: {problem}")
         reason = "failed"
         if isinstance(problem, DeadlineExceeded):
             reason = "late"
-        execution.count("sources_left_out", 1, self.selection.model_version.model, reason)
+        self._execution.count("sources_left_out", 1, self.selection.model_version.model, reason)
 
     async def _candidates(
         self, source: PlannedSource, numbers: NDArray[np.int64]
@@ -201,20 +202,20 @@ class Retriever:
           index: The index of the source.
           numbers: The numbers of the contexts; None: all.
         """
-        selection = self.selection
-        request = selection.request
-        n = selection.n
+        request = self._request
+        n = self._n
         vectors, offsets, unwanted, not_found = await self._queries_in(index)
         # Computed for all contexts, of which a fallback may search for some.
-        allowed = queries.allowed_candidates(index, request, n, selection.execution, unwanted)
+        allowed = queries.allowed_candidates(index, request, n, self._execution, unwanted)
         if numbers is not None and numbers.size < n:
             vectors = vectors[numbers]
             excluded = [allowed.excluded[number] for number in numbers.tolist()]
             allowed = allowed._replace(excluded=excluded)
         searched = Queries(vectors, allowed, offsets)
-        count = selection.k
-        if selection.needs_pool:
-            count = min(source.entry.pool_size or request.retrieved_count, index.corpus.entry.size)
+        count = self.selection.k
+        if self.selection.needs_pool:
+            pool_size = source.entry.pool_size or request.retrieved_count
+            count = min(pool_size, index.corpus.entry.size)
         if not_found is None:
             return await self._find_pools(index, searched, count)
         # Some ids of the request may not exist, and their queries have nothing to search for.
@@ -232,12 +233,11 @@ class Retriever:
         Raises:
           TooLarge: The pools have more than max_candidates.
         """
-        selection = self.selection
-        request = selection.request
-        execution = selection.execution
-        if selection.needs_pool:
+        request = self._request
+        execution = self._execution
+        if self.selection.needs_pool:
             pools_size = execution.largest(len(searched.allowed.excluded)) * count
-            at_most(selection.settings, "max_candidates", pools_size, "request")
+            at_most(self.selection.settings, "max_candidates", pools_size, "request")
         # What was sent is checked already, unless it was moved away from negative examples.
         is_checked = request.holds_vectors and request.negative_ids is None
         if not is_checked and find_unsearchable(searched.vectors) is not None:
@@ -245,7 +245,7 @@ class Retriever:
         is_exact = isinstance(request, RetrievalRequest) and request.exact
         options = SearchOptions(count, is_exact, request.recall, request.explain, request.filter)
         neighbors = await served_search.nearest(index, searched, options, execution)
-        if not request.crowding or request.offset is not None or selection.sources.names:
+        if not request.crowding or request.offset is not None or self.selection.sources.names:
             return neighbors
 
         async def find(query: int, wider_count: int) -> Neighbors:
@@ -253,7 +253,7 @@ class Retriever:
             return await served_search.nearest(index, searched.only(query), wider, execution)
 
         return await picking.widen_pools(
-            neighbors, find, index.corpus, request.crowding, count, selection.k
+            neighbors, find, index.corpus, request.crowding, count, self.selection.k
         )
 
     async def _queries_in(self, index: ServedIndex) -> QueryVectors:
@@ -262,19 +262,18 @@ class Retriever:
         in_index = self._queries.get(index.name)
         if in_index is not None:
             return in_index
-        selection = self.selection
         in_index = self.sent
         if in_index is None:
             name = index.entry.query_tower
             if name not in self._vectors:
-                version = selection.model_version
+                version = self.selection.model_version
                 self._vectors[name] = await towers.result(
-                    version, version.towers[name], self.features, selection.n, selection.execution
+                    version, version.towers[name], self.features, self._n, self._execution
                 )
             in_index = QueryVectors(self._vectors[name])
-        if selection.request.negative_ids is not None:
+        if self._request.negative_ids is not None:
             in_index = await queries.avoid_negatives(
-                index, selection.request, in_index, selection.n, selection.execution
+                index, self._request, in_index, self._n, self._execution
             )
         self._queries[index.name] = in_index
         return in_index
@@ -286,7 +285,7 @@ class Retriever:
         count_max = source.entry.pool_size
         if source.candidates is not None:
             positions_by_context = self._positions_of_segments(source.candidates)
-            count_max = count_max or self.selection.request.retrieved_count
+            count_max = count_max or self._request.retrieved_count
         else:
             positions_by_context = self._positions_of_ids(source)
         positions = np.concatenate([positions_by_context[number] for number in numbers.tolist()])
@@ -308,48 +307,46 @@ class Retriever:
         assert lists is not None  # noqa: S101 - else it is an index or a list
         where = f"sources[{source.number}]"
         positions_by_context = queries.positions_by_query(
-            self.selection.corpus, lists, self.selection.n, f"{where}.ids", f"{where}.offsets"
+            self._corpus, lists, self._n, f"{where}.ids", f"{where}.offsets"
         )
         # Contexts that share one list share its array, whose ids are counted once.
         distinct_lists = {id(positions): positions for positions in positions_by_context}
         count = sum([positions.size for positions in distinct_lists.values()])
         unknown = int(lists.ids.size) - count
         model = self.selection.model_version.model
-        self.selection.execution.count(
-            "not_found_ids", max(0, unknown), model, self.selection.execution.call
-        )
+        self._execution.count("not_found_ids", max(0, unknown), model, self._execution.call)
         return positions_by_context
 
     def _positions_of_segments(self, candidates: LoadedList) -> Sequence[Positions]:
-        """Returns where the candidates of the segment of each context are in the corpus."""
+        """Returns where the candidates of the segment of each context are in the self._corpus."""
         entry = candidates.entry
-        segments = [entry.default] * self.selection.n
+        segments = [entry.default] * self._n
         name = entry.by or ""
         column = self.features.get(name)
         if column is not None:
-            offsets = checked_offsets(name, column, self.selection.n)
+            offsets = checked_offsets(name, column, self._n)
             values = column.values.tolist()
             for number, (first, end) in enumerate(pairwise(offsets.tolist())):
                 if end > first:
                     segments[number] = str(values[first])
-        store = self.selection.corpus.store
+        store = self._corpus.store
         return [candidates.positions(store, segment) for segment in segments]
 
     def _permitted_candidates(
         self, positions: Positions, contexts: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Returns which candidates of contexts no exclusion, deny list or filter leaves out."""
-        execution = self.selection.execution
-        execution.begin("search")
-        request = self.selection.request
-        corpus = self.selection.corpus
-        n = self.selection.n
+        self._execution.begin("search")
+        request = self._request
+        corpus = self._corpus
         negatives: Sequence[Positions] = ()
         if request.negative_ids is not None:
             negatives = queries.positions_by_query(
-                corpus, request.negative_ids, n, "negative_ids", "negative_offsets"
+                corpus, request.negative_ids, self._n, "negative_ids", "negative_offsets"
             )
-        denied, excluded = queries.excluded_positions(corpus, request.exclude_ids, n, negatives)
+        denied, excluded = queries.excluded_positions(
+            corpus, request.exclude_ids, self._n, negatives
+        )
         is_permitted = ~filters.is_among(positions, denied)
         for number, unwanted in enumerate(excluded):
             if unwanted.size:
@@ -359,7 +356,7 @@ class Retriever:
             # Contexts often share candidates: each is compared with the filter once.
             candidates, numbers = np.unique(positions, return_inverse=True)
             is_matching = filters.match_candidates(
-                corpus, request.filter, candidates, execution.check
+                corpus, request.filter, candidates, self._execution.check
             )
             is_permitted &= is_matching[numbers]
         return is_permitted.nonzero()[0]
@@ -373,25 +370,22 @@ class Retriever:
           Whether the vectors of these candidates could be read.
         """
         unknown = np.isneginf(scores).nonzero()[0]
-        execution = self.selection.execution
         index = self.selection.sources.index
         if index is None or not unknown.size:
             scores[unknown] = 0
             return True
         try:
-            vectors = await served_search.vectors_at(
-                index, positions[unknown], self.selection.execution
-            )
+            vectors = await served_search.vectors_at(index, positions[unknown], self._execution)
             in_index = await self._queries_in(index)
         except _FAILURES as problem:
-            execution.check_alone()
+            self._execution.check_alone()
             scores[unknown] = 0
             self._reasons.append(
                 f"{unknown.size} of {scores.size} candidates have the retrieval score 0: {problem}"
             )
             return False
         # Exact scores, as a search would have given them.
-        contexts = np.arange(self.selection.n).repeat(lengths_of(offsets))[unknown]
+        contexts = np.arange(self._n).repeat(lengths_of(offsets))[unknown]
         query_vectors = in_index.vectors
         if index.entry.distance == "cosine":
             query_vectors = normalized(query_vectors)

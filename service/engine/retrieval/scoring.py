@@ -93,7 +93,7 @@ class Scorer:
     async def score(self, pool: Pool) -> Scored:
         """Scores all candidates of a pool, and measures what that takes."""
         execution = self.selection.execution
-        corpus = self.selection.corpus
+        corpus = self.selection.sources.corpus
         m = int(pool.positions.size)
         outputs: Mapping[str, Scores] = {}
         left_out: Sequence[LeftOut] = ()
@@ -127,7 +127,7 @@ class Scorer:
         return Scored(scorable, scores[scorable], sentences)
 
     def _evaluate(self, formula: Formula, pool: Pool, outputs: Mapping[str, Scores]) -> Scores:
-        store = self.selection.corpus.store
+        store = self.selection.sources.corpus.store
         known_names = {self.retrieval_score, *outputs}
         attributes = [name for name in formula.names if name not in known_names]
         numbers: Mapping[str, NDArray[Any]] = {}

@@ -206,6 +206,7 @@ class _Search:
         How a vector's neighbors are found depends on the vector, on what it excludes and on the
         filter alone: not on the other vectors, nor on earlier requests.
         """
+        index = self._index
         count = len(self._vectors)
         by_vector: list[Neighbors | None] = [None] * count
         unfinished = list(range(count))
@@ -216,8 +217,12 @@ class _Search:
 
             def search_tree(number: int) -> None:
                 fetched = self._fetch(number, depth)
-                if fetched is not None:
-                    by_vector[number] = self._rank_fetched(number, fetched)
+                if fetched is None:
+                    return
+                query = self._vectors[number]
+                best = rank_exactly(index.vectors, query, fetched, self._k, self._distance)
+                explanation = Explanation("index", scored=fetched.size)
+                by_vector[number] = Neighbors.of_one(*best, explanation)
 
             self._execution.parallel(count, search_tree)
             # To fetch more for the unfinished vectors would cost too much: a scan or exact scores
@@ -402,12 +407,6 @@ class _Search:
             if reordered.size < self._k:
                 pool = max(pool, first_pool + _PER_EXCLUDED * excluded_count)
         return None
-
-    def _rank_fetched(self, number: int, positions: NDArray[np.uint32]) -> Neighbors:
-        """Returns the best of the fetched candidates of a vector, by their exact scores."""
-        query = self._vectors[number]
-        neighbors = rank_exactly(self._index.vectors, query, positions, self._k, self._distance)
-        return Neighbors.of_one(*neighbors, Explanation("index", scored=positions.size))
 
     def _scan_codes(
         self, vectors: list[int], by_vector: list[Neighbors | None], depth: ScanDepth

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from service.config import ServiceSettings
 from service.contract.limits import at_most
@@ -29,7 +29,8 @@ _NO_OPTIONS = Source()
 """What a request that names an index says of it as a source."""
 
 
-class PlannedSource(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class PlannedSource:
     """A source of a request, checked.
 
     Attributes:
@@ -47,7 +48,8 @@ class PlannedSource(NamedTuple):
     candidates: LoadedList | None = None
 
 
-class Sources(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Sources:
     """The sources of a request.
 
     Attributes:

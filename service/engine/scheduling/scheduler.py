@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from service.engine.computation import Computation, RemoteCall
-from service.engine.scheduling.admission import Admission, Estimates
+from service.engine.scheduling.admission import Admission
 from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.scheduling.queues import (
     CLIENT_GONE,
@@ -107,6 +107,7 @@ class Scheduler:
 
     Attributes:
       queues: What waits.
+      estimates: The time that jobs take in seconds, by kind and by group.
     """
 
     def __init__(
@@ -141,14 +142,10 @@ class Scheduler:
         self._admission = Admission(
             clock, max_queued_candidates=max_queued_candidates, retry_after_s=retry_after_s
         )
+        self.estimates = self._admission.estimates
         self._share = LoopShare()
         self._sweep = Sweep(self._drop, clock)
         self._dispatching = False
-
-    @property
-    def estimates(self) -> Estimates:
-        """The time that jobs take in seconds, by kind and by group."""
-        return self._admission.estimates
 
     @property
     def wait_s(self) -> float:

@@ -128,7 +128,7 @@ def test_render_several_workers_any_of_them_shows_the_whole_service(
     first_worker.run(
         "metrics.set('model_memory_bytes', 100, 'm')",
         "metrics.set('model_resident_table_bytes', 2000, 'm')",
-        "metrics.looked_up('m', [('user',)], 3)",
+        "metrics.batch_finished('rank', 'm', {}, {}, {('m', ('user',)): 3})",
         "metrics.flush()",
     )
     second_worker.run(
