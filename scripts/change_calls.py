@@ -12,7 +12,8 @@ import textwrap
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from service.contract.changes import CHANGES, TARGETS, Change
+from service.contract.changes import CHANGES, ChangeClass
+from service.contract.reading import layout_of
 
 COLUMNS = 100
 HEADER = '''"""Calls that change rows, candidates and contexts while they are served. Generated from
@@ -49,46 +50,50 @@ TEXTS = {
     "vectors": "[m, dim] by index, instead of those that the candidate tower computes.",
     "expires_s": "The time when each expires, in Unix seconds; None: never.",
     "feature": "The name of the feature by whose rule ids become rows; left out: they are rows.",
-    **{name: f"The name of the {name}; the only one if left out." for name in TARGETS.values()},
+    "table": "The name of the table; the only one if left out.",
+    "corpus": "The name of the corpus; the only one if left out.",
+    "store": "The name of the context store; the only one if left out.",
 }
 """What the documentation says of an argument."""
 
 
-def function(change: Change) -> list[str]:
+def function(change: ChangeClass) -> list[str]:
     """Returns the lines of the function that makes a change."""
     arguments = ["ids: Values"]
     documented = [f"ids: The ids of the m {change.kind}."]
     passed = []
-    for number, field in enumerate((*change.required, *change.optional)):
+    layout = layout_of(change)
+    fields = [field for name, field in layout.parts.items() if name in TYPES]
+    for number, field in enumerate(fields):
         if number == 1:
             arguments.append("*")
-        default = ""
-        if field in change.optional:
-            default = " | None = None"
+        default = " | None = None"
+        if field.is_required:
+            default = ""
         # A row has one vector, of no index.
-        value = field.column
-        if field.name == "vector":
+        value = field.name
+        if field.json == "vector":
             value = '{"": vectors}'
-        arguments.append(f"{field.column}: {TYPES[field.name]}{default}")
-        documented.append(f"{field.column}: {TEXTS[field.name]}")
-        passed.append(f"{field.column}={value}")
+        arguments.append(f"{field.name}: {TYPES[field.json]}{default}")
+        documented.append(f"{field.name}: {TEXTS[field.json]}")
+        passed.append(f"{field.name}={value}")
     if "*" not in arguments:
         arguments.append("*")
-    for option in change.options:
-        if option.name in TEXTS:
-            arguments.append(f'{option.name}: str = ""')
-            documented.append(f"{option.name}: {TEXTS[option.name]}")
-            passed.append(f"{option.column}={option.name}")
+    for name, option in layout.options.items():
+        if name in TEXTS:
+            arguments.append(f'{name}: str = ""')
+            documented.append(f"{name}: {TEXTS[name]}")
+            passed.append(f"{option.name}={name}")
     arguments.append("**options: Unpack[ChangeOptions]")
     documented.append("options: Options such as model, sequences and stream: see ChangeOptions.")
     call = [f'"{change.kind}"', f'"{change.action}"', "ids", *passed, "**options"]
     return [
         "",
         "",
-        f"def {change.name}(",
+        f"def {change.body.call}(",
         *[f"    {argument}," for argument in arguments],
         ") -> Call[ChangeResult]:",
-        f'    """{in_third_person(change.summary)}.',
+        f'    """{in_third_person(change.__doc__ or "")}',
         "",
         "    Args:",
         *[
@@ -107,7 +112,7 @@ def function(change: Change) -> list[str]:
 
 
 def in_third_person(summary: str) -> str:
-    """Returns an imperative sentence, such as "Add it, or replace it", in the third person."""
+    """Returns an imperative sentence, such as "Add it, or replace it.", in the third person."""
     return re.sub("(^[A-Z][a-z]+|(?<=or )[a-z]+)", r"\1s", summary)
 
 

@@ -7,7 +7,7 @@ clients have one type for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -74,15 +74,3 @@ def add_schemas(app: FastAPI, schemas: Mapping[str, Any]) -> None:
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
-
-
-def typed_endpoint(schema: type[Schema]) -> Callable[..., None]:
-    """Returns an endpoint that describes a body and is never called: another route, which reads
-    bytes, has the same path and comes first.
-    """
-
-    def endpoint(body: Any) -> None: ...
-
-    # FastAPI reads the schema from the annotation, which here is known only at run time.
-    endpoint.__annotations__["body"] = schema
-    return endpoint

@@ -157,7 +157,7 @@ def upsert_contexts(
       ids: The ids of the m contexts.
       features: One value of each, by the name of the feature.
       attributes: One value of each, by the name of the attribute; None stands for no value.
-      store: The name of the store; the only one if left out.
+      store: The name of the context store; the only one if left out.
       options: Options such as model, sequences and stream: see ChangeOptions.
 
     Raises:
@@ -185,7 +185,7 @@ def delete_contexts(
 
     Args:
       ids: The ids of the m contexts.
-      store: The name of the store; the only one if left out.
+      store: The name of the context store; the only one if left out.
       options: Options such as model, sequences and stream: see ChangeOptions.
 
     Raises:
@@ -213,7 +213,7 @@ def set_context_attributes(
     Args:
       ids: The ids of the m contexts.
       attributes: One value of each, by the name of the attribute; None stands for no value.
-      store: The name of the store; the only one if left out.
+      store: The name of the context store; the only one if left out.
       options: Options such as model, sequences and stream: see ChangeOptions.
 
     Raises:

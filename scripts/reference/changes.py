@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from service.codec.stubs.message_schemas import SCHEMAS
-from service.contract.changes import CHANGES, Field, change_schemas
+from service.contract.changes import CHANGES
+from service.http.documents import change_schemas, model_of
 
 HEAD = """# Changes
 
@@ -30,21 +31,22 @@ def _requests() -> list[str]:
         "|---|---|---|---|",
     ]
     types = change_schemas()
-    fields: dict[str, str] = {}
-    for change in CHANGES.values():
-        for field in (*change.options, *change.fields):
-            fields.setdefault(field.name, field.text or types[field.schema]["description"])
-        rows.append(
-            f"| `{change.kind}/{change.action}` | {change.summary}. | {_names(change.options)} | "
-            f"{_names(change.fields)} |"
-        )
+    texts: dict[str, str] = {}
+    for (kind, action), change in CHANGES.items():
+        body = dict(types[model_of(change).__name__]["properties"])
+        del body["items"]
+        item = types[change.body.part_name]["properties"]
+        for name, entry in {**body, **item}.items():
+            of_type = types.get(entry.get("$ref", "").rpartition("/")[2], {})
+            texts.setdefault(name, entry.get("description", of_type.get("description", "")))
+        rows.append(f"| `{kind}/{action}` | {change.__doc__} | {_names(body)} | {_names(item)} |")
     rows += [
         "",
         "Each body has `items`, a list of at least one. Their ids are distinct.",
         "",
         "| field | meaning |",
         "|---|---|",
-        *[f"| `{name}` | {text} |" for name, text in fields.items()],
+        *[f"| `{name}` | {' '.join(text.split())} |" for name, text in texts.items()],
     ]
     return rows
 
@@ -59,5 +61,5 @@ def _response() -> list[str]:
     ]
 
 
-def _names(fields: Iterable[Field]) -> str:
-    return ", ".join(f"`{field.name}`" for field in fields)
+def _names(fields: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in fields)

@@ -37,10 +37,10 @@ from service.codec.metadata import (
 )
 from service.codec.stubs.message_schemas import SCHEMAS
 from service.config import ServiceSettings
-from service.contract.changes import change_schemas
 from service.coordinator import Coordinator
 from service.engine.context import RequestContext
 from service.http.change_routes import raise_query_problem
+from service.http.documents import change_schemas
 from service.loopback import on_loopback
 from service.observability.logging import PRINCIPAL, logger
 from service.openapi import add_schemas

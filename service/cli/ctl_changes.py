@@ -14,7 +14,8 @@ import typer
 
 from service.cli.admin_client import Admin, CtlError, Document, json_text, reported_errors, scope
 from service.cli.change_batches import Batch, read_batches
-from service.contract.changes import CHANGES, Change
+from service.contract.changes import CHANGES, ChangeClass
+from service.contract.reading import layout_of
 from service.exit_codes import EXIT_USAGE
 
 _TARGET_HELP = {
@@ -156,7 +157,7 @@ class _Totals:
         return f"{self.model}: {', '.join(parts)}\n"
 
 
-def _add_command(change: Change) -> None:
+def _add_command(change: ChangeClass) -> None:
     """Adds the command that makes a change, with its options."""
 
     def send(
@@ -200,10 +201,10 @@ def _add_command(change: Change) -> None:
     }
     if change.action == "delete":
         parameters |= {"ids": (Ids, None), "file": (OptionalFile, None)}
-    for known in change.options:
-        if known.name in _TARGET_HELP:
-            option = typer.Option(metavar="NAME", help=_TARGET_HELP[known.name])
-            parameters[known.name] = (Annotated[str, option], "")
+    for name in layout_of(change).options:
+        if name in _TARGET_HELP:
+            option = typer.Option(metavar="NAME", help=_TARGET_HELP[name])
+            parameters[name] = (Annotated[str, option], "")
     parameters |= {"stream": (Stream, ""), "offset": (Offset, 0), "batch": (BatchSize, 500)}
     # typer reads the options of a command from the signature of its function.
     keyword = Parameter.KEYWORD_ONLY
@@ -214,16 +215,17 @@ def _add_command(change: Change) -> None:
         ]
     )
     send.__annotations__ = {name: annotation for name, (annotation, _) in parameters.items()}
-    send.__doc__ = f"{change.summary}. {_items_help(change)}"
+    send.__doc__ = f"{change.__doc__} {_items_help(change)}"
     GROUPS[change.kind].command(change.action)(send)
 
 
-def _items_help(change: Change) -> str:
+def _items_help(change: ChangeClass) -> str:
     """Returns what the items of a change have, as a sentence."""
     if change.action == "delete":
         return "Ids that are not there are counted, and are no error."
-    required = " and ".join(["id", *[known.name for known in change.required]])
-    optional = ", ".join(["sequence", *[known.name for known in change.optional]])
+    parts = layout_of(change).parts
+    required = " and ".join([name for name, known in parts.items() if known.is_required])
+    optional = ", ".join([name for name, known in parts.items() if not known.is_required])
     return f"An item has {required}, and optionally {optional}."
 
 

@@ -15,12 +15,11 @@ from service.codec.message_fields import check_fields
 from service.codec.message_values import word_of
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
-from service.contract.change_forms import ABSENT
+from service.contract.change_forms import ABSENT, ItemForm
 from service.contract.changes import (
     CHANGES,
-    TARGETS,
     AppliedChanges,
-    Change,
+    ChangeClass,
     ChangeRequest,
     ChangeResult,
     stream_without_offset,
@@ -29,19 +28,21 @@ from service.contract.columns import check_list, fields
 from service.contract.limits import at_most
 from service.contract.messages import Target
 from service.contract.packed import read_ids
+from service.contract.reading import layout_of
 from service.errors import InvalidArgument
 
 _ALWAYS = ("model", "version", "sequence", "changed")
 """The fields of a result that are written even if they are 0."""
-_COLUMNS = frozenset().union(*[change.columns for change in CHANGES.values()])
+_NAMES = frozenset().union(*[layout_of(change).forms for change in CHANGES.values()])
+"""The fields of all changes."""
 
 
-def read_change(change: Change, body: Any, settings: ServiceSettings) -> ChangeRequest:
+def read_change(change: ChangeClass, body: Any, settings: ServiceSettings) -> ChangeRequest:
     """Returns the request that a parsed body holds:
     `{"corpus": "movies", "items": [{"id": 1, "features": {...}, "attributes": {...}}]}`.
 
     Args:
-      change: What is changed, and what is done to it.
+      change: The class of the request.
       body: The JSON value.
       settings: The limits.
 
@@ -49,29 +50,31 @@ def read_change(change: Change, body: Any, settings: ServiceSettings) -> ChangeR
       InvalidArgument: An unknown field, a wrong type, or items that do not fit together.
       TooLarge: More features or attributes than the limits.
     """
-    fields(body, [*[option.name for option in change.options], "items"], "body")
+    layout = layout_of(change)
+    fields(body, (*layout.options, "items"), "body")
     items = check_list(body.get("items"), "items")
     if not items:
         raise InvalidArgument.of_field("items", "empty", "at least one item")
-    names = [field.name for field in change.fields]
+    names = tuple(layout.parts)
     for number, item in enumerate(items):
         fields(item, names, f"items[{number}]")
         if "id" not in item:
             raise InvalidArgument.of_field(f"items[{number}]", "no id", "an id", "has")
 
     content = {
-        option.column: option.form.from_json(body[option.name], option.name)
-        for option in change.options
-        if option.name in body
+        known.name: known.form.from_json(body[name], name)
+        for name, known in layout.options.items()
+        if name in body
     }
     if content.get("stream") and "offset" not in content:
         raise stream_without_offset(content["stream"])
-    for field in change.fields:
-        values = field.form.pack([item.get(field.name, ABSENT) for item in items], field.name)
-        if field.form.limit:
-            at_most(settings, field.form.limit, len(values), field.name)
-        content[field.column] = values
-    return ChangeRequest(change.kind, change.action, **content)
+    for name, known in layout.parts.items():
+        values = known.form.pack([item.get(name, ABSENT) for item in items], name)
+        if known.form.limit:
+            at_most(settings, known.form.limit, len(values), name)
+        content[known.name] = values
+    request: ChangeRequest = change(**content)
+    return request
 
 
 def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target, ChangeRequest]:
@@ -92,32 +95,33 @@ def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target,
         check_fields(pb.ChangeRequest.DESCRIPTOR, body, fields_max, settings.max_values)
     message = protobuf.parse(pb.ChangeRequest, body)
     change = _change_of(message)
-    sent = {descriptor.name: value for descriptor, value in message.ListFields()}
+    layout = layout_of(change)
+    sent = {descriptor.name for descriptor, _ in message.ListFields()}
     # A field that would be ignored is an error: the client expects it to have an effect.
-    unexpected = sorted(sent.keys() & _COLUMNS - change.columns)
+    unexpected = sorted(sent & _NAMES - layout.forms.keys())
     if unexpected:
         expected = f"a request without it for {change.action} of {change.kind}"
         raise InvalidArgument.of_field(unexpected[0], "sent", expected, "was")
 
-    content = {
-        option.column: option.form.from_message(sent[option.column], option.column)
-        for option in change.options
-        if option.column in sent
-    }
-    ids = content["ids"] = read_ids(sent.pop("ids", message.ids), "ids")
-    if not ids.size:
+    count = read_ids(message.ids, "ids").size
+    if not count:
         raise InvalidArgument.of_field("ids", "empty", "at least one id")
-    for field in change.fields:
-        if field.column in sent:
-            value = sent[field.column]
-            if field.form.limit:
-                at_most(settings, field.form.limit, len(value), field.column)
-            content[field.column] = field.form.unpack(value, field.column, ids.size)
-    request = ChangeRequest(change.kind, change.action, **content)
-    return protobuf.target_of(message.model, None), request
+    sent.update([known.name for known in layout.required])
+    content: dict[str, Any] = {}
+    for name, form in layout.forms.items():
+        if name not in sent:
+            continue
+        value = getattr(message, name)
+        if form.limit:
+            at_most(settings, form.limit, len(value), name)
+        if isinstance(form, ItemForm):
+            content[name] = form.unpack(value, name, count)
+        else:
+            content[name] = form.from_message(value, name)
+    return protobuf.target_of(message.model, None), change(**content)
 
 
-def _change_of(message: pb.ChangeRequest) -> Change:
+def _change_of(message: pb.ChangeRequest) -> ChangeClass:
     """Returns which change a message requests.
 
     Raises:
@@ -128,10 +132,11 @@ def _change_of(message: pb.ChangeRequest) -> Change:
     action = word_of(pb.ChangeAction.DESCRIPTOR, message.action)
     actions = {change.action: change for change in CHANGES.values() if change.kind == kind}
     if not actions:
-        raise InvalidArgument.of_field("kind", kind, " or ".join(TARGETS))
-    if action not in actions:
-        raise InvalidArgument.of_field("action", action, f"{' or '.join(actions)} for {kind}")
-    return actions[action]
+        raise InvalidArgument.of_field("kind", kind, "rows, candidates or contexts")
+    for known, change in actions.items():
+        if known == action:
+            return change
+    raise InvalidArgument.of_field("action", action, f"{' or '.join(actions)} for {kind}")
 
 
 def change_value(result: ChangeResult) -> dict[str, Any]:

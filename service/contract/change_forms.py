@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bundle.tables.id_values import int64_of
 from service.contract.columns import column, flat, numbers, shown
 from service.contract.forms import Form
-from service.contract.packed import FLOAT32, INT64, read_column, unpack
+from service.contract.packed import FLOAT32, INT64, read_column, read_ids, unpack
 from service.errors import InvalidArgument
 
 ABSENT = object()
@@ -51,11 +51,15 @@ class ItemForm(Form):
 
 
 class ItemIds(ItemForm):
-    """An id of each item. Messages have ids beside the fields."""
+    """An id of each item."""
 
     def pack(self, values: list[Any], where: str) -> Any:
         """See `Form`."""
         return flat(values, where)
+
+    def unpack(self, value: Any, where: str, count: int) -> Any:  # noqa: ARG002 - as all
+        """See `ItemForm`."""
+        return read_ids(value, where)
 
 
 class Positions(ItemForm):

@@ -77,6 +77,7 @@ class Body:
       call: The call, whose name the schemas begin with.
       list_name: The field with a list of requests; "": there is none, and each field along an axis
         has a list with the values of all examples.
+      is_list: Whether a body always has this list, and no request beside it.
       one_of: Fields of which each request has at most one.
       part_name: The name of the schema of one request in the list; "": RankQuery of rank.
       part_doc: The document's text of it.
@@ -85,6 +86,7 @@ class Body:
 
     call: str
     list_name: str = "requests"
+    is_list: bool = False
     one_of: tuple[str, ...] = ()
     part_name: str = ""
     part_doc: str = ""
@@ -138,8 +140,9 @@ def layout_of(cls: Any) -> Layout:
     hints = get_type_hints(cls, include_extras=True)
     known: dict[str, Field] = {}
     for entry in fields(cls):
-        # Transports read the model that serves a request: its name may stand in a URL.
-        if entry.name == "target":
+        # Transports read the model that serves a request: its name may stand in a URL. The target
+        # of a change is another field.
+        if entry.name == "target" and get_origin(hints[entry.name]) is not Annotated:
             continue
         form = _form_of(hints[entry.name], f"{cls.__name__}.{entry.name}")
         is_required = entry.default is MISSING and entry.default_factory is MISSING

@@ -16,13 +16,13 @@ from starlette.types import ASGIApp
 
 from service.change_plane import ChangePlane
 from service.codec.stubs.message_schemas import SCHEMAS
-from service.contract.changes import change_schemas
 from service.dataplane import Dataplane
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.http.admission import Admission
 from service.http.calls import CallEndpoint
 from service.http.change_routes import add_change_routes, raise_query_problem
 from service.http.docs import SCHEME, document_calls, serve_document
+from service.http.documents import change_schemas
 from service.http.errors import MethodNotAllowed
 from service.http.middleware import PROBES, RequestContextMiddleware
 from service.http.other_protocols import OtherProtocol

@@ -27,11 +27,12 @@ from service.codec.changes import (
     read_change_message,
 )
 from service.codec.metadata import Headers, is_protobuf
-from service.contract.changes import CHANGES, Change, ChangeRequest, ChangeResult
+from service.contract.changes import CHANGES, ChangeClass, ChangeRequest, ChangeResult
 from service.contract.messages import Target
 from service.engine.context import RequestContext
 from service.errors import Cancelled, FieldViolation, InvalidArgument
 from service.http.calls import BodyReader
+from service.http.documents import model_of
 from service.http.error_schemas import ERRORS
 from service.http.middleware import response_of
 from service.openapi import Int64, json_content
@@ -104,13 +105,13 @@ def change_routes(
     settings = plane.dataplane.settings
     bodies = BodyReader(plane.dataplane)
 
-    def add(kind_of_change: Change) -> None:
+    def add(change_class: ChangeClass) -> None:
         def read(body: bytes, headers: Headers, model: str) -> tuple[Target, ChangeRequest]:
             if not is_protobuf(headers):
                 value = json.parse(body, settings)
-                return Target(model), read_change(kind_of_change, value, settings)
+                return Target(model), read_change(change_class, value, settings)
             target, change_request = read_change_message(body, settings)
-            return _target_of(target, change_request, model, kind_of_change), change_request
+            return _target_of(target, change_request, model, change_class), change_request
 
         async def change(request: Request, model: str) -> Any:
             # Before the body is read, which may have megabytes.
@@ -133,11 +134,11 @@ def change_routes(
             )
 
         # The framework would parse a body that it knows, before the request is authorized.
-        body = json_content(kind_of_change.schema) | {"required": True}
+        body = json_content(model_of(change_class).__name__) | {"required": True}
         router.post(
-            f"/{kind_of_change.kind}/{kind_of_change.action}",
-            operation_id=kind_of_change.name,
-            summary=kind_of_change.summary,
+            f"/{change_class.kind}/{change_class.action}",
+            operation_id=change_class.body.call,
+            summary=change_class.__doc__,
             response_class=JSONResponse,
             responses=(responses or {}) | {200: json_content("ChangeResponse")},
             openapi_extra={"requestBody": body},
@@ -205,14 +206,13 @@ async def raise_query_problem(_: Request, problem: Exception) -> Response:
     raise InvalidArgument(message, FieldViolation(name, repr(value), error["msg"])) from problem
 
 
-def _target_of(target: Target, request: ChangeRequest, model: str, change: Change) -> Target:
+def _target_of(target: Target, request: ChangeRequest, model: str, change: ChangeClass) -> Target:
     """Returns the model and version that a message names, as far as the path does not.
 
     Raises:
       InvalidArgument: The message and the path contradict each other.
     """
-    is_other = (request.kind, request.action) != (change.kind, change.action)
-    if is_other or target.model not in {"", model}:
+    if type(request) is not change or target.model not in {"", model}:
         value = f"{target.model[:128]!r}, {request.kind} and {request.action}"
         expected = "the model, kind and action of the path"
         raise InvalidArgument.of_field("body", value, expected, "names")

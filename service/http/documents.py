@@ -15,10 +15,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from typing_extensions import TypeAliasType
 
-from service.contract import forms
+from service.contract import change_forms, forms
+from service.contract.changes import CHANGES
 from service.contract.forms import Axis, Form
 from service.contract.reading import Body, Layout, layout_of
-from service.openapi import ABSENT, Features, Id
+from service.openapi import ABSENT, Features, Id, Int64
 
 _CLOSED = ConfigDict(extra="forbid")
 
@@ -40,6 +41,24 @@ Crowding = TypeAliasType(
     ],
 )
 
+Position = TypeAliasType(
+    "Position",
+    Annotated[
+        Int64 | str,
+        Field(description="An integer from 0. Beyond 2^53 it travels as a decimal string."),
+    ],
+)
+AttributeValues = TypeAliasType(
+    "AttributeValues",
+    Annotated[
+        dict[str, Any],
+        Field(description="By name: a value, a list of them, or null where there is none."),
+    ],
+)
+Vectors = TypeAliasType(
+    "Vectors", Annotated[dict[str, list[float]], Field(description="By name of the index.")]
+)
+
 
 @cache
 def model_of(cls: Any) -> type[BaseModel]:
@@ -54,14 +73,30 @@ def model_of(cls: Any) -> type[BaseModel]:
     if body is None:
         return create_model(cls.__name__, __doc__=cls.__doc__, __config__=_CLOSED, **fields)
 
-    name = body.call.capitalize()
+    name = body.call.title().replace("_", "")
     if layout.list_name:
         of_part = {field: fields[field] for field in layout.parts}
         part_name = body.part_name or f"{name}Query"
         part = create_model(part_name, __doc__=body.part_doc, __config__=_CLOSED, **of_part)
-        fields[layout.list_name] = (list[part], ABSENT)
+        content = ABSENT
+        if body.is_list:
+            fields = {field: fields[field] for field in layout.options}
+            content = ...
+        fields[layout.list_name] = (list[part], content)
     config = ConfigDict(extra="forbid", json_schema_extra={"examples": [dict(body.example)]})
     return create_model(f"{name}Request", __doc__=cls.__doc__, __config__=config, **fields)
+
+
+@cache
+def change_schemas() -> dict[str, Any]:
+    """Returns the schemas of the bodies of all changes, and of what is in them, by name."""
+    schemas: dict[str, Any] = {}
+    for change in CHANGES.values():
+        model = model_of(change)
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas |= schema.pop("$defs")
+        schemas[model.__name__] = schema
+    return schemas
 
 
 def _open_model(cls: Any, layout: Layout, of_others: Any) -> type[BaseModel]:
@@ -147,4 +182,12 @@ _TYPES: Mapping[type[Form], Any] = {
     forms.Tokens: list[Id | bool],
     forms.Values: list[Id],
     forms.Vectors: list[list[float]],
+    change_forms.Attributes: AttributeValues,
+    change_forms.Features: Features,
+    change_forms.ItemIds: Id,
+    change_forms.Position: Position,
+    change_forms.Positions: Position,
+    change_forms.RowVectors: list[float],
+    change_forms.Times: float | None,
+    change_forms.Vectors: Vectors,
 }
