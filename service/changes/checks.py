@@ -102,8 +102,6 @@ def _rows_change(
     version: ChangedVersion, request: ChangeRequest, settings: ServiceSettings, now_s: float
 ) -> Change:
     """Returns the change of a request for rows; see `checked_change`."""
-    if request.action != "upsert":
-        raise InvalidArgument.of_field("action", repr(request.action), "'upsert' for rows")
     name = _table_name(version, request)
     table = version.loaded.manifest.tables[name]
     ids = request.ids
@@ -226,9 +224,6 @@ def _change(head: Head, columns: dict[str, Any], request: ChangeRequest, now_s: 
         _check_size("sequences", request.sequences.size, count)
         columns[SEQUENCE] = pa.array(request.sequences, pa.int64())
     if request.expires_s is not None:
-        if request.kind != "candidates" or request.action != "upsert":
-            expected = "no expires_s but with an upsert of candidates"
-            raise InvalidArgument.of_field("expires_s", "sent", expected, "was")
         _check_expiries(request.expires_s, count)
         columns[EXPIRES] = pa.array(request.expires_s, pa.float64(), from_pandas=True)
     return Change(head, pa.record_batch(columns), now_s, request.offset)

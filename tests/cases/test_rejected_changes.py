@@ -1,5 +1,5 @@
 """Changes that a model cannot take are rejected as a whole, with the same error by one process and
-by a router of shards.
+by a router of shards, and in every way in: JSON, the client over HTTP and gRPC, and `ctl`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
+from rowcast_client import Client, RowcastError
 
 from service.codec.stubs import embedding_service_pb2 as pb
+from service.exit_codes import EXIT_USAGE
 from tests.bundles.small import write_small_bundle
 from tests.cases.rejected_changes import CANDIDATES, LIMITS, MESSAGES, ROWS
+from tests.differential.random_changes import are_alike, send
 from tests.units.service.changes.keyed import USER_KEYS, keyed_features
 from tests.units.service.changes.making import Rejected, change, log_of, status
+from tests.units.service.cli.test_ctl import ctl
 from tests.units.service.running import RunningService
 
 TOKEN = "0123456789abcdef-of-the-trainer"
@@ -80,6 +85,51 @@ def test_change_that_does_not_fit_is_rejected_whole(
         assert_rejected(service, problem.value, code, words)
         messages.add(problem.value.message)
     assert len(messages) == 1
+
+
+@pytest.fixture(scope="module")
+def clients(services: list[RunningService]) -> Iterator[dict[str, Client]]:
+    urls = {"http": services[0].http, "grpc": f"grpc://{services[0].grpc}"}
+    with ExitStack() as opened:
+        yield {name: opened.enter_context(Client(url, token=TOKEN)) for name, url in urls.items()}
+
+
+@pytest.mark.parametrize(("path", "items", "options", "code", "words"), [*ROWS, *CANDIDATES])
+def test_change_that_does_not_fit_is_rejected_in_every_way(
+    path: str,
+    items: list[Any],
+    options: dict[str, Any],
+    code: str,
+    words: list[str],
+    services: list[RunningService],
+    clients: dict[str, Client],
+    tmp_path: Path,
+) -> None:
+    service = services[0]
+    body = {"items": items, **options}
+    authorization = {"authorization": PROTOBUF["authorization"]}
+    url = f"{service.http}/v1/models/movies/{path}"
+    response = httpx.post(url, json=body, headers=authorization, timeout=60)
+    assert_rejected(service, Rejected(response.json()["error"]), code, words)
+
+    for client in clients.values():
+        # What only JSON can say is no argument of the client.
+        with pytest.raises((RowcastError, ValueError)) as problem:
+            send(client, (path, body))
+        if isinstance(problem.value, RowcastError):
+            assert problem.value.code == code
+
+    # A file has no parts of a stream but its lines, and begins a new batch where its fields change.
+    ids = {item.get("id") for item in items}
+    if are_alike(items) and len(ids) == len(items) and None not in ids and "stream" not in options:
+        file = tmp_path / "items.jsonl"
+        file.write_bytes(b"".join([orjson.dumps(item) + b"\n" for item in items]))
+        named = [f"--{name}={value}" for name, value in options.items()]
+        command = [*path.split("/"), "movies", "--file", str(file), *named]
+        done = ctl("--admin", service.admin, *command)
+        assert done.exit_code == EXIT_USAGE
+        for word in (f"{code}: ", *words):
+            assert word in done.stderr
 
 
 @pytest.mark.parametrize(("path", "fields", "code", "words"), MESSAGES)

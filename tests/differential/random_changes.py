@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from rowcast_client import Client
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.contract.changes import CHANGES
+from service.contract.reading import layout_of
 from tests.bundles.small import GENRE_NAMES, STORED_USERS
 from tests.units.service.changes.keyed import MISSING, USER_KEYS
 
@@ -151,30 +152,34 @@ def names_of(change: Change) -> set[str]:
 
 
 def send(client: Client, change: Change) -> Any:
-    """Makes a change by the Python client; returns its result."""
+    """Makes a change by the Python client; returns its result.
+
+    Raises:
+      ValueError: Its items differ in their fields, or have others than the client takes.
+    """
     path, body = change
+    kind, action = path.split("/")
+    change_class = CHANGES[kind, action]  # type: ignore[index]
+    parts = layout_of(change_class).parts
     items = body["items"]
-    names = {name for item in items for name in item}
-    options = {name: value for name, value in body.items() if name != "items"}
-    if "sequence" in names:
-        options["sequences"] = [item["sequence"] for item in items]
-    if "expires_s" in names:
-        options["expires_s"] = [item["expires_s"] for item in items]
-    for name in {"features", "attributes"} & names:
-        options[name] = _columns([item[name] for item in items])
-    if path == "rows/upsert":
-        options["vectors"] = [item["vector"] for item in items]
-    method = {
-        "rows/upsert": client.upsert_rows,
-        "candidates/upsert": client.upsert_candidates,
-        "candidates/delete": client.delete_candidates,
-        "candidates/attributes": client.set_candidate_attributes,
-        "contexts/upsert": client.upsert_contexts,
-        "contexts/delete": client.delete_contexts,
-        "contexts/attributes": client.set_context_attributes,
-    }[path]
-    return method([item["id"] for item in items], model="movies", **options)  # type: ignore[operator]
+    arguments = {name: value for name, value in body.items() if name != "items"}
+    if not are_alike(items) or "id" not in items[0]:
+        raise ValueError("the items have no ids, or different fields")
+    for name, first in items[0].items():
+        if name not in parts:
+            raise ValueError(f"no change has {name}")
+        values = [item[name] for item in items]
+        arguments[parts[name].name] = values
+        if isinstance(first, dict):
+            arguments[parts[name].name] = {key: [value[key] for value in values] for key in first}
+    method = getattr(client, change_class.body.call)
+    return method(model="movies", **arguments)
 
 
-def _columns(values: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [value[name] for value in values] for name in values[0]}
+def are_alike(items: Sequence[Any]) -> bool:
+    """Returns whether there are items, all with the same fields and the same names in them."""
+    shapes = [
+        {name: set(value) if isinstance(value, dict) else set() for name, value in item.items()}
+        for item in items
+    ]
+    return bool(items) and all(shape == shapes[0] for shape in shapes)
