@@ -1,5 +1,5 @@
-"""Parts of the service's OpenAPI documents: fields that many schemas have, and endpoints that only
-describe a body.
+"""Parts of the service's OpenAPI documents: fields that many schemas have, and schemas beside those
+of FastAPI.
 
 Fields with a name of their own (`TypeAliasType`) are named schemas in a document, so that generated
 clients have one type for each.
@@ -37,23 +37,10 @@ Features = TypeAliasType(
 )
 
 
-class Schema(BaseModel):
-    """A JSON object without further fields."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-
 class ResponseSchema(BaseModel):
     """A JSON object of a response. Later versions may add fields, which clients must ignore."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
-
-
-def example(**body: Any) -> ConfigDict:
-    """Returns the configuration of a model with an example of its body, for the quick start's
-    model.
-    """
-    return ConfigDict(json_schema_extra={"examples": [body]})
 
 
 def json_content(schema: str) -> dict[str, Any]:
