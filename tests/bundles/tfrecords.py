@@ -32,9 +32,11 @@ def write_records(path: Path, records: Iterable[bytes]) -> Path:
     return path
 
 
-def example(values: Mapping[str, Any]) -> Any:
-    """Returns the Example of texts, floats and integers, alone or in lists."""
-    train = load_tensorflow().train
+def example(values: Mapping[str, Any], messages: Any = None) -> Any:
+    """Returns the Example of texts, floats and integers, alone or in lists; a message of TensorFlow
+    unless a module has others of the same names.
+    """
+    train = messages or load_tensorflow().train
 
     def feature(part: Any) -> Any:
         flat = np.ravel(np.array(part)).tolist()

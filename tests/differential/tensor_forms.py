@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
@@ -25,14 +25,19 @@ _DATATYPES = {
     "object": "BYTES",
 }
 _CONTENTS = {
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "BYTES": "bytes_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
 }
 
 Arrays = Mapping[str, NDArray[Any]]
+
+
+class Limits(NamedTuple):
+    """The limits of a request."""
+
+    max_features: int = 20
+    max_queries: int = 8
+    max_values: int = 1_000
 
 
 def datatype_of(array: NDArray[Any]) -> str:
@@ -94,7 +99,8 @@ def message(
         values = array.reshape(-1).tolist()
         if entry.datatype == "BYTES":
             values = [text.encode() for text in values]
-        getattr(entry.contents, _CONTENTS[entry.datatype]).extend(values)
+        field = f"{entry.datatype.lower()}_contents"
+        getattr(entry.contents, _CONTENTS.get(entry.datatype, field)).extend(values)
     return request
 
 

@@ -23,11 +23,10 @@ from service.request_log.replay import Replay
 from service.serving_records.recordings import read_recordings
 from tensors.stubs import tensorflow_serving_pb2 as pb
 from tests.bundles.small import SmallBundle
-from tests.bundles.tfrecords import record, write_records
+from tests.bundles.tfrecords import example, record, write_records
 from tests.cases.test_tensor_requests import tensor
 from tests.e2e.process import until
 from tests.units.service.protocols.tensorflow_serving.protocols import PROTOCOLS
-from tests.units.service.protocols.tensorflow_serving.test_protocol import example
 from tests.units.service.running import RunningService
 from tests.units.service.versions.driven import Driven
 
@@ -44,16 +43,16 @@ def predict_log(signature: str, spec: dict[str, Any] | None = None, **inputs: An
 USERS = tensor(pb.DT_INT64, 3, int64_val=[5, 7, 9])
 QUERY = predict_log("query", user=USERS)
 RETRIEVE = predict_log("retrieve", {"name": "of another server", "version_label": "a"}, user=USERS)
-CONTEXT = example(user=5, other=1.0)
+CONTEXT = example({"user": 5, "other": 1.0}, pb)
 CANDIDATES = [
-    example(movie=1000, genres="comedy", year=0.5),
-    example(movie=1007, genres=["drama", "horror"], year=0.25),
+    example({"movie": 1000, "genres": "comedy", "year": 0.5}, pb),
+    example({"movie": 1007, "genres": ["drama", "horror"], "year": 0.25}, pb),
 ]
 ELWC = pb.ExampleListWithContext(examples=CANDIDATES, context=CONTEXT)
 EXAMPLES = pb.ExamplesRequest(input=pb.Input(example_list_with_context=ELWC))
 CLASSIFY = pb.PredictionLog(classify_log=pb.ClassifyLog(request=EXAMPLES)).SerializeToString()
 REGRESS = pb.PredictionLog(regress_log=pb.RegressLog(request=EXAMPLES)).SerializeToString()
-UNKNOWN_MOVIE = [example(movie=5, genres="drama", year=0.5)]
+UNKNOWN_MOVIE = [example({"movie": 5, "genres": "drama", "year": 0.5}, pb)]
 
 
 def with_warm_up(small: SmallBundle, data: bytes, size: int) -> None:

@@ -86,21 +86,6 @@ def test_response_has_the_id_the_version_and_the_outputs_of_the_only_ranking_tow
     assert (parsed.id, parsed.model_name, parsed.model_version) == ("42", MODEL, "1")
 
 
-@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
-def test_numbers_of_any_datatype_are_the_same(dtype: str, ways: Ways) -> None:
-    hour = np.array([5], np.float32)
-    expected = posted(ways.clients.http, forms.json_body(USER | {"hour": hour}, "query"))
-    arrays = USER | {"hour": np.array([5], dtype)}
-    if dtype[0] != "f":
-        arrays["user"] = np.array([5], dtype)
-    body, headers = forms.binary_body(arrays, "query")
-    by_bytes = forms.arrays_of_binary(ways.clients.http.post(INFER, content=body, headers=headers))
-    message = forms.message(arrays, "query", MODEL)
-    by_message = forms.arrays_of_message(called(ways.clients.channel, "ModelInfer", message))
-    vector = forms.arrays_of_json(expected)["vector"].tolist()
-    assert by_bytes["vector"].tolist() == by_message["vector"].tolist() == vector
-
-
 def test_outputs_are_returned_in_the_order_and_the_form_that_is_requested(
     http: httpx.Client, channel: grpc.Channel
 ) -> None:

@@ -1,7 +1,7 @@
-"""TensorFlow Serving's REST API and gRPC services: the forms of tensors and examples, pages, and
-requests that are computed together.
+"""TensorFlow Serving's REST API and gRPC services: examples, outputs and pages.
 
 `tests/differential/test_protocols_agree.py` compares the outputs with those of the native calls,
+`tests/differential/test_tensor_protos.py` and `tests/laws/test_tensors.py` the forms of tensors,
 and `tests/cases/test_tensor_requests.py` has what is refused.
 """
 
@@ -21,6 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from service.protocols.tensorflow_serving.protocol import MODEL_SERVICE, PREDICTION_SERVICE
 from tensors.stubs import tensorflow_serving_pb2 as pb
 from tests.bundles.small import write_small_bundle
+from tests.bundles.tfrecords import example
 from tests.cases.test_tensor_requests import predict, shape, tensor
 from tests.cases.ways import Ways, serving
 from tests.units.service import reflected
@@ -32,30 +33,7 @@ ROWS = [
     {"user": 5, "movie": 1000, "genres": ["comedy"], "year": 0.5},
     {"user": 7, "movie": 1007, "genres": ["drama", "drama"], "year": 1},
 ]
-HALVES = np.array([1, 2], np.float16).view(np.uint16).tolist()
-BFLOATS = np.array([0x3F80, 0x4000, 0x4000], np.uint16)
-HOURS = {
-    "float": tensor(pb.DT_FLOAT, 3, float_val=[1, 2, 2]),
-    "last value repeated": tensor(pb.DT_FLOAT, 3, float_val=[1, 2]),
-    "double": tensor(pb.DT_DOUBLE, 3, double_val=[1, 2]),
-    "half": tensor(pb.DT_HALF, 3, half_val=HALVES),
-    "bfloat16": tensor(pb.DT_BFLOAT16, 3, half_val=[0x3F80, 0x4000]),
-    "content": tensor(pb.DT_FLOAT, 3, tensor_content=np.array([1, 2, 2], np.float32).tobytes()),
-    "bfloat16 content": tensor(pb.DT_BFLOAT16, 3, tensor_content=BFLOATS.tobytes()),
-    "int32": tensor(pb.DT_INT32, 3, int_val=[1, 2]),
-    "uint8": tensor(pb.DT_UINT8, 3, int_val=[1, 2]),
-    "uint32": tensor(pb.DT_UINT32, 3, uint32_val=[1, 2]),
-    "column": tensor(pb.DT_FLOAT, 3, 1, float_val=[1, 2, 2]),
-}
-USERS = {
-    "int64": tensor(pb.DT_INT64, 3, int64_val=[5, 7, 9]),
-    "content": tensor(pb.DT_INT64, 3, tensor_content=np.array([5, 7, 9]).tobytes()),
-    "int32": tensor(pb.DT_INT32, 3, int_val=[5, 7, 9]),
-    "int16": tensor(pb.DT_INT16, 3, int_val=[5, 7, 9]),
-    "int8 content": tensor(pb.DT_INT8, 3, tensor_content=bytes([5, 7, 9])),
-    "uint16": tensor(pb.DT_UINT16, 3, int_val=[5, 7, 9]),
-    "uint64": tensor(pb.DT_UINT64, 3, uint64_val=[5, 7, 9]),
-}
+USERS = tensor(pb.DT_INT64, 3, int64_val=[5, 7, 9])
 
 
 @pytest.fixture(scope="module")
@@ -77,75 +55,25 @@ def called(ways: Ways, method: str, message: Any, response: Any) -> Any:
     return response.FromString(send(message.SerializeToString(), timeout=30))
 
 
-def predicted(ways: Ways, message: pb.PredictRequest, output: str = "vector") -> list[Any]:
-    response = called(ways, f"{PREDICTION_SERVICE}/Predict", message, pb.PredictResponse)
-    return list(response.outputs[output].float_val)
-
-
 def b64(text: str) -> dict[str, str]:
     return {"b64": base64.b64encode(text.encode()).decode()}
 
 
-def test_tensors_are_read_in_all_of_their_forms(ways: Ways) -> None:
-    inputs = {"user": [5, 7, 9], "hour": [1, 2, 2]}
-    vectors = posted(ways, "predict", QUERY | {"inputs": inputs})["outputs"]
-    expected = np.float32(vectors).ravel().tolist()
-    pairs = [(USERS["int64"], hour) for hour in HOURS.values()]
-    for user, hour in [*pairs, *[(user, HOURS["float"]) for user in USERS.values()]]:
-        assert predicted(ways, predict(user=user, hour=hour)) == expected, (user, hour)
-    # Values that are missing are zeros and empty strings; inputs that nothing reads are ignored.
+def test_values_that_are_missing_are_zeros_and_inputs_that_nothing_reads_are_ignored(
+    ways: Ways,
+) -> None:
     zeros = predict(
         user=tensor(pb.DT_INT64, 2),
         city=tensor(pb.DT_STRING, 2),
         hour=tensor(pb.DT_FLOAT, 2),
         old_input=tensor(pb.DT_INT64, 2),
     )
-    rows = [{"user": 0, "city": "", "hour": 0}] * 2
-    expected_rows = posted(ways, "predict", QUERY | {"instances": rows})["predictions"]
-    assert predicted(ways, zeros) == np.float32(expected_rows).ravel().tolist()
-
-
-@pytest.mark.parametrize(
-    "history",
-    [
-        [[1000, 1007], [1014, 1000]],
-        {"history": [1000, 1007, 1014, 1000], "history_1": [0, 2, 4]},
-        {
-            "history": [[0, 0], [0, 1], [1, 0], [1, 1]],
-            "history_1": [1000, 1007, 1014, 1000],
-            "history_2": [2, 2],
-        },
-    ],
-    ids=["dense", "ragged", "sparse"],
-)
-def test_lists_and_texts_are_read_in_each_form(history: Any, ways: Ways) -> None:
-    inputs = history if isinstance(history, dict) else {"history": history}
-    columns = {"user": [5, 7], "city": [b64("Oslo"), "Wien"], **inputs}
-    by_column = posted(ways, "predict", QUERY | {"inputs": columns})
-    rows = [
-        {"user": 5, "city": "Oslo", "history": [1000, 1007]},
-        {"user": 7, "city": b64("Wien"), "history": [1014, 1000]},
-    ]
-    by_row = posted(ways, "predict", QUERY | {"instances": rows})
-    assert by_row["predictions"] == by_column["outputs"]
-    versioned = ways.clients.http.post(
-        f"{MODEL}/versions/1:predict", json=QUERY | {"instances": rows}
-    )
-    assert versioned.json() == by_row
-
-
-def feature(*values: Any) -> pb.Feature:
-    if values and isinstance(values[0], str):
-        texts = [text.encode() for text in values]
-        return pb.Feature(bytes_list=pb.BytesList(value=texts))
-    if values and isinstance(values[0], float):
-        return pb.Feature(float_list=pb.FloatList(value=values))
-    return pb.Feature(int64_list=pb.Int64List(value=values))
-
-
-def example(**features: Any) -> pb.Example:
-    listed = {name: feature(*np.atleast_1d(values).tolist()) for name, values in features.items()}
-    return pb.Example(features=pb.Features(feature=listed))
+    response = called(ways, f"{PREDICTION_SERVICE}/Predict", zeros, pb.PredictResponse)
+    body = QUERY | {"instances": [{"user": 0, "city": "", "hour": 0}] * 2}
+    rows = posted(ways, "predict", body)["predictions"]
+    assert list(response.outputs["vector"].float_val) == np.float32(rows).ravel().tolist()
+    versioned = ways.clients.http.post(f"{MODEL}/versions/1:predict", json=body)
+    assert versioned.json()["predictions"] == rows
 
 
 def test_examples_are_classified_and_regressed_by_both_transports(ways: Ways) -> None:
@@ -166,8 +94,8 @@ def test_examples_are_classified_and_regressed_by_both_transports(ways: Ways) ->
     assert classes == [list(pair) for pair in pairs]
 
     row = {"movie": 1000, "genres": ["comedy"], "year": 0.5}
-    messages = [example(**row), example(**ROWS[1] | {"year": 1.0})]
-    with_context = pb.ExampleListWithContext(examples=messages, context=example(user=5))
+    messages = [example(row, pb), example(ROWS[1] | {"year": 1.0}, pb)]
+    with_context = pb.ExampleListWithContext(examples=messages, context=example({"user": 5}, pb))
     request = pb.ExamplesRequest(
         model_spec=pb.ModelSpec(name="movies"),
         input=pb.Input(example_list_with_context=with_context),
@@ -188,7 +116,7 @@ def test_examples_are_classified_and_regressed_by_both_transports(ways: Ways) ->
 
 
 def test_outputs_are_filtered_and_ids_have_their_type(ways: Ways) -> None:
-    request = predict({"name": "movies", "signature_name": "retrieve"}, user=USERS["int64"])
+    request = predict({"name": "movies", "signature_name": "retrieve"}, user=USERS)
     request.output_filter.append("ids")
     response = called(ways, f"{PREDICTION_SERVICE}/Predict", request, pb.PredictResponse)
     assert list(response.outputs) == ["ids"]
