@@ -325,9 +325,9 @@ class ServiceSettings(BaseSettings):
     max_changed_rows: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
     """Maximum number of rows of one table that are held beside those of the bundle."""
     max_log_bytes: int = Field(default=8 << 30, ge=MIB)
-    """Maximum size of the change log of one model, in bytes. Further changes are rejected, until an
-    export that contains the changes replaces the log. Each start reads the whole log: 8 GiB hold
-    some ten million changes of single candidates, and take minutes.
+    """Maximum size of the change log of one model, in bytes. Further changes are rejected, until
+    the log is compacted. Each start reads the whole log: 8 GiB hold some ten million changes of
+    single candidates, and take minutes.
     """
     max_streams: int = Field(default=1_000, ge=1, le=1_000_000)
     """Maximum number of names of streams that the change log of one model has. A change of a

@@ -16,6 +16,11 @@ is on the disk: others read no further, and nothing that a loss of power could t
 writer that died has left behind the last record is cut off by the next one. A record that is
 damaged in any other way is an error with its position; `recover` leaves out what is damaged and
 keeps the rest.
+
+A file with fewer records may take the place of a log (`LogRewrite`): those that are left keep their
+sequences, and the last one is left. Processes that read the log read the new file from its
+beginning. Copies of the log go on behind their last record: the header of the new file has the
+checksums that records of the old one had.
 """
 
 from __future__ import annotations
@@ -27,14 +32,15 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from bundle.changes.log_lock import LogEnd, LogLock, Writer, attempts, held
 from bundle.errors import (
@@ -71,6 +77,13 @@ _BLOCK_BYTES = 64 << 10
 """The number of bytes that are compared with zeros at a time."""
 _UNREAD = LogEnd(-1, 0)
 """An end that is never published."""
+_UNKNOWN = LogEnd(0, 0)
+"""The end while another file takes the place of the log."""
+_CHECKSUMS = np.dtype([("sequence", "<u8"), ("checksum", "<u4")])
+CHECKSUMS_MAX = 100_000
+"""The number of former records whose checksums a header has, 12 bytes each: a copy that is behind
+by more cannot go on.
+"""
 _MARK_BYTES = 1 << 20
 """The number of bytes between two offsets that a tail remembers: about as much is read to find a
 record.
@@ -260,6 +273,9 @@ class ChangeLog:
         try:
             files.make_private_directory(self.path.parent)
             if self.lock.acquire(writer):
+                # What a writer that died has not finished may have gigabytes.
+                with suppress(OSError):
+                    _rewritten(self.path).unlink()
                 return LogWriter(self)
         except OSError as problem:
             raise _unwritable(self.path, problem) from problem
@@ -284,9 +300,12 @@ class ChangeLog:
                 return
         raise LogLocked(f"change log {self.path} is written by {self.lock.holders()}; try again")
 
-    def reread(self) -> Iterator[list[Record]]:
+    def reread(self, begin: int = len(MAGIC)) -> Iterator[list[Record]]:
         """Yields the records up to the last one that was read once more, about 8 MiB at a time. It
         needs no lock: they are on the disk, and are never changed.
+
+        Args:
+          begin: The end of the record before the first one.
 
         Raises:
           LogDamaged: A record is damaged.
@@ -298,7 +317,7 @@ class ChangeLog:
         records: list[Record] = []
         size = 0
         with self.path.open("rb", buffering=0) as file:
-            for record in _read_records(self.path, file.fileno(), len(MAGIC), self.end):
+            for record in _read_records(self.path, file.fileno(), begin, self.end):
                 # In a file that a recovery has put in the place of the log, others may follow.
                 if record.sequence > self._read_sequence:
                     break
@@ -440,7 +459,7 @@ class LogWriter:
 
     def read(self) -> list[Record]:
         """Returns what others have appended before this process became the writer, to be called
-        once before the first record is appended; errors as of `ChangeLog.read`.
+        before the first record is appended to a file; errors as of `ChangeLog.read`.
         """
         log = self._log
         if log.end.position and not log.path.exists():
@@ -449,6 +468,44 @@ class LogWriter:
         self._publish(log.end)
         self.end = self._committed_end
         return records
+
+    def rewrite(self) -> LogRewrite:
+        """Begins a file that `replace` puts in the place of the log.
+
+        Raises:
+          LogUnwritable: The file cannot be created.
+        """
+        try:
+            return LogRewrite(self._log.path, self._log.lock)
+        except OSError as problem:
+            raise _unwritable(self._log.path, problem) from problem
+
+    def begin(self, rewrite: LogRewrite, former: Iterable[tuple[int, int]]) -> None:
+        """Writes what a file begins with that takes the place of the log.
+
+        Args:
+          rewrite: The file.
+          former: The sequences and checksums of the last records that the log has, ascending.
+
+        Raises:
+          OSError: The disk is full or broken.
+        """
+        log = self._log
+        known = np.concatenate([_checksums_of(log._header), np.array([*former], _CHECKSUMS)])
+        rewrite.begin(log._model, log.sequence, np.unique(known)[-CHECKSUMS_MAX:])
+
+    def replace(self, rewrite: LogRewrite) -> None:
+        """Puts a file that has the last record of the log in its place; `read` has to follow.
+
+        Raises:
+          LogUnwritable: The disk is full or broken, or another file lies in the place of the log
+            or its lock; the log is as it was.
+        """
+        try:
+            self._check_place()
+            rewrite.replace()
+        except OSError as problem:
+            raise _unwritable(self._log.path, problem) from problem
 
     def end_behind(self, payload: bytes) -> int:
         """Returns the offset behind a record that would be appended now."""
@@ -618,6 +675,80 @@ class LogWriter:
             raise _older_copy(log.path)
 
 
+class LogRewrite:
+    """A file beside a log, which takes its place. It is removed if it does not. The writer of the
+    log writes it.
+    """
+
+    def __init__(self, log: Path, lock: LogLock) -> None:
+        """Creates the file.
+
+        Args:
+          log: The log.
+          lock: The lock of the log, which this process holds.
+
+        Raises:
+          OSError: The file cannot be created.
+        """
+        self._log = log
+        self._lock = lock
+        self._path = _rewritten(log)
+        self._path.unlink(missing_ok=True)
+        self._file = os.fdopen(files.open_private(self._path, os.O_WRONLY), "wb")
+
+    def __enter__(self) -> LogRewrite:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        inode = os.fstat(self._file.fileno()).st_ino
+        with suppress(OSError):
+            self._file.close()
+        # The next writer may have begun such a file, too.
+        state = _state_of(self._path)
+        if state is not None and state.inode == inode:
+            self._path.unlink()
+
+    def begin(self, model: str, last: int, checksums: NDArray[np.void]) -> None:
+        """Writes what the file begins with.
+
+        Args:
+          model: The model that the log is of.
+          last: The sequence that all further ones exceed.
+          checksums: [n], sequences and checksums of records that copies of the log may have.
+
+        Raises:
+          OSError: The disk is full or broken.
+        """
+        self._file.write(MAGIC)
+        self.append(Record(0, _header_of(model, last, checksums.tobytes())))
+
+    def append(self, record: Record) -> None:
+        """Appends a record, which keeps its sequence; errors as of `begin`."""
+        parts, _ = _laid_out([record], self._file.tell())
+        self._file.writelines(parts)
+
+    def sync(self) -> None:
+        """Writes the file to the disk; errors as of `begin`."""
+        self._file.flush()
+        files.sync(self._path)
+
+    def replace(self) -> None:
+        """Puts the file in the place of the log.
+
+        Raises:
+          OSError: The disk is full or broken; the log is as it was.
+        """
+        self.sync()
+        # Until the new end is published, others wait as for a writer that begins.
+        self._lock.publish(_UNKNOWN)
+        try:
+            self._path.replace(self._log)
+            files.sync(self._log.parent)
+        finally:
+            status = self._log.stat()
+            self._lock.publish(LogEnd(status.st_ino, status.st_size))
+
+
 class LogTail:
     """Reads a log from any sequence on, for services that keep a copy of it. Safe for any number of
     threads.
@@ -667,7 +798,7 @@ class LogTail:
         with self._path.open("rb", buffering=0) as file:
             descriptor = file.fileno()
             inode = os.fstat(descriptor).st_ino
-            # A recovery has replaced the file, and this process has not read the new one yet.
+            # Another file is in its place, and this process has not read it yet.
             if inode != log_end.inode:
                 return []
             begin = self._begin(sequence, inode)
@@ -678,6 +809,7 @@ class LogTail:
                     is_known = not sequence or record.checksum == checksum
                 if record.sequence <= sequence:
                     continue
+                is_known = is_known or self._was_here(descriptor, sequence, checksum)
                 if not is_known or (records and size + len(record.payload) > bytes_max):
                     break
                 records.append(record)
@@ -686,9 +818,15 @@ class LogTail:
             raise _unknown_record(self._path, sequence)
         return records
 
+    def _was_here(self, descriptor: int, sequence: int, checksum: int) -> bool:
+        """Returns whether the log had a record before it was rewritten."""
+        header = next(_read_records(self._path, descriptor, len(MAGIC)))
+        former = np.array((sequence, checksum), _CHECKSUMS)
+        return bool((_checksums_of(header.payload) == former).any())
+
     def _begin(self, sequence: int, inode: int) -> int:
         """Returns an offset at which a record begins that is not behind one with a sequence."""
-        # A recovery replaces the file, and with it all offsets.
+        # Another file in its place has other offsets.
         if inode != self._inode:
             self._inode = inode
             self._mark_sequences = []
@@ -764,8 +902,11 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
         _check_magic(path, content[: len(MAGIC)])
         spans, dropped_bytes = _sound_spans(content)
         last = 0
+        checksums = np.empty(0, _CHECKSUMS)
         if spans and spans[0].sequence == 0:
-            last = _checked_header(path, model, _record_of(content, spans.pop(0)))
+            old_header = _record_of(content, spans.pop(0))
+            last = _checked_header(path, model, old_header)
+            checksums = _checksums_of(old_header.payload)
         if not dropped_bytes:
             return Recovery(len(spans), 0, (), None)
 
@@ -775,23 +916,14 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
             if span.sequence > sequence + 1:
                 lost.append((sequence + 1, span.sequence - 1))
             sequence = span.sequence
-        header = _header_of(model, max(sequence, last) + _RECOVERED_GAP)
-        recovered = path.with_name(f"{path.name}.recovered")
-        recovered.unlink(missing_ok=True)
-        with os.fdopen(files.open_private(recovered, os.O_WRONLY), "wb") as output:
-            output.write(MAGIC)
-            for record in (Record(0, header), *(_record_of(content, span) for span in spans)):
-                parts, _ = _laid_out([record], output.tell())
-                output.writelines(parts)
-        files.sync(recovered)
+        rewrite = stack.enter_context(LogRewrite(path, log.lock))
+        rewrite.begin(model, max(sequence, last) + _RECOVERED_GAP, checksums)
+        for span in spans:
+            rewrite.append(_record_of(content, span))
         # Linked rather than renamed, so that the log has a file at every moment.
         damaged = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
         os.link(path, damaged)
-        recovered.replace(path)
-        files.sync(path.parent)
-        # Others read no further than was published: the new file is read to its end.
-        status = path.stat()
-        log.lock.publish(LogEnd(status.st_ino, status.st_size))
+        rewrite.replace()
         return Recovery(len(spans), dropped_bytes, tuple(lost), damaged)
 
 
@@ -974,9 +1106,18 @@ def _laid_out(records: Sequence[Record], end: int) -> tuple[list[bytes], list[Re
     return parts, placed
 
 
-def _header_of(model: str, last: int = 0) -> bytes:
-    """Returns the first record; further sequences are larger than `last`."""
-    return orjson.dumps({"format": _FORMAT, "model": model, "last": last})
+def _header_of(model: str, last: int = 0, checksums: bytes = b"") -> bytes:
+    """Returns the first record: JSON and, behind a line feed, checksums of former records. Further
+    sequences are larger than `last`.
+    """
+    facts = orjson.dumps({"format": _FORMAT, "model": model, "last": last})
+    return facts + b"\n" + checksums
+
+
+def _checksums_of(header: bytes) -> NDArray[np.void]:
+    """Returns the checksums of former records that a header has, [n]."""
+    _, _, checksums = header.partition(b"\n")
+    return np.frombuffer(checksums, _CHECKSUMS)
 
 
 def _check_magic(path: Path, magic: bytes) -> None:
@@ -994,7 +1135,7 @@ def _checked_header(path: Path, model: str, record: Record) -> int:
       FormatError: The log is of another model, or of another format.
     """
     try:
-        header = orjson.loads(record.payload)
+        header = orjson.loads(record.payload.partition(b"\n")[0])
         written_format = header["format"]
         written_model = header["model"]
         last = int(header["last"])
@@ -1040,3 +1181,8 @@ def _state_of(path: Path) -> _State | None:
         return _State.of(path.stat())
     except FileNotFoundError:
         return None
+
+
+def _rewritten(path: Path) -> Path:
+    """Returns where a file is written that is to take the place of a log."""
+    return path.with_name(f"{path.name}.new")

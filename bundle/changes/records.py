@@ -116,6 +116,16 @@ class Head(StrictModel):
         indexes = {name.removeprefix(prefix) for name in schema.names if name.startswith(prefix)}
         return indexes.difference(self.embedded)
 
+    def training(self, schema: Any) -> int:
+        """Returns the version that rows or vectors belong to; 0: a change has none that were sent.
+
+        Args:
+          schema: The `pyarrow.Schema` of the columns.
+        """
+        if self.kind == "rows" or (self.kind == "candidates" and self.sent_indexes(schema)):
+            return self.version
+        return 0
+
 
 @dataclass(frozen=True, eq=False)
 class Change:

@@ -251,6 +251,11 @@ EVENTS = {
         "The change log of a model can be read again, and the worker serves all changes.",
         "",
     ),
+    "changes_compacted": (
+        "The change log of a model was compacted. `dropped` is the number of changes that were left "
+        "out.",
+        "",
+    ),
     "changes_not_private": (
         "Other users of the host may read files of the changes of a model. The files belong to "
         "another user, so that the service cannot change their permissions.",

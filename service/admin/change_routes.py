@@ -1,4 +1,6 @@
-"""The admin API's routes about changes: to make them, to see them, and to recover their log."""
+"""The admin API's routes about changes: to make them, to see them, and to recover or compact their
+log.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,15 @@ def admin_change_routes(plane: ChangePlane) -> APIRouter:
         context = begin(request, "changes", model, authorize)
         recovering = partial(_recover, changes, model, context.deadline)
         return await plane.run(recovering, context)
+
+    @router.post(
+        "/v1/models/{model}/changes/compact",
+        summary="Leave out of a change log what later changes have replaced",
+    )
+    async def compact_changes(request: Request, model: str) -> dict[str, Any]:
+        context = begin(request, "changes", model, authorize)
+        compaction = await plane.run(partial(changes.compact, model, context.deadline), context)
+        return {"log": str(changes.path_of(model)), **compaction._asdict()}
 
     router.include_router(change_routes(plane, authorize))
     return router

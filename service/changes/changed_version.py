@@ -398,7 +398,10 @@ class ChangedVersion:
         dependents: dict[str, tuple[Ids, dict[str, Vectors]]] = {}
         for corpus, positions in self._dependents_of(change).items():
             store = self._corpus(corpus)
-            dependents[corpus] = store.store.ids(positions), store.vectors(positions)
+            ids = store.store.ids(positions)
+            # Their order does not depend on earlier changes, which may be compacted away.
+            order = ids.argsort()
+            dependents[corpus] = ids[order], store.vectors(positions[order])
 
         if keys is not None:
             self.tables.add_keys(head.target, keys, rows)

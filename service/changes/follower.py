@@ -10,12 +10,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from bundle.changes.compaction import Compaction
 from bundle.changes.log import Record, Recovery
 from bundle.changes.log_lock import attempts
 from bundle.errors import BundleError, LogLocked, LogsDiffer
-from bundle.storage import files
+from bundle.storage import catalog, files
 from service.changes.applied_log import WAIT_S, AppliedLog
 from service.changes.copying import LogCopier, Source
 from service.changes.hand_over import Client, Server, WriterGone
@@ -41,6 +42,7 @@ from service.versions.version import ModelVersion
 
 log = logger(__name__)
 
+Result = TypeVar("Result")
 LOG_NAME = "changes.log"
 """The log in the directory of a model; no version can have this name."""
 _FILES = "changes.*"
@@ -105,7 +107,9 @@ class Changes:
         self._client = Client()
         self._server: Server | None = None
         if settings.shard is None:
-            self._server = Server({"change": self.change, "recover": self.recover})
+            self._server = Server(
+                {"change": self.change, "compact": self.compact, "recover": self.recover}
+            )
 
     def start(self) -> None:
         """Follows the logs, in a thread."""
@@ -328,12 +332,7 @@ class Changes:
           NotFound: The model has no change log.
           NotReady: The log cannot be read or written.
         """
-        path = self.path_of(name)
-        if not path.is_file():
-            violation = FieldViolation("model", repr(name[:128]), "a model with a change log")
-            message = f"model {name[:128]!r} has no change log: {path} does not exist"
-            raise NotFound(message, violation)
-        applied = self._existing_changes_of(name).log
+        applied = self._logged_changes_of(name).log
 
         # No process becomes the writer of a log that it cannot read. One may have been it before
         # the damage, though.
@@ -343,7 +342,8 @@ class Changes:
             except LogLocked:
                 writer = applied.other_writer
             except (BundleError, OSError) as problem:
-                raise NotReady(f"change log {path} cannot be recovered: {problem}") from problem
+                message = f"change log {applied.path} cannot be recovered: {problem}"
+                raise NotReady(message) from problem
             if writer is not None:
                 with suppress(WriterGone):
                     recovery: Recovery = self._client.call(
@@ -357,6 +357,40 @@ class Changes:
                     return recovery
         raise self._unreachable(applied, "nothing was recovered")
 
+    def compact(
+        self, name: str, deadline: float, withdrawal: Future[None] | None = None
+    ) -> Compaction:
+        """Puts a log without the changes that later ones have replaced in the place of the log of a
+        model; see `Compactor.compact`.
+
+        Args:
+          name: The name of the model.
+          deadline: The monotonic time until which it is waited for.
+          withdrawal: Ends the wait when it is set; None: nothing does.
+
+        Raises:
+          NotFound: The model has no change log.
+          NotReady: The log, or the root, cannot be read or written; the log is as it was.
+          DeadlineExceeded: The compaction goes on.
+        """
+        model = self._logged_changes_of(name)
+
+        def compact() -> Compaction:
+            # Rows of other versions mean nothing, unless a version comes back from elsewhere.
+            versions = {version.loaded.version for version in model.log.versions}
+            versions.update(catalog.committed_versions(self._settings.root, name))
+            if not versions:
+                raise NotReady(f"{self._settings.root} has no version of model {name!r}")
+            return model.compactor.compact(versions, deadline)
+
+        def hand_over(address: str) -> Compaction:
+            compaction: Compaction = self._client.call(
+                address, "compact", name, deadline, deadline=deadline, withdrawal=withdrawal
+            )
+            return compaction
+
+        return self._by_writer(model.log, deadline, compact, hand_over)
+
     def path_of(self, model: str) -> Path:
         """Returns the path of the log of a model."""
         directory = self._settings.changes_dir or self._settings.root
@@ -366,9 +400,9 @@ class Changes:
         self,
         applied: AppliedLog,
         deadline: float,
-        submit: Callable[[], ChangeResult],
-        hand_over: Callable[[str], ChangeResult],
-    ) -> ChangeResult:
+        submit: Callable[[], Result],
+        hand_over: Callable[[str], Result],
+    ) -> Result:
         """Has a change made by the process of the host that writes its log.
 
         Args:
@@ -477,6 +511,19 @@ class Changes:
         # An empty name stands for the only model.
         with self._manager.acquire(model) as version:
             return self._existing_changes_of(version.model)
+
+    def _logged_changes_of(self, name: str) -> ModelChanges:
+        """Returns the changes of a model that has a log.
+
+        Raises:
+          NotFound: It has none.
+        """
+        path = self.path_of(name)
+        if not path.is_file():
+            violation = FieldViolation("model", repr(name[:128]), "a model with a change log")
+            message = f"model {name[:128]!r} has no change log: {path} does not exist"
+            raise NotFound(message, violation)
+        return self._existing_changes_of(name)
 
     def _existing_changes_of(self, name: str) -> ModelChanges:
         """Returns the changes of a model that exists, which begin with the first call."""

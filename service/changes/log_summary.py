@@ -10,7 +10,6 @@ of a table, is numbered anew in each version.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -123,7 +122,7 @@ class LogSummary:
                 for key, number in pairs
             ]
         else:
-            training = _training(change.head, change.columns.schema)
+            training = change.head.training(change.columns.schema)
             is_outdated = [numbers.is_outdated(key, number, training) for key, number in pairs]
         return np.array(is_outdated, bool)
 
@@ -178,7 +177,7 @@ class LogSummary:
 
     def _add_offset(self, head: Head, schema: Any, offset: int) -> None:
         if head.stream:
-            key = head.stream, _training(head, schema)
+            key = head.stream, head.training(schema)
             self._offsets[key] = max(offset, self._offsets.get(key, 0))
 
     def _add_columns(self, change: Change) -> None:
@@ -187,15 +186,15 @@ class LogSummary:
             ids = left_out_ids([change])
             if ids:
                 self.left_out.setdefault(head.target, set()).update(ids)
+        self._replace_attributes(change)
         sequences = change.numbers(SEQUENCE)
         if sequences is None:
-            self._forget_attributes(change)
             return
         numbers = self._numbers.setdefault(_numbered_key(head), _Numbers())
         keys = change.ids.tolist()
         pairs = zip(keys, sequences.tolist(), strict=True)
         if head.action != "attributes":
-            training = _training(change.head, change.columns.schema)
+            training = change.head.training(change.columns.schema)
             for key, number in pairs:
                 numbers.set_state(key, number, training)
             return
@@ -208,18 +207,20 @@ class LogSummary:
                     states = numbers.attributes.setdefault(key, {})
                     states[name] = number, column[row].as_py()
 
-    def _forget_attributes(self, change: Change) -> None:
-        """Forgets values of attributes that a change without numbers has replaced."""
+    def _replace_attributes(self, change: Change) -> None:
+        """Replaces values of attributes by those of a change. Their numbers stay, so that it does
+        not matter which of the changes before it are still in the log.
+        """
         numbers = self._numbers_of(change.head)
         if numbers is None or not numbers.attributes:
             return
-        names: Sequence[str] = _attribute_names(change)
-        for key in change.ids.tolist():
-            states = numbers.attributes.get(key, {})
-            if change.head.action != "attributes":
-                names = [*states]
-            for name in names:
-                states.pop(name, None)
+        for name in _attribute_names(change):
+            column = change.columns.column(f"{_ATTRIBUTE}{name}")
+            for row, key in enumerate(change.ids.tolist()):
+                states = numbers.attributes.get(key, {})
+                if name in states:
+                    number, _ = states[name]
+                    states[name] = number, column[row].as_py()
 
 
 def _numbered_key(head: Head) -> tuple[str, str, int]:
@@ -227,18 +228,6 @@ def _numbered_key(head: Head) -> tuple[str, str, int]:
     if head.kind == "rows":
         version = head.version
     return head.kind, head.target, version
-
-
-def _training(head: Head, schema: Any) -> int:
-    """Returns the version that rows or vectors belong to; 0: a change has none that were sent.
-
-    Args:
-      head: The head of the change.
-      schema: The `pyarrow.Schema` of its columns.
-    """
-    if head.kind == "rows" or (head.kind == "candidates" and head.sent_indexes(schema)):
-        return head.version
-    return 0
 
 
 def _attribute_names(change: Change) -> list[str]:

@@ -15,6 +15,7 @@ the state where they read or change these, and none waits for it without a deadl
   per second. It waits for no lock: one model must not hold up the others;
 - **the threads `rowcast-handed-over`** submit what other processes of the host hand over to the one
   that writes (`hand_over.py`), one for each connection;
+- **the thread `rowcast-compact-changes`** compacts the log on command, beside changes;
 - **the thread `rowcast-copy-changes`**, where another service is followed, appends copied records;
 - **threads that load versions** attach them: the log is applied to a version before it is served.
 """
@@ -29,6 +30,7 @@ from bundle.changes.log_lock import Writer
 from bundle.errors import BundleError
 from service.changes.applied_log import AppliedLog
 from service.changes.changed_version import ChangedVersion
+from service.changes.compactor import Compactor
 from service.changes.submissions import Submissions
 from service.config import ServiceSettings
 from service.contract.changes import AppliedChanges
@@ -41,6 +43,7 @@ class ModelChanges:
     Attributes:
       log: The log as it was applied, and the versions that follow it.
       submissions: Takes requests that change the model.
+      compactor: Compacts the log.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class ModelChanges:
         """
         self.log = AppliedLog(model, path, manager, writer)
         self.submissions = Submissions(self.log, settings, manager)
+        self.compactor = Compactor(self.log)
 
     def applied(self, deadline: float) -> AppliedChanges:
         """Returns what was changed so far, by any process.

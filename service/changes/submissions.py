@@ -268,8 +268,8 @@ class Submissions:
         if size > limit:
             message = (
                 f"the change log of model {self._log.model!r} would have {size} bytes; at most "
-                f"{limit} are accepted (max_log_bytes): export the model with its changes and "
-                "begin a new log, or raise the limit"
+                f"{limit} are accepted (max_log_bytes): compact it (rowcast-serve ctl changes "
+                f"compact {self._log.model}), or raise the limit"
             )
             raise TooLarge(message)
 

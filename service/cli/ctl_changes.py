@@ -81,7 +81,7 @@ GROUPS: dict[str, typer.Typer] = {
         help="Add, change and delete stored contexts while they are served.", no_args_is_help=True
     ),
     "changes": typer.Typer(
-        help="Show the change log of a model, and recover it.", no_args_is_help=True
+        help="Show, compact and recover the change log of a model.", no_args_is_help=True
     ),
 }
 """The commands by what they change, and those of the change log."""
@@ -245,6 +245,22 @@ def _show_status(context: typer.Context, model: Model) -> None:
         sys.stdout.write(json_text(status))
     else:
         sys.stdout.write(_status_text(status))
+
+
+@GROUPS["changes"].command("compact")
+def _compact(context: typer.Context, model: Model) -> None:
+    """Leave out of the change log of a model what later changes have replaced."""
+    admin: Admin = context.obj
+    with reported_errors():
+        compaction = admin.request(f"{scope(model)}changes/compact", {})
+    if admin.as_json:
+        sys.stdout.write(json_text(compaction))
+    else:
+        sys.stdout.write(
+            f"{compaction['log']}: {compaction['changes']:,} changes kept, "
+            f"{compaction['dropped']:,} left out, {compaction['bytes_after']:,} bytes instead of "
+            f"{compaction['bytes_before']:,}\n"
+        )
 
 
 @GROUPS["changes"].command("recover")

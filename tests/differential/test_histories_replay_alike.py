@@ -1,12 +1,15 @@
 """A random history of changes leaves one state: in the process that makes the changes, in one that
 follows it at any moments, and in one that starts from the log. Positions are equal, too, so that
-equal scores have one order and codes one division.
+equal scores have one order and codes one division. A compacted log leaves the same candidates in
+the same order, and judges later changes alike.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ from service.config import ServiceSettings
 from service.contract.changes import CHANGES
 from service.errors import ServiceError
 from service.versions.version import ModelVersion
-from tests.differential.random_changes import RandomChanges
+from tests.differential.random_changes import Change, RandomChanges
 from tests.random_cases import seeds
 from tests.units.service.changes import keyed
 from tests.units.service.changes.making import random_vectors
@@ -31,6 +34,7 @@ from tests.units.service.running import RunningService
 HISTORIES = 40
 LENGTH = 24
 COMPACTED_MIN = 12
+LIMITS = ServiceSettings(root=Path.cwd())
 UNIT = 4
 QUERIES = random_vectors(4)
 TREE = {"num_leaves": 4, "leaves_to_search": 2, "dimensions_per_block": 4, "reorder": 10}
@@ -48,6 +52,16 @@ def service(
     service = RunningService(root, latest_versions=2)
     yield service
     service.close()
+
+
+@pytest.fixture(scope="module")
+def loaded(service: RunningService) -> list[ModelVersion]:
+    """The versions before any change."""
+    versions = []
+    for number in (1, 2):
+        with service.worker.versions.acquire("movies", number) as version:
+            versions.append(version)
+    return versions
 
 
 def state_of(version: ChangedVersion) -> dict[str, Any]:
@@ -81,30 +95,30 @@ def state_of(version: ChangedVersion) -> dict[str, Any]:
     return state
 
 
-@pytest.mark.slow
-def test_any_history_leaves_one_state_in_all_processes(
-    service: RunningService,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> None:
+@pytest.fixture
+def follow(
+    service: RunningService, loaded: list[ModelVersion], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., ModelChanges]:
+    """Returns what returns the changes of versions as a process has them that starts."""
     monkeypatch.setattr("service.changes.store_changes._COMPACTED_MIN", COMPACTED_MIN)
     monkeypatch.setattr("service.changes.growing_vectors.CODED_BYTES_MIN", 0)
     monkeypatch.setattr("runtime.code_blocks.UNIT", UNIT)
     monkeypatch.setattr("runtime.code_blocks._SAMPLE_MIN", UNIT // 2)
-    manager = service.worker.versions
-    versions: list[ModelVersion] = []
-    for number in (1, 2):
-        with manager.acquire("movies", number) as version:
-            versions.append(version)
 
-    def follow(path: Path) -> ModelChanges:
-        """Returns the changes of the versions as a process has them that starts now."""
+    def follow(path: Path, versions: Sequence[ModelVersion] = loaded) -> ModelChanges:
+        manager = service.worker.versions
         changes = ModelChanges("movies", path, service.settings, manager, Writer(0))
         for version in versions:
             changes.log.attach(version, lambda _: None)
         return changes
 
+    return follow
+
+
+@pytest.mark.slow
+def test_any_history_leaves_one_state_in_all_processes(
+    follow: Callable[..., ModelChanges], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     accepted_count = 0
     for seed in seeds(request, HISTORIES, 5):
         path = tmp_path / str(seed) / "changes.log"
@@ -114,7 +128,7 @@ def test_any_history_leaves_one_state_in_all_processes(
         follower = follow(path)
         assert writer.log.may_write(time.monotonic() + 60)
         for _ in range(LENGTH):
-            accepted_count += _change(writer, drawn, int(random.integers(1, 3)), service.settings)
+            accepted_count += bool(_change(writer, drawn, int(random.integers(1, 3))))
             if random.random() < 0.3:
                 follower.log.follow()
         follower.log.follow()
@@ -130,15 +144,100 @@ def test_any_history_leaves_one_state_in_all_processes(
     assert accepted_count > HISTORIES * LENGTH / 2
 
 
-def _change(
-    changes: ModelChanges, drawn: RandomChanges, version: int, settings: ServiceSettings
-) -> bool:
-    """Makes a change; returns whether it was accepted."""
+@pytest.mark.slow
+def test_compacted_log_leaves_what_the_whole_log_leaves(
+    follow: Callable[..., ModelChanges],
+    loaded: list[ModelVersion],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    # The bundle of the second one contains some changes.
+    manifest = loaded[1].manifest.model_copy(update={"changes_included": LENGTH})
+    all_versions = [loaded[0], replace(loaded[1], manifest=manifest)]
+    dropped_count = 0
+    for seed in seeds(request, HISTORIES, 105):
+        random = np.random.default_rng(seed)
+        drawn = WithVectors(seed)
+        compacted, whole, copy = [
+            follow(tmp_path / str(seed) / name / "changes.log", all_versions)
+            for name in ("log", "whole", "copy")
+        ]
+        for changes in (compacted, whole, copy):
+            assert changes.log.may_write(time.monotonic() + 60)
+        copied = int(random.integers(0, LENGTH))
+        for number in range(3 * LENGTH):
+            _change(compacted, drawn, int(random.integers(1, 3)))
+            if number == copied:
+                _copy(compacted, copy)
+        _copy(compacted, whole)
+
+        # Once a version is gone, nobody needs rows of it.
+        versions = all_versions[int(random.integers(2)) :]
+        numbers = [version.version for version in versions]
+        if numbers == [2]:
+            for changes in (compacted, whole, copy):
+                changes.log.detach(loaded[0])
+        dropped_count += compacted.log.compact(numbers).dropped
+        content = compacted.log.path.read_bytes()
+        again = compacted.log.compact(numbers)
+        assert (again.dropped, again.bytes_before, again.bytes_after) == (0, *2 * [len(content)])
+        assert compacted.log.path.read_bytes() == content
+        _copy(compacted, copy)
+
+        for changes in (compacted, whole, copy):
+            later = WithVectors(seed + 1)
+            random = np.random.default_rng(seed)
+            results = [_change(changes, later, int(random.choice(numbers))) for _ in range(LENGTH)]
+            if changes is compacted:
+                expected_results = results
+            assert results == expected_results, seed
+            starting = follow(changes.log.path, versions)
+            for process in (changes, starting):
+                states = [read_of(version) for version in process.log.versions]
+                if process is compacted:
+                    expected = states
+                for number, state in enumerate(states):
+                    for name in state.keys() | expected[number].keys():
+                        assert state.get(name) == expected[number].get(name), (seed, number, name)
+            changes.log.close()
+    assert dropped_count > 2 * HISTORIES
+
+
+class WithVectors(RandomChanges):
+    """Draws changes that send vectors of some candidates, too."""
+
+    def draw(self) -> Change:
+        path, body = super().draw()
+        if path == "candidates/upsert" and self._chance(0.3):
+            for item in body["items"]:
+                item["vectors"] = {"movies": self._vector()}
+        return path, body
+
+
+def read_of(version: ChangedVersion) -> dict[str, Any]:
+    """Returns what requests read in whole, whatever the positions are."""
+    state = state_of(version)
+    del state["dropped"]
+    return {
+        name: part if name.startswith(("table", "changed")) else part[1]
+        for name, part in state.items()
+        if not name.startswith("nearest")
+    }
+
+
+def _copy(source: ModelChanges, copy: ModelChanges) -> None:
+    """Appends to a copy what its log lacks."""
+    while records := source.log.after(*copy.log.end(), math.inf):
+        copy.log.copy(records)
+
+
+def _change(changes: ModelChanges, drawn: RandomChanges, version: int) -> Any:
+    """Makes a change; returns the result, None if it is rejected."""
     path, body = drawn.draw()
     change = next(known for known in CHANGES.values() if f"{known.kind}/{known.action}" == path)
     try:
-        change_request = read_change(change, orjson.loads(orjson.dumps(body)), settings)
-        changes.submissions.submit(change_request, version, time.monotonic() + 60)
+        body_json = orjson.loads(orjson.dumps(body))
+        change_request = read_change(change, body_json, LIMITS)
+        return changes.submissions.submit(change_request, version, time.monotonic() + 60)
     except ServiceError:
-        return False
-    return True
+        return None
