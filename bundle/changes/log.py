@@ -30,7 +30,6 @@ import math
 import mmap
 import os
 import struct
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -42,7 +41,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from bundle.changes.log_lock import LogEnd, LogLock, Writer, attempts, held
+from bundle.changes.log_lock import LogEnd, LogLock, Writer, attempts
 from bundle.errors import (
     BundleError,
     FormatError,
@@ -85,9 +84,11 @@ CHECKSUMS_MAX = 100_000
 by more cannot go on.
 """
 _MARK_BYTES = 1 << 20
-"""The number of bytes between two offsets that a tail remembers: about as much is read to find a
+"""The number of bytes between two offsets that a log remembers: about as much is read to find a
 record.
 """
+_BEGIN = (-1, len(MAGIC))
+"""The mark before all records."""
 
 
 class Record(NamedTuple):
@@ -167,7 +168,7 @@ class _Span(NamedTuple):
 
 class ChangeLog:
     """The log of one model, as one process reads and writes it. One thread at a time uses it, but
-    for `has_news`, `end` and the lock.
+    for `has_news`, `end`, `after` and the lock.
 
     Attributes:
       path: The file, which need not exist: then there are no records.
@@ -200,6 +201,8 @@ class ChangeLog:
         self._read_sequence = 0
         self._file_sequence = 0
         """The largest sequence that the file has, as far as it was read."""
+        self._marks = [_BEGIN]
+        """The sequences of some records, and the offsets behind them."""
         self._unreturned: list[Record] = []
         """Records before one that is damaged: they are returned once it is gone."""
         self._seen: LogEnd | None = _UNREAD
@@ -334,6 +337,70 @@ class ChangeLog:
         if records:
             yield records
 
+    def after(self, sequence: int, checksum: int, bytes_max: int) -> list[Record]:
+        """Returns the records behind the last one of a copy of the log, up to `end`. Any thread may
+        call it, and it needs no lock.
+
+        Args:
+          sequence: The sequence of the last record that the copy has; 0: it has none.
+          checksum: The crc32c of the payload of that record.
+          bytes_max: The maximum size of the payloads together; at least one record is returned if
+            there is one.
+
+        Raises:
+          LogsDiffer: The log has no such record and had none, so that the copy is of another log.
+          LogDamaged, FormatError: The log cannot be read.
+          OSError: Likewise.
+        """
+        end = self.end
+        marks = self._marks
+        records: list[Record] = []
+        size = 0
+        is_known = not sequence
+        try:
+            file = self.path.open("rb", buffering=0)
+        except FileNotFoundError:
+            if sequence:
+                raise self._unknown_record(sequence) from None
+            return []
+        with file:
+            descriptor = file.fileno()
+            # Another file is in its place, and this process has not read it yet.
+            if os.fstat(descriptor).st_ino != end.inode:
+                return []
+            _, begin = marks[bisect.bisect_left(marks, (sequence,)) - 1]
+            for record in _read_records(self.path, descriptor, begin, end):
+                # The same sequence with another checksum is a record of another log.
+                if record.sequence == sequence:
+                    is_known = not sequence or record.checksum == checksum
+                if record.sequence <= sequence:
+                    continue
+                if not is_known:
+                    header = next(_read_records(self.path, descriptor, len(MAGIC)))
+                    former = np.array((sequence, checksum), _CHECKSUMS)
+                    is_known = bool((_checksums_of(header.payload) == former).any())
+                if not is_known or (records and size + len(record.payload) > bytes_max):
+                    break
+                records.append(record)
+                size += len(record.payload)
+        if not is_known:
+            raise self._unknown_record(sequence)
+        return records
+
+    def _unknown_record(self, sequence: int) -> LogsDiffer:
+        """Returns the error for a copy whose last record the log does not have."""
+        return LogsDiffer(
+            f"change log {self.path} has no such record {sequence} as the copy: the copy is of "
+            "another log, has records that this one has lost, or is too far behind one that was "
+            "compacted"
+        )
+
+    def _mark(self, record: Record) -> None:
+        """Remembers the offset behind a record, if the last such offset is far before it."""
+        _, last_end = self._marks[-1]
+        if record.end - last_end >= _MARK_BYTES:
+            self._marks.append((record.sequence, record.end))
+
     def _map(self, descriptor: int, state: _State) -> None:
         """Maps the file, unless `mapped` reaches to its end: what was mapped before is not read
         anew.
@@ -389,6 +456,7 @@ class ChangeLog:
         descriptor = file.fileno()
         self._map(descriptor, state)
         if state.inode != self.end.inode:  # it is new, or was recovered: read from its beginning
+            self._marks = [_BEGIN]
             self.end = LogEnd(state.inode, 0)
             self._header = b""
             self._file_sequence = 0
@@ -419,6 +487,7 @@ class ChangeLog:
                     self._read_sequence = record.sequence
                     self.checksum = record.checksum
                 self._file_sequence = max(self._file_sequence, record.sequence)
+                self._mark(record)
                 position = record.end
         finally:
             self.sequence = max(self.sequence, self._file_sequence)
@@ -605,6 +674,7 @@ class LogWriter:
         log.end = LogEnd(os.fstat(self._descriptor).st_ino, self.end)
         log.sequence = log._read_sequence = log._file_sequence = last.sequence
         log.checksum = last.checksum
+        log._mark(last)
         self._end_batch()
         self._publish(log.end)
 
@@ -749,103 +819,6 @@ class LogRewrite:
             self._lock.publish(LogEnd(status.st_ino, status.st_size))
 
 
-class LogTail:
-    """Reads a log from any sequence on, for services that keep a copy of it. Safe for any number of
-    threads.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Reads nothing yet; `path`: the file, which need not exist."""
-        self._path = path
-        self._inode = 0
-        self._mark_sequences: list[int] = []
-        self._mark_ends: list[int] = []
-        """The offsets behind some records, by their sequences."""
-        self._lock = threading.Lock()
-
-    def after(
-        self, sequence: int, checksum: int, bytes_max: int, log_end: LogEnd, deadline: float
-    ) -> list[Record]:
-        """Returns the records behind the last one of a copy. It needs no lock of the file.
-
-        Args:
-          sequence: The sequence of the last record that the copy has; 0: it has none.
-          checksum: The crc32c of the payload of that record.
-          bytes_max: The maximum size of the payloads together; at least one record is returned if
-            there is one.
-          log_end: How far this process has read the log: no later record is returned.
-          deadline: The monotonic time until which other copies are waited for.
-
-        Raises:
-          LogsDiffer: The log has no such record, so that the copy is of another log.
-          LogLocked: The records for other copies took until the deadline.
-          LogDamaged, FormatError: The log cannot be read.
-          OSError: Likewise.
-        """
-        with held(self._lock, deadline, f"change log {self._path} is read for other copies"):
-            try:
-                return self._after(sequence, checksum, bytes_max, log_end)
-            except FileNotFoundError:
-                if sequence:
-                    raise _unknown_record(self._path, sequence) from None
-                return []
-
-    def _after(self, sequence: int, checksum: int, bytes_max: int, log_end: LogEnd) -> list[Record]:
-        """Does what `after` describes, under the lock of this object."""
-        records: list[Record] = []
-        size = 0
-        is_known = not sequence
-        with self._path.open("rb", buffering=0) as file:
-            descriptor = file.fileno()
-            inode = os.fstat(descriptor).st_ino
-            # Another file is in its place, and this process has not read it yet.
-            if inode != log_end.inode:
-                return []
-            begin = self._begin(sequence, inode)
-            for record in _read_records(self._path, descriptor, begin, log_end):
-                self._mark(record.sequence, record.end)
-                # The same sequence with another checksum is a record of another log.
-                if record.sequence == sequence:
-                    is_known = not sequence or record.checksum == checksum
-                if record.sequence <= sequence:
-                    continue
-                is_known = is_known or self._was_here(descriptor, sequence, checksum)
-                if not is_known or (records and size + len(record.payload) > bytes_max):
-                    break
-                records.append(record)
-                size += len(record.payload)
-        if not is_known:
-            raise _unknown_record(self._path, sequence)
-        return records
-
-    def _was_here(self, descriptor: int, sequence: int, checksum: int) -> bool:
-        """Returns whether the log had a record before it was rewritten."""
-        header = next(_read_records(self._path, descriptor, len(MAGIC)))
-        former = np.array((sequence, checksum), _CHECKSUMS)
-        return bool((_checksums_of(header.payload) == former).any())
-
-    def _begin(self, sequence: int, inode: int) -> int:
-        """Returns an offset at which a record begins that is not behind one with a sequence."""
-        # Another file in its place has other offsets.
-        if inode != self._inode:
-            self._inode = inode
-            self._mark_sequences = []
-            self._mark_ends = []
-        number = bisect.bisect_left(self._mark_sequences, sequence)
-        if not number:
-            return len(MAGIC)
-        return self._mark_ends[number - 1]
-
-    def _mark(self, sequence: int, end: int) -> None:
-        """Remembers the offset behind a record, if the last such offset is far before it."""
-        last_end = 0
-        if self._mark_ends:
-            last_end = self._mark_ends[-1]
-        if end - last_end >= _MARK_BYTES:
-            self._mark_sequences.append(sequence)
-            self._mark_ends.append(end)
-
-
 def framed(records: Sequence[Record]) -> bytes:
     """Returns records as a log holds them that begins with them."""
     parts, _ = _laid_out(records, 0)
@@ -867,14 +840,6 @@ def read_framed(content: bytes) -> list[Record]:
         records.append(record)
         offset = record.end
     return records
-
-
-def _unknown_record(path: Path, sequence: int) -> LogsDiffer:
-    """Returns the error for a copy whose last record the log does not have."""
-    return LogsDiffer(
-        f"change log {path} has no such record {sequence} as the copy: the copy is of another log, "
-        "or has records that this one has lost"
-    )
 
 
 def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:

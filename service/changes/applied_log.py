@@ -6,23 +6,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from bundle.changes.compaction import Compaction, NeededChanges
-from bundle.changes.log import (
-    CHECKSUMS_MAX,
-    ChangeLog,
-    LogTail,
-    LogWriter,
-    Record,
-    Recovery,
-    recover,
-)
+from bundle.changes.log import ChangeLog, LogRewrite, LogWriter, Record, Recovery, recover
 from bundle.changes.log_lock import Writer, held
-from bundle.changes.records import Change, Run, decode_runs, encode
+from bundle.changes.records import Change, Run, decode_runs
 from bundle.errors import BundleError, LogLocked, LogUnwritable
 from service.changes.changed_version import ChangedVersion
 from service.changes.embedding import ShardsFailed
@@ -76,7 +66,6 @@ class AppliedLog:
         self._log = ChangeLog(path, model)
         self._own = writer
         self._writer: LogWriter | None = None
-        self._tail = LogTail(path)
         self._map_count = 0
         """That of the log when it was applied: versions read changed rows where it was mapped."""
         self._behind: dict[ChangedVersion, str] = {}
@@ -307,67 +296,14 @@ class AppliedLog:
         self.close()
         return recover(self.path, self.model, deadline)
 
-    def compact(self, versions: Collection[int]) -> Compaction:
-        """Puts a log without the changes that later ones have replaced in the place of the log, by
-        the process that writes it. It takes about as long as to apply the log; changes wait only at
-        its end, while what is left is applied. Without such changes, the log stays.
-
-        Args:
-          versions: The versions that may be served.
-
-        Raises:
-          NotReady: Another process writes the log now; it is as it was.
-          BundleError: The log is damaged or cannot be written, or a thread has held the state for
-            `WAIT_S`; likewise.
-          OSError: The log cannot be read, or the new one cannot be written; likewise.
-        """
-        with self.writing(time.monotonic() + WAIT_S) as writer:
-            rewrite = writer.rewrite()
-        with rewrite:
-            needed = NeededChanges(versions)
-            former: deque[tuple[int, int]] = deque(maxlen=CHECKSUMS_MAX)
-            for record, change in self._reread_by(writer):
-                needed.add(record.sequence, change)
-                former.append((record.sequence, record.checksum))
-            writer.begin(rewrite, former)
-
-            changes = 0
-            dropped = 0
-            is_smaller = False
-            position = 0
-            for record, change in self._reread_by(writer):
-                position = record.end
-                part = needed.part(record.sequence, change)
-                if part is None:
-                    dropped += 1
-                    continue
-                changes += 1
-                if part is change:
-                    rewrite.append(record)
-                else:
-                    is_smaller = True
-                    rewrite.append(Record(record.sequence, encode(part)))
-            if not dropped and not is_smaller:
-                return Compaction(changes, 0, position, position)
-            # Most of it is on the disk before changes wait.
-            rewrite.sync()
-
-            with self.writing(time.monotonic() + WAIT_S) as last_writer:
-                self._check_writes(writer)
-                for records in self._log.reread(position):
-                    for record in records:
-                        rewrite.append(record)
-                    changes += len(records)
-                bytes_before = self.size_bytes
-                last_writer.replace(rewrite)
-                self._apply_records(last_writer.read())
-                return Compaction(changes, dropped, bytes_before, self.size_bytes)
-
-    def _reread_by(self, writer: LogWriter) -> Iterator[tuple[Record, Change]]:
+    def changes(self, writer: LogWriter) -> Iterator[tuple[Record, Change]]:
         """Yields the records of the log and their changes, as long as this process writes it.
 
+        Args:
+          writer: What appends records.
+
         Raises:
-          NotReady: It does not any more.
+          NotReady: Another process writes the log now.
           BundleError, OSError: See `ChangeLog.reread`.
         """
         for records in self._log.reread():
@@ -375,6 +311,34 @@ class AppliedLog:
             runs = decode_runs(records, self._log.mapped)
             changes = [change for run in runs for _, change in run.changes]
             yield from zip(records, changes, strict=True)
+
+    def replace(self, writer: LogWriter, rewrite: LogRewrite, position: int) -> int:
+        """Puts a file in the place of the log, and applies it anew: changes wait meanwhile.
+
+        Args:
+          writer: What appends records.
+          rewrite: The file, which gets what was appended since it was written.
+          position: The end of the record of the log before the first such one.
+
+        Returns:
+          The number of these records.
+
+        Raises:
+          LogLocked: A thread has held the state for `WAIT_S`.
+          LogUnwritable: The disk is full or broken; the log is as it was.
+          NotReady: Another process writes the log now.
+          BundleError, OSError: See `ChangeLog.reread`.
+        """
+        count = 0
+        with self.writing(time.monotonic() + WAIT_S):
+            self._check_writes(writer)
+            for records in self._log.reread(position):
+                count += len(records)
+                for record in records:
+                    rewrite.append(record)
+            writer.replace(rewrite)
+            self._apply_records(writer.read())
+        return count
 
     def _check_writes(self, writer: LogWriter) -> None:
         if self._writer is not writer:
@@ -445,9 +409,9 @@ class AppliedLog:
             self.follow()
             return self._log.sequence, self._log.checksum
 
-    def after(self, sequence: int, checksum: int, deadline: float) -> list[Record]:
-        """Returns records behind the last one of a copy; see `LogTail.after`."""
-        return self._tail.after(sequence, checksum, _COPIED_BYTES, self._log.end, deadline)
+    def after(self, sequence: int, checksum: int) -> list[Record]:
+        """Returns records behind the last one of a copy; see `ChangeLog.after`."""
+        return self._log.after(sequence, checksum, _COPIED_BYTES)
 
     def copy(self, records: Sequence[Record]) -> int:
         """Appends records of another log and serves them, if this process writes the log; returns

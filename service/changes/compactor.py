@@ -1,15 +1,21 @@
-"""Compacts the log of a model in the background, since that takes longer than a request may."""
+"""Compacts the log of a model: puts a log without the changes that later ones have replaced in its
+place. That takes about as long as to apply the log, and longer than a request may; changes wait
+only at its end, while what is left is applied.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Collection
 from concurrent.futures import Future
 
-from bundle.changes.compaction import Compaction
+from bundle.changes.compaction import Compaction, NeededChanges
+from bundle.changes.log import CHECKSUMS_MAX, Record
+from bundle.changes.records import encode
 from bundle.errors import BundleError
-from service.changes.applied_log import AppliedLog
+from service.changes.applied_log import WAIT_S, AppliedLog
 from service.errors import DeadlineExceeded, NotReady, ServiceError
 from service.observability.logging import fields, logger
 
@@ -17,7 +23,7 @@ log = logger(__name__)
 
 
 class Compactor:
-    """Compacts one log. Safe for any number of threads."""
+    """Compacts one log, in the background. Safe for any number of threads."""
 
     def __init__(self, applied: AppliedLog) -> None:
         """Begins nothing yet; `applied`: the log."""
@@ -57,10 +63,53 @@ class Compactor:
                 "command again to wait for it"
             ) from problem
 
+    def _compact(self, versions: Collection[int]) -> Compaction:
+        """Does what `compact` describes. Without changes that others have replaced, the log stays.
+
+        Raises:
+          NotReady: Another process writes the log now; it is as it was.
+          BundleError: The log is damaged or cannot be written, or a thread has held its state for
+            `WAIT_S`; likewise.
+          OSError: The log cannot be read, or the new one cannot be written; likewise.
+        """
+        with self._log.writing(time.monotonic() + WAIT_S) as writer:
+            rewrite = writer.rewrite()
+        with rewrite:
+            needed = NeededChanges(versions)
+            former: deque[tuple[int, int]] = deque(maxlen=CHECKSUMS_MAX)
+            for record, change in self._log.changes(writer):
+                needed.add(record.sequence, change)
+                former.append((record.sequence, record.checksum))
+            writer.begin(rewrite, former)
+
+            changes = 0
+            dropped = 0
+            is_smaller = False
+            position = 0
+            for record, change in self._log.changes(writer):
+                position = record.end
+                part = needed.part(record.sequence, change)
+                if part is None:
+                    dropped += 1
+                    continue
+                changes += 1
+                if part is change:
+                    rewrite.append(record)
+                else:
+                    is_smaller = True
+                    rewrite.append(Record(record.sequence, encode(part)))
+            if not dropped and not is_smaller:
+                return Compaction(changes, 0, position, position)
+            # Most of it is on the disk before changes wait.
+            rewrite.sync()
+            bytes_before = self._log.size_bytes
+            changes += self._log.replace(writer, rewrite, position)
+            return Compaction(changes, dropped, bytes_before, self._log.size_bytes)
+
     def _run(self, versions: Collection[int], compaction: Future[Compaction]) -> None:
         """Compacts the log; sets the result."""
         try:
-            result = self._log.compact(versions)
+            result = self._compact(versions)
         except ServiceError as problem:
             compaction.set_exception(problem)
         except (BundleError, OSError) as problem:

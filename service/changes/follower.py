@@ -156,13 +156,12 @@ class Changes:
           ServiceError: There is no such model, or its log cannot be read.
         """
         model = self._changes_of(name)
-        deadline = self._deadline(deadline)
         try:
-            last, last_checksum = model.log.end(deadline)
+            last, last_checksum = model.log.end(self._deadline(deadline))
             # Almost always, since copies send a request ten times per second: no record is read.
             if (sequence, checksum) == (last, last_checksum):
                 return [], last
-            records = model.log.after(sequence, checksum, deadline)
+            records = model.log.after(sequence, checksum)
         except LogLocked as problem:
             raise DeadlineExceeded(str(problem)) from problem
         except LogsDiffer as problem:

@@ -6,7 +6,6 @@ the same order, and judges later changes alike.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -177,9 +176,9 @@ def test_compacted_log_leaves_what_the_whole_log_leaves(
         if numbers == [2]:
             for changes in (compacted, whole, copy):
                 changes.log.detach(loaded[0])
-        dropped_count += compacted.log.compact(numbers).dropped
+        dropped_count += compacted.compactor.compact(numbers, time.monotonic() + 60).dropped
         content = compacted.log.path.read_bytes()
-        again = compacted.log.compact(numbers)
+        again = compacted.compactor.compact(numbers, time.monotonic() + 60)
         assert (again.dropped, again.bytes_before, again.bytes_after) == (0, *2 * [len(content)])
         assert compacted.log.path.read_bytes() == content
         _copy(compacted, copy)
@@ -227,7 +226,7 @@ def read_of(version: ChangedVersion) -> dict[str, Any]:
 
 def _copy(source: ModelChanges, copy: ModelChanges) -> None:
     """Appends to a copy what its log lacks."""
-    while records := source.log.after(*copy.log.end(), math.inf):
+    while records := source.log.after(*copy.log.end()):
         copy.log.copy(records)
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from bundle.changes import log as change_log
 from bundle.changes.log import ChangeLog, Record, recover
 from bundle.changes.records import Change, Head, decode, decode_runs, encode
-from bundle.errors import FormatError, LogDamaged, LogUnwritable
+from bundle.errors import FormatError, LogDamaged, LogsDiffer, LogUnwritable
 from bundle.tables.stored_rows import stored_rows
 from tests.bundles.row_log import row_change
 from tests.units.bundle.changes import writers
@@ -99,6 +99,31 @@ def test_any_flipped_bit_is_rejected_and_recovery_keeps_the_other_records(path: 
         (sequence,) = append(ChangeLog(path, "movies"), b"next")
         assert sequence > len(PAYLOADS), "sequences of dropped records are not used again"
         assert [record.payload for record in running.read()] == [b"next"]
+
+
+def test_copies_go_on_behind_records_that_were_left_out_and_others_are_rejected(path: Path) -> None:
+    log = ChangeLog(path, "movies")
+    all_records = log.read()
+    reader = ChangeLog(path, "movies")
+    reader.read()
+    # The second file remembers what the first one has left out.
+    for records in (all_records, all_records[-1:]):
+        with log.writing() as writer:
+            writer.read()
+            with writer.rewrite() as rewrite:
+                writer.begin(rewrite, [(record.sequence, record.checksum) for record in records])
+                rewrite.append(records[-1])
+                writer.replace(rewrite)
+            assert writer.read() == []
+        for record in all_records[:-1]:
+            (rest,) = log.after(record.sequence, record.checksum, 1 << 20)
+            assert (rest.sequence, rest.payload) == (len(PAYLOADS), PAYLOADS[-1])
+            with pytest.raises(LogsDiffer):
+                log.after(record.sequence, record.checksum ^ 1, 1 << 20)
+    assert append(log, b"next") == [len(PAYLOADS) + 1]
+    assert [record.payload for record in reader.read()] == [b"next"]
+    assert payloads_of(path) == [PAYLOADS[-1], b"next"]
+    assert not path.with_name("changes.log.new").exists()
 
 
 @pytest.mark.parametrize("change", ["overwritten", "replaced", "removed"])

@@ -37,6 +37,7 @@ def movie(key: int) -> dict[str, Any]:
 
 STEPS: list[tuple[str, list[Any], int, str]] = [
     ("changes recover movies", [], 2, "model 'movies' has no change log"),
+    ("changes compact movies", [], 2, "model 'movies' has no change log"),
     (
         "candidates upsert movies --corpus movies --file FILE",
         [movie(5000), movie(5001)],
@@ -82,7 +83,9 @@ STEPS: list[tuple[str, list[Any], int, str]] = [
     ("rows upsert movies --file /no/file", [], 2, "--file /no/file cannot be read"),
     ("rows upsert movies --file - --offset 3", [], 2, "together with --stream"),
     ("changes status other", [], 2, "NOT_FOUND: "),
-    ("changes recover movies", [], 0, " and nothing is damaged\n"),
+    ("changes compact movies", [], 0, "changes.log: 11 changes kept, 3 left out, "),
+    ("--json changes compact movies", [], 0, '"dropped": 0'),
+    ("changes recover movies", [], 0, "changes.log: 11 changes, and nothing is damaged\n"),
 ]
 """Commands, one after the other, the lines of their file, the exit code, and words of the page."""
 
