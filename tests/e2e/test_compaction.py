@@ -58,22 +58,24 @@ def test_killed_compactions_lose_nothing_and_copies_go_on(
     def compact() -> int:
         """Returns the status of the response; 0: its worker was killed."""
         with admin_of(service) as client, suppress(httpx.TransportError):
-            return client.post("/changes/compact").status_code
+            return client.post("/changes/compact", json={}).status_code
         return 0
 
     with ThreadPoolExecutor(len(KEYS) + 1) as threads:
         senders = [threads.submit(send, key) for key in KEYS]
         has_history.wait()
-        for _ in range(kills):
-            compaction = threads.submit(compact)
-            time.sleep(random.uniform(0, 0.2))
-            writer = lock.writer()
-            assert writer is not None
-            with suppress(psutil.NoSuchProcess):  # the last one is not replaced yet
-                psutil.Process(writer.pid).send_signal(signal.SIGKILL)
-            assert compaction.result() in {0, 200, 503}
-            wait_for_workers(service, 2)
-        killed.set()
+        try:
+            for _ in range(kills):
+                compaction = threads.submit(compact)
+                time.sleep(random.uniform(0, 0.2))
+                writer = lock.writer()
+                assert writer is not None
+                with suppress(psutil.NoSuchProcess):  # the last one is not replaced yet
+                    psutil.Process(writer.pid).send_signal(signal.SIGKILL)
+                assert compaction.result() in {0, 200, 503}
+                wait_for_workers(service, 2)
+        finally:
+            killed.set()
         expected = {key: sender.result() for key, sender in zip(KEYS, senders, strict=True)}
 
     # Whatever was written beside the log by a writer that was killed is gone, too.
@@ -82,7 +84,7 @@ def test_killed_compactions_lose_nothing_and_copies_go_on(
         for key, sequence in upsert_again.items():
             upsert(client, key, sequence)
         size_before = log.stat().st_size
-        assert client.post("/changes/compact").json()["changes"] == len(KEYS)
+        assert client.post("/changes/compact", json={}).json()["changes"] == len(KEYS)
     assert log.stat().st_size < size_before
     assert {path.name for path in log.parent.iterdir()} == {"changes.log", "changes.log.lock"}
     for _ in range(8):  # connections of their own reach every worker
