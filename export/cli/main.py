@@ -27,8 +27,7 @@ def main() -> None:
         _print_error(str(problem))
         code = problem.exit_code
     except ModuleNotFoundError as missing:
-        # The libraries of the exporter are optional dependencies of rowcast. Whichever module of one
-        # was imported first.
+        # The libraries of the exporter are optional dependencies of rowcast.
         package = str(missing.name).partition(".")[0]
         _print_error(
             f"{package} is not installed; in a checkout of rowcast, run `make venv`, or "
