@@ -18,18 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError, FormatError, RowOutOfRange
-from bundle.features.batch import Batch
 from bundle.features.columns import Activation, Column, OutputBlock, column_of_position, spread
 from bundle.features.dense import Dense
 from bundle.features.input_lengths import InputLengths, with_fitted_defaults
+from bundle.features.joint_lookup import JointLookup
 from bundle.features.overlay import MergedRows, Overlay
 from bundle.features.sources import (
     Fetched,
     Indicator,
     Ordinal,
     RemoteTable,
+    RowSource,
     SideBySide,
-    Source,
     small_tables,
 )
 from bundle.features.table_feature import TableFeature
@@ -67,9 +67,9 @@ Value = TypeVar("Value")
 
 _COMBINERS = ("sum", "mean", "sqrtn")
 """The combiners, in the order in which compiled code numbers them."""
-_BATCHES_MAX = 256
-"""The maximum number of sets of names whose batches are cached; a model's towers and their parts
-need few.
+_JOINT_MAX = 256
+"""The maximum number of sets of names whose joint lookups are cached; a model's towers and their
+parts need few.
 """
 _CHANGED_SETS_MAX = 4
 """The maximum number of sets of changed tables, or of those with new keys, whose caches stay. The
@@ -81,11 +81,11 @@ class _Bound(NamedTuple):
     """The lookups of the same features, request after request.
 
     Attributes:
-      batch: The features that have ids.
+      joint: The features that have ids.
       dense: The other features, by name.
     """
 
-    batch: Batch
+    joint: JointLookup
     dense: list[tuple[str, Dense]]
 
 
@@ -129,17 +129,17 @@ class _RowCaches(NamedTuple):
     divided: dict[tuple[tuple[str, ...], frozenset[str]], _Divided]
 
 
-class _Batches(NamedTuple):
+class _JointLookups(NamedTuple):
     """The lookups of readers in which the same tables have new keys.
 
     Attributes:
       small: The sources of small tables, by table.
-      by_names: Batches of features that have ids, by their names.
+      by_names: Joint lookups of features that have ids, by their names.
       bound: The lookups of features, by the names of the features.
     """
 
-    small: Mapping[object, Source]
-    by_names: dict[tuple[str, ...], Batch]
+    small: Mapping[object, RowSource]
+    by_names: dict[tuple[str, ...], JointLookup]
     bound: dict[tuple[str, ...], _Bound]
 
 
@@ -223,9 +223,9 @@ class FeatureReader:
         self.growing_tables = _growing_tables(features)
         """Tables that take new keys, and the key index of each."""
         self._small = small_tables(self.tables.values())
-        self._batches = _Batches(self._small, {}, {})
-        self._batches_by_grown: dict[frozenset[object], _Batches] = {frozenset(): self._batches}
-        """Batches, by the tables that have new keys."""
+        self._joint = _JointLookups(self._small, {}, {})
+        self._joint_by_grown: dict[frozenset[object], _JointLookups] = {frozenset(): self._joint}
+        """Joint lookups, by the tables that have new keys."""
         self._check_pads()
 
     def _check_pads(self) -> None:
@@ -269,7 +269,7 @@ class FeatureReader:
         # Looked up once now: a default that does not fit is an error of the bundle, not of the
         # first request that leaves the input out.
         if embedded.has_default and not isinstance(table, RemoteTable):
-            Batch({name: embedded}, {}).activations({}, 1)
+            JointLookup({name: embedded}, {}).activations({}, 1)
         return embedded
 
     def _indicator(self, feature: EmbeddedFeature) -> Indicator:
@@ -329,7 +329,7 @@ class FeatureReader:
         view._changes = None
         if by_table or keys_by_table:
             view._changes = Overlay(by_table, keys_by_table, self._merged)
-        view._batches = self._batches_of(frozenset(keys_by_table))
+        view._joint = self._joint_of(frozenset(keys_by_table))
         tables = frozenset(by_table)
         row_caches = self._row_caches_by_changed.get(tables)
         if row_caches is None:
@@ -349,18 +349,18 @@ class FeatureReader:
                 by_table[table] = keys
         return by_table
 
-    def _batches_of(self, grown: frozenset[object]) -> _Batches:
-        """Returns the batches of readers in which some tables have new keys.
+    def _joint_of(self, grown: frozenset[object]) -> _JointLookups:
+        """Returns the joint lookups of readers in which some tables have new keys.
 
         The rows of new keys follow those of the files, where the next table begins if small tables
         lie side by side. So tables with new keys are read on their own.
         """
-        batches = self._batches_by_grown.get(grown)
-        if batches is None:
+        lookups = self._joint_by_grown.get(grown)
+        if lookups is None:
             small = {table: source for table, source in self._small.items() if table not in grown}
-            batches = _Batches(small, {}, {})
-            _keep(self._batches_by_grown, grown, batches, _CHANGED_SETS_MAX)
-        return batches
+            lookups = _JointLookups(small, {}, {})
+            _keep(self._joint_by_grown, grown, lookups, _CHANGED_SETS_MAX)
+        return lookups
 
     def _changed_table(
         self, name: str, changed: ChangedRows, new_keys: Mapping[object, NewKeys]
@@ -428,11 +428,11 @@ class FeatureReader:
         """
         columns = self._fitted(columns, n)
         names = tuple(names)
-        bound = self._batches.bound.get(names)
+        bound = self._joint.bound.get(names)
         if bound is None:
             bound = self._bind(names)
-            _keep(self._batches.bound, names, bound)
-        activations = bound.batch.activations(columns, n, fetched, self._changes)
+            _keep(self._joint.bound, names, bound)
+        activations = bound.joint.activations(columns, n, fetched, self._changes)
         for name, dense in bound.dense:
             activations[name] = dense.activation(columns, n)
         return activations
@@ -491,7 +491,7 @@ class FeatureReader:
         are those of `activations`.
         """
         remote = tuple([name for name in names if self._is_remote(name)])
-        return self._batch(remote).remote_rows(self._fitted(columns, n), n, self._changes)
+        return self._joint_lookup(remote).remote_rows(self._fitted(columns, n), n, self._changes)
 
     def _write_defaults(
         self, block: OutputBlock, columns: Mapping[str, Column]
@@ -629,20 +629,20 @@ class FeatureReader:
                 dense.append((name, feature))
             else:
                 embedded.append(name)
-        return _Bound(self._batch(tuple(embedded)), dense)
+        return _Bound(self._joint_lookup(tuple(embedded)), dense)
 
-    def _batch(self, names: tuple[str, ...]) -> Batch:
-        """Returns the batch of some features."""
-        batch = self._batches.by_names.get(names)
-        if batch is None:
+    def _joint_lookup(self, names: tuple[str, ...]) -> JointLookup:
+        """Returns the joint lookup of some features."""
+        joint = self._joint.by_names.get(names)
+        if joint is None:
             features = {}
             for name in names:
                 feature = self._features[name]
                 if isinstance(feature, TableFeature):
                     features[name] = feature
-            batch = Batch(features, self._batches.small)
-            _keep(self._batches.by_names, names, batch)
-        return batch
+            joint = JointLookup(features, self._joint.small)
+            _keep(self._joint.by_names, names, joint)
+        return joint
 
     def _native_readers(self, names: tuple[str, ...]) -> _NativeReaders | None:
         """Returns the compiled reader of each feature, None for a feature without one, and the
@@ -679,7 +679,7 @@ class FeatureReader:
         """
         if isinstance(self._feature(name), Dense):
             raise FeatureError(name, "a dense feature", "one that reads a table", "has no rows")
-        rows, offsets = self._batch((name,)).rows(self._spread(columns, n), n, self._changes)
+        rows, offsets = self._joint_lookup((name,)).rows(self._spread(columns, n), n, self._changes)
         if offsets:
             return rows, offsets[0]
         return rows, np.arange(n + 1, dtype=np.int64)
@@ -744,7 +744,7 @@ class FeatureReader:
         fetched: Fetched | None,
     ) -> Any:
         """Returns the first id of an example whose row is not finite; None: there is none."""
-        rows, offsets = self._batch((name,)).rows(columns, n, self._changes)
+        rows, offsets = self._joint_lookup((name,)).rows(columns, n, self._changes)
         ids = feature.ids(columns, n).values
         # Features without offsets have one id per example.
         example_slice = slice(example, example + 1)
@@ -794,9 +794,9 @@ class FeatureReader:
             row_caches.native_by_names.clear()
             row_caches.divided.clear()
         self._merged.clear()
-        for batches in (self._batches, *self._batches_by_grown.values()):
-            batches.by_names.clear()
-            batches.bound.clear()
+        for lookups in (self._joint, *self._joint_by_grown.values()):
+            lookups.by_names.clear()
+            lookups.bound.clear()
         self._inputs_by_names.clear()
         self._defaults.clear()
         for table in self.tables.values():
@@ -882,7 +882,7 @@ def _growing_tables(features: Mapping[str, Feature]) -> dict[str, str]:
     return growing
 
 
-def _keep(cache: dict[Key, Value], key: Key, value: Value, limit: int = _BATCHES_MAX) -> None:
+def _keep(cache: dict[Key, Value], key: Key, value: Value, limit: int = _JOINT_MAX) -> None:
     """Adds a value to a cache; a full cache is emptied first."""
     if len(cache) >= limit:
         cache.clear()

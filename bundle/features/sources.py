@@ -217,14 +217,14 @@ RowReader = TableReader | SideBySide | Indicator | FetchedRows
 """An object that reads rows as a TableReader does."""
 
 
-class Source(NamedTuple):
+class RowSource(NamedTuple):
     """The object that reads the rows of a table, and the position of the table's row 0 in it."""
 
     rows: TableReader | RemoteRows | SideBySide | Indicator
     first: int = 0
 
 
-def small_tables(tables: Iterable[TableReader]) -> Mapping[object, Source]:
+def small_tables(tables: Iterable[TableReader]) -> Mapping[object, RowSource]:
     """Lays small tables side by side; returns their sources by table."""
     # The smallest first: most of them fit.
     tables_by_kind: dict[tuple[str, int], list[TableReader]] = {}
@@ -233,11 +233,11 @@ def small_tables(tables: Iterable[TableReader]) -> Mapping[object, Source]:
         total_bytes += _bytes(table)
         if _bytes(table) <= _TABLE_BYTES and total_bytes <= _ALL_BYTES and table.rows:
             tables_by_kind.setdefault((table.dtype, table.dim), []).append(table)
-    sources: dict[object, Source] = {}
+    sources: dict[object, RowSource] = {}
     for (dtype, dim), tables_of_kind in tables_by_kind.items():
         if len(tables_of_kind) >= _TABLES_MIN:
             rows = SideBySide(tables_of_kind, dtype, dim)
-            sources |= {table: Source(rows, first) for table, first in rows.firsts.items()}
+            sources |= {table: RowSource(rows, first) for table, first in rows.firsts.items()}
     return sources
 
 

@@ -79,7 +79,7 @@ class TableFeature:
         self.column_name = self.input_name
         if entry.place is not None:
             self.column_name = column_of_position(self.input_name, entry.place)
-        # What `Batch` reads and combines in one step must be equal in all of these.
+        # What `JointLookup` reads and combines in one step must be equal in all of these.
         is_filled = entry.empty_row is not None or entry.filler_row is not None
         self.alike = (
             table.dim,

@@ -22,7 +22,7 @@ _BATCH_BYTES = 4 << 20
 
 
 @dataclass
-class Batch:
+class ChangeBatch:
     """Items that are sent together: each id once, and all with the same fields.
 
     Attributes:
@@ -55,7 +55,7 @@ class Batch:
         )
 
 
-def read_batches(file: Path, size_max: int, applied: int) -> Iterator[Batch]:
+def read_batches(file: Path, size_max: int, applied: int) -> Iterator[ChangeBatch]:
     """Yields the items of a file, in its order. Blank lines hold no item.
 
     Args:
@@ -67,7 +67,7 @@ def read_batches(file: Path, size_max: int, applied: int) -> Iterator[Batch]:
     Raises:
       CtlError: The file cannot be read, or a line holds no object with an id.
     """
-    batch = Batch()
+    batch = ChangeBatch()
     for number, line in _lines(file):
         if not line.strip():
             continue
@@ -76,7 +76,7 @@ def read_batches(file: Path, size_max: int, applied: int) -> Iterator[Batch]:
         is_boundary = bool(batch.lines) and batch.lines[-1] <= applied < number
         if len(batch.items) == size_max or is_boundary or not batch.takes(item, line):
             yield batch
-            batch = Batch()
+            batch = ChangeBatch()
         batch.add(item, number, line)
     if batch.items:
         yield batch

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.admin_client import Admin, CtlError, Document, json_text, reported_errors, scope
-from service.cli.change_batches import Batch, read_batches
+from service.cli.change_batches import ChangeBatch, read_batches
 from service.contract.changes import CHANGES, ChangeClass
 from service.contract.reading import layout_of
 from service.exit_codes import EXIT_USAGE
@@ -309,7 +309,7 @@ def _applied_lines(admin: Admin, model: str, sending: _Sending) -> int:
     return max(0, offsets.get(sending.stream, 0) - sending.offset)
 
 
-def _send(admin: Admin, sending: _Sending, file: Path, batch: Batch, totals: _Totals) -> None:
+def _send(admin: Admin, sending: _Sending, file: Path, batch: ChangeBatch, totals: _Totals) -> None:
     """Sends a batch of lines.
 
     Raises:
@@ -328,7 +328,7 @@ def _send(admin: Admin, sending: _Sending, file: Path, batch: Batch, totals: _To
     totals.add(result, len(batch.items))
 
 
-def _line(problem: CtlError, batch: Batch) -> str:
+def _line(problem: CtlError, batch: ChangeBatch) -> str:
     """Returns the line of the item that is at fault; the first and the last of the batch if the
     service does not say which one is.
     """

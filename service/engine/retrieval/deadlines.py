@@ -133,7 +133,9 @@ def plan_last_steps(selection: Selection, pool: Pool, ranking: Pace) -> LastStep
         reason = f"{remained} ranking and diversity take about {_ms(both_s)}"
     else:
         # The same number of each context, so that none is left without ranked candidates.
-        share = max(0.0, left_s) / (ranking_s * MARGIN)
+        share = 0.0
+        if left_s > 0:
+            share = left_s / (ranking_s * MARGIN)
         counts = lengths_of(pool.offsets)
         ranked_max = int(m * share) // counts.size
         ranked = int(np.minimum(counts, ranked_max).sum())

@@ -25,7 +25,14 @@ from bundle.errors import RowUnavailable
 from bundle.features.columns import Activation, Column, checked_together
 from bundle.features.ids.rules import RuleSet, within
 from bundle.features.overlay import Overlay
-from bundle.features.sources import Fetched, Indicator, RemoteRows, RemoteTable, RowReader, Source
+from bundle.features.sources import (
+    Fetched,
+    Indicator,
+    RemoteRows,
+    RemoteTable,
+    RowReader,
+    RowSource,
+)
 from bundle.features.table_feature import TableFeature
 from bundle.format.manifest import EmbeddedFeature, KeyedIds
 from bundle.tables.combiner import combine_clipped, with_empty_row
@@ -39,18 +46,18 @@ _LEFT_OUT = -2
 """The row of a value that is padding, and no id at all."""
 
 
-class Batch:
+class JointLookup:
     """Features in the order in which their rows are read: by table, then by how they
     are combined.
     """
 
     def __init__(
-        self, features: Mapping[str, TableFeature], small: Mapping[object, Source]
+        self, features: Mapping[str, TableFeature], small: Mapping[object, RowSource]
     ) -> None:
         """Takes features by name, and the sources of small tables, by table."""
         # Sorted into runs: features of one source follow each other, those that are combined alike
         # side by side, so that a run is a slice of all rows.
-        sources: dict[str, Source] = {}
+        sources: dict[str, RowSource] = {}
         names_by_source: dict[Any, dict[Any, list[str]]] = {}
         for name, feature in features.items():
             source = small.get(feature.table) or _source(feature.table)
@@ -197,27 +204,27 @@ class Batch:
 
 
 class _Ids:
-    """Ids of the features of a batch, as rows end to end.
+    """Ids of the features of a joint lookup, as rows end to end.
 
-    A negative row contributes nothing. Features are named by their index in the batch.
+    A negative row contributes nothing. Features are named by their index in the lookup.
     """
 
     def __init__(
-        self, batch: Batch, columns: Sequence[Column], n: int, whole: bool = False
+        self, joint: JointLookup, columns: Sequence[Column], n: int, whole: bool = False
     ) -> None:
         """Resolves ids.
 
         Args:
-          batch: The features.
+          joint: The features.
           columns: The ids of each feature.
           n: The number of examples.
           whole: Whether sequences stay as long as they are.
         """
-        self._batch = batch
+        self._joint = joint
         self._n = n
         # use_fetched() replaces remote rows by fetched ones, use_changes() the rows of tables by
         # changed ones.
-        self._sources: list[Any] = list(batch.sources)
+        self._sources: list[Any] = list(joint.sources)
         self._weights = {
             index: column.weights
             for index, column in enumerate(columns)
@@ -225,44 +232,44 @@ class _Ids:
         }
         self.values = [column.values for column in columns]
         self.offsets: dict[int, Offsets] = {}
-        if batch.listed:
-            listed = [columns[index] for index in batch.listed]
-            checked = checked_together(batch.listed_inputs, listed, n)
-            self.offsets = dict(zip(batch.listed, checked, strict=True))
-        if batch.cut and not whole:
+        if joint.listed:
+            listed = [columns[index] for index in joint.listed]
+            checked = checked_together(joint.listed_inputs, listed, n)
+            self.offsets = dict(zip(joint.listed, checked, strict=True))
+        if joint.cut and not whole:
             self._cut_sequences()
 
         # From here on, the rows of all features lie in one array, one feature after the other.
-        resolved = batch.rules.resolve(self.values)
+        resolved = joint.rules.resolve(self.values)
         sizes = [rows.size for rows in resolved]
         self._ends = list(accumulate(sizes, initial=0))
         self.rows: Rows = np.concatenate(resolved)
-        for index in batch.from_end:
+        for index in joint.from_end:
             rows = self._feature_rows(index)
-            rows[rows < 0] += batch.features[index].table.rows
+            rows[rows < 0] += joint.features[index].table.rows
         # Rows past the end of a table are unknown ids, too.
-        self.rows = within(self.rows, batch.limits.repeat(sizes))
-        if batch.padded:
+        self.rows = within(self.rows, joint.limits.repeat(sizes))
+        if joint.padded:
             self._leave_padding_out()
 
     def _cut_sequences(self) -> None:
         """Cuts sequences that are longer than what the model takes."""
-        for index, length in self._batch.cut:
+        for index, length in self._joint.cut:
             values, offsets = _cut(self.values[index], self.offsets[index], length)
             self.values[index] = values
             self.offsets[index] = offsets
 
     def _leave_padding_out(self) -> None:
         """Marks values that are padding, in place of their rows."""
-        for index, padding in self._batch.padded:
+        for index, padding in self._joint.padded:
             is_left_out = is_padding(padding, self.values[index])
             if is_left_out is not None:
                 self._feature_rows(index)[is_left_out] = _LEFT_OUT
 
     def use_new_keys(self, changes: Overlay) -> None:
         """Gives unknown ids the rows of new keys, as they are in one state of the changes."""
-        for index in self._batch.keyed:
-            feature = self._batch.features[index]
+        for index in self._joint.keyed:
+            feature = self._joint.features[index]
             new_keys = changes.new_keys.get(feature.table)
             if new_keys is None:
                 continue
@@ -285,18 +292,18 @@ class _Ids:
         # The feature of each unknown id, by its position in the array of all rows.
         features = np.searchsorted(self._ends, unknown, side="right") - 1
         counts: list[int] = np.bincount(features, minlength=len(self.values)).tolist()
-        for index in self._batch.rejecting:
+        for index in self._joint.rejecting:
             if counts[index]:
                 is_unknown = self._feature_rows(index) == _UNKNOWN
                 rejected = self.values[index][is_unknown]
-                raise self._batch.features[index].reject(rejected[0])
-        self.rows[unknown] = self._batch.unknown_rows[features]
+                raise self._joint.features[index].reject(rejected[0])
+        self.rows[unknown] = self._joint.unknown_rows[features]
         return counts
 
     def remote_rows(self) -> dict[str, Rows]:
         """Returns the distinct remote rows that are read, ascending, by layout."""
         rows_by_layout = {}
-        for remote_rows, indices, always_read in self._batch.remote:
+        for remote_rows, indices, always_read in self._joint.remote:
             rows = np.concatenate([self._in_source(indices), always_read])
             rows_by_layout[remote_rows.name] = distinct(rows[rows >= 0])
         return rows_by_layout
@@ -308,7 +315,7 @@ class _Ids:
         Raises:
           RowUnavailable: A feature rejects unknown ids, and one of its rows is lost.
         """
-        for rows, indices, _ in self._batch.remote:
+        for rows, indices, _ in self._joint.remote:
             source = fetched[rows.name]
             self._sources[indices.start : indices.stop] = [source] * len(indices)
             if source.lost is None:
@@ -320,17 +327,17 @@ class _Ids:
     def use_changes(self, changes: Overlay) -> None:
         """Reads the rows of changed tables as they are in one state of the changes."""
         # A run reads by the source of its first feature.
-        for first, _ in self._batch.runs:
+        for first, _ in self._joint.runs:
             self._sources[first] = changes.reader(self._sources[first])
 
     def _replace_lost(self, index: int, is_lost: NDArray[np.bool_]) -> None:
         """Replaces the lost rows of a feature as its unknown rule says."""
         if not is_lost.any():
             return
-        if index in self._batch.rejecting:
+        if index in self._joint.rejecting:
             lost_ids = self.values[index][is_lost]
-            raise RowUnavailable(self._batch.features[index].input_name, lost_ids[0])
-        self._feature_rows(index)[is_lost] = self._batch.unknown_rows[index]
+            raise RowUnavailable(self._joint.features[index].input_name, lost_ids[0])
+        self._feature_rows(index)[is_lost] = self._joint.unknown_rows[index]
 
     def vectors(self) -> list[NDArray[Any]]:
         """Reads and combines features of a table that are alike at once; returns [n, dim] or [n,
@@ -338,11 +345,11 @@ class _Ids:
         """
         # TensorFlow drops ids of weights up to 0 from sparse bags before it combines them.
         for index, weights in self._weights.items():
-            entry = self._batch.features[index].entry
+            entry = self._joint.features[index].entry
             if entry.encoding == "sparse" and entry.combiner != "sum":
                 self._feature_rows(index)[weights <= 0] = _UNKNOWN
         vectors: list[NDArray[Any]] = []
-        for first, end in self._batch.runs:
+        for first, end in self._joint.runs:
             vectors.extend(self._read(range(first, end)))
         return vectors
 
@@ -356,17 +363,17 @@ class _Ids:
         end = indices.stop
         rows = self.rows[self._ends[first] : self._ends[end]]
         # Without tables side by side, the rows are those of the source.
-        if not self._batch.is_shifted:
+        if not self._joint.is_shifted:
             return rows
         sizes = np.diff(self._ends[first : end + 1])
-        shifts = self._batch.firsts[first:end].repeat(sizes)
+        shifts = self._joint.firsts[first:end].repeat(sizes)
         return np.where(rows < 0, rows, rows + shifts)
 
     def _read(self, indices: range) -> NDArray[Any]:
         """Returns [features, n, dim] of features that are alike, [features, n, length, dim] of
         sequences.
         """
-        feature = self._batch.features[indices[0]]
+        feature = self._joint.features[indices[0]]
         source: RowReader = self._sources[indices[0]]
         rows = self._in_source(indices)
         if feature.entry.kind == "single":
@@ -379,7 +386,7 @@ class _Ids:
 
     def _read_bags(self, source: RowReader, rows: Rows, indices: range) -> NDArray[Any]:
         """Returns [features * n, dim] vectors of bags that are alike."""
-        feature = self._batch.features[indices[0]]
+        feature = self._joint.features[indices[0]]
         entry = feature.entry
         offsets = self._joined_offsets(indices)
         weights = None
@@ -396,7 +403,7 @@ class _Ids:
 
     def _read_sequences(self, source: RowReader, rows: Rows, indices: range) -> NDArray[Any]:
         """Returns [features * n, length, dim] vectors of sequences that are alike."""
-        feature = self._batch.features[indices[0]]
+        feature = self._joint.features[indices[0]]
         entry = feature.entry
         offsets = self._joined_offsets(indices)
         lengths = lengths_of(offsets)
@@ -433,17 +440,17 @@ class _Ids:
 
     def _rows_without_ids(self, indices: range, field: Literal["empty_row", "filler_row"]) -> Rows:
         """Returns the row that each bag or sequence of features reads where it has no ids."""
-        entries = [self._batch.features[index].entry for index in indices]
+        entries = [self._joint.features[index].entry for index in indices]
         rows = np.array([getattr(entry, field) for entry in entries])
-        firsts = self._batch.firsts[indices.start : indices.stop]
+        firsts = self._joint.firsts[indices.start : indices.stop]
         return (rows + firsts).repeat(self._n)
 
 
-def _source(table: TableReader | RemoteTable | Indicator) -> Source:
+def _source(table: TableReader | RemoteTable | Indicator) -> RowSource:
     """Returns the source of a table that lies beside no others."""
     if isinstance(table, RemoteTable):
-        return Source(table.among, table.first)
-    return Source(table)
+        return RowSource(table.among, table.first)
+    return RowSource(table)
 
 
 def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets]:
