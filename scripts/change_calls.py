@@ -32,8 +32,9 @@ from typing import Unpack
 from numpy.typing import ArrayLike
 
 from rowcast_client.calls import Call
-from rowcast_client.changes import ChangeOptions, ChangeResult, Values, change
+from rowcast_client.changes import ChangeOptions, Values, change
 from rowcast_client.columns import Features
+from rowcast_client.model_details import ChangeResult
 '''
 TYPES = {
     "vector": "ArrayLike",

@@ -24,9 +24,6 @@ from service.codec.message_values import NULL_WORDS
 
 DESCRIPTIONS = ("ListModelsResponse", "GetModelResponse")
 CHANGES = ("ChangeResponse", "GetChangesResponse")
-"""Responses of which the document has schemas, and the client records that are no dataclasses of
-plain values.
-"""
 ALWAYS = {"ChangeResponse": ["model", "version", "sequence", "changed"]}
 """Fields of the messages whose JSON leaves out other fields that are 0, false or empty."""
 RENAMED = {
@@ -36,6 +33,8 @@ RENAMED = {
     "LoadState": "State",
 }
 """Names in the client and in the document that are not those of the contract."""
+CLIENT_NAMES = {"ChangeResponse": "ChangeResult", "GetChangesResponse": "AppliedChanges"}
+"""Names in the client alone."""
 CLOSED = ("LoadState", "Call", "FeatureKind", "Role", "TowerRole")
 """Enumerations that the document has as such. Later versions may add to others: they are texts."""
 MAPS = {
@@ -57,7 +56,7 @@ TYPES = {
     "Unknown": "str",
     "Column": "Any",
     "Id": "int | str",
-    "Ids": "Sequence[int | str]",
+    "Ids": "Ids",
     "IdRule": "Mapping[str, Any]",
 }
 """Types of messages that are no records."""
@@ -239,8 +238,8 @@ def schemas(contract: Contract) -> str:
     )
 
 
-HEADER = '''"""What a service reports about its models, in the words of its JSON. Generated from
-proto/; see scripts/message_records.py.
+HEADER = '''"""What a service reports about its models and changes, in the words of its JSON.
+Generated from proto/; see scripts/message_records.py.
 
 Enumerated values are words, such as "tree_ah"; "" stands where none applies. A newer service may
 send words that are not listed here.
@@ -251,6 +250,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from rowcast_client.results import Ids
 '''
 
 
@@ -261,7 +262,7 @@ def records(contract: Contract) -> str:
     for name in enums:
         lines += literal(contract, name)
     messages.remove("ListModelsResponse")
-    for name in messages:
+    for name in (*messages, *CHANGES):
         lines += record(contract, name)
     entries = [f'    "{name}": {RENAMED.get(name, name)},' for name in messages]
     lines += ["", "", "RECORDS: Mapping[str, Callable[..., Any]] = {", *entries, "}"]
@@ -297,8 +298,12 @@ def record(contract: Contract, name: str) -> list[str]:
         documentation = [f'{summary}"""']
     else:
         documentation = [summary, '    """']
-    title = RENAMED.get(name, name)
-    return ["", "", "@dataclass(frozen=True)", f"class {title}:", *documentation, "", *fields]
+    title = CLIENT_NAMES.get(name, RENAMED.get(name, name))
+    decorator = "@dataclass(frozen=True)"
+    # Arrays are not compared as a whole.
+    if name in CHANGES:
+        decorator = "@dataclass(frozen=True, eq=False)"
+    return ["", "", decorator, f"class {title}:", *documentation, "", *fields]
 
 
 def main(descriptors: str, directory: str) -> None:

@@ -2,13 +2,12 @@
 
 `Client` and `AsyncClient` have the same calls. `where` and `near` make filters. The module
 `errors` lists the exceptions, `results` describes the responses, and `model_details` what a service
-reports about its models.
+reports about its models and changes.
 """
 
 from importlib.metadata import version
 
 from rowcast_client.calls import Call
-from rowcast_client.changes import AppliedChanges, ChangeResult
 from rowcast_client.client import AsyncClient, Client
 from rowcast_client.columns import Column
 from rowcast_client.errors import (
@@ -31,7 +30,7 @@ from rowcast_client.errors import (
     Unreachable,
 )
 from rowcast_client.filters import near, where
-from rowcast_client.model_details import ModelDetails, ModelState
+from rowcast_client.model_details import AppliedChanges, ChangeResult, ModelDetails, ModelState
 from rowcast_client.results import (
     EmbeddingResult,
     Explanation,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -20,7 +19,8 @@ from rowcast_client.columns import (
     shown,
 )
 from rowcast_client.errors import InvalidArgument
-from rowcast_client.results import Ids, unpack_ids
+from rowcast_client.model_details import AppliedChanges, ChangeResult
+from rowcast_client.results import unpack_ids
 from rowcast_client.stubs import embedding_service_pb2 as pb
 from rowcast_client.stubs.message_values import value_of
 
@@ -49,51 +49,6 @@ class ChangeOptions(CallOptions, total=False):
     stream: str
     offset: int
     from_offset: int | None
-
-
-@dataclass(frozen=True, eq=False)
-class ChangeResult:
-    """The result of a change.
-
-    Attributes:
-      model: The name of the model.
-      version: The version that the change was checked against.
-      sequence: The sequence number of the change in the log of the model; 0: nothing was changed.
-      changed: The number of ids that were changed.
-      outdated: The first ids that were left alone, since a state with their sequence or a later one
-        existed.
-      unknown: The first ids to delete, or to set attributes of, that do not exist.
-      outdated_count, unknown_count: The number of all such ids.
-      is_repeated: Whether the stream was applied up to the offset, or beyond `from_offset`, before,
-        so that nothing was changed.
-      stream_offset: The offset up to which the stream is applied; 0: the change has no stream.
-    """
-
-    model: str
-    version: int
-    sequence: int
-    changed: int
-    outdated: Ids
-    unknown: Ids
-    outdated_count: int
-    unknown_count: int
-    is_repeated: bool
-    stream_offset: int
-
-
-@dataclass(frozen=True, eq=False)
-class AppliedChanges:
-    """The changes of a model so far.
-
-    Attributes:
-      model: The name of the model.
-      sequence: The sequence number of the last change in its log; 0: there is none.
-      streams: The offset up to which each stream was applied, by its name.
-    """
-
-    model: str
-    sequence: int
-    streams: Mapping[str, int]
 
 
 def changes(

@@ -1,5 +1,5 @@
-"""What a service reports about its models, in the words of its JSON. Generated from
-proto/; see scripts/message_records.py.
+"""What a service reports about its models and changes, in the words of its JSON.
+Generated from proto/; see scripts/message_records.py.
 
 Enumerated values are words, such as "tree_ah"; "" stands where none applies. A newer service may
 send words that are not listed here.
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from rowcast_client.results import Ids
 
 LoadState = Literal["loading", "available", "kept", "retiring", "failed"]
 Call = Literal["retrieve", "rank", "recommend", "embed"]
@@ -377,6 +379,51 @@ class StageDetails:
     keep: int
     recall_k: int
     recall: float
+
+
+@dataclass(frozen=True, eq=False)
+class ChangeResult:
+    """What became of a change. It is on the disk, and the process that responds serves it.
+
+    Attributes:
+      version: The version that the change was checked against.
+      sequence: Of the change in the log of the model; 0: nothing was written.
+      changed: How many ids were changed.
+      outdated: Ids that were left alone, because a later state of theirs was applied before; at
+        most 100.
+      unknown: Ids to delete, or to give attributes to, that no loaded version has; at most 100.
+        This is no error: the log has them for later versions.
+      outdated_count: How many ids are outdated.
+      unknown_count: How many ids are unknown.
+      is_repeated: The stream was applied up to this offset, or beyond from_offset, before: nothing
+        was changed.
+      stream_offset: Up to which offset the stream is applied; 0: the change is of none.
+    """
+
+    model: str
+    version: int
+    sequence: int
+    changed: int
+    outdated: Ids
+    unknown: Ids
+    outdated_count: int
+    unknown_count: int
+    is_repeated: bool
+    stream_offset: int
+
+
+@dataclass(frozen=True, eq=False)
+class AppliedChanges:
+    """What was changed of a model so far.
+
+    Attributes:
+      sequence: Of the last change in the log of the model; 0: there is none.
+      streams: By the name of a stream: the offset behind what was applied of it.
+    """
+
+    model: str
+    sequence: int
+    streams: Mapping[str, int]
 
 
 RECORDS: Mapping[str, Callable[..., Any]] = {
