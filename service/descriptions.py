@@ -7,12 +7,9 @@ is built once, as the message of the contract; JSON has its fields (`codec/messa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
-
-from google.protobuf.descriptor import EnumDescriptor
 
 from bundle.features.ids.expressions import expression
 from bundle.format.features import sent_dtype
@@ -35,15 +32,13 @@ from bundle.format.manifest import (
     TowerPart,
     inputs_of,
 )
-from service.codec.message_values import value_of
+from service.codec.message_values import number_of, value_of
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.contract import columns
 from service.contract.messages import Target
 from service.contract.packed import fill_column
 from service.engine.engine import Engine
 from service.versions.version import LoadedTower, ModelVersion
-
-_WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class Description(NamedTuple):
@@ -146,16 +141,9 @@ def _set(message: Any, entry: object, *names: str) -> Any:
             getattr(message, name).extend(value)
             continue
         if field.enum_type is not None:
-            value = _number(field.enum_type, value)
+            value = number_of(field.enum_type, value)
         setattr(message, name, value)
     return message
-
-
-def _number(enum: EnumDescriptor, word: str) -> Any:
-    """Returns the number of an enumerated value, such as `dot_product`."""
-    # By the style of protobuf, a value has the name of its type as a prefix: DISTANCE_DOT_PRODUCT.
-    prefix = _WORD_STARTS.sub("_", enum.name)
-    return enum.values_by_name[f"{prefix}_{word or 'unspecified'}".upper()].number
 
 
 def _calls(version: ModelVersion) -> Iterator[pb.CallSignature]:
@@ -212,8 +200,8 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> pb.FeatureDetails:
     stored = stores and any(name in store.features for store in entries.values())
     message = pb.FeatureDetails(
         name=name,
-        type=_number(pb.DataType.DESCRIPTOR, sent_dtype(feature, name)),
-        role=_number(pb.Role.DESCRIPTOR, role),
+        type=number_of(pb.DataType.DESCRIPTOR, sent_dtype(feature, name)),
+        role=number_of(pb.Role.DESCRIPTOR, role),
         # A client may leave out what has a default, or what a store has by id.
         required=default is None and not stored,
         default=_column(default),
@@ -325,7 +313,7 @@ def _keys(rule: MultiInputIds, inputs: Sequence[str]) -> Iterator[pb.CrossKey]:
 
 
 def _graph(graph: GraphIds, *names: str) -> pb.GraphIds:
-    dtypes = [_number(pb.DataType.DESCRIPTOR, node.dtype) for node in graph.inputs]
+    dtypes = [number_of(pb.DataType.DESCRIPTOR, node.dtype) for node in graph.inputs]
     return pb.GraphIds(dtypes=dtypes, expression=expression(graph, *names))
 
 
@@ -334,7 +322,7 @@ def _stores(entries: Mapping[str, Corpus]) -> Iterator[pb.CorpusDetails]:
         yield pb.CorpusDetails(
             name=name,
             size=entry.size,
-            id_type=_number(pb.DataType.DESCRIPTOR, entry.id_dtype),
+            id_type=number_of(pb.DataType.DESCRIPTOR, entry.id_dtype),
             attributes=tuple(entry.attributes),
             features=entry.features,
         )

@@ -22,7 +22,7 @@ from rowcast_client.errors import InvalidArgument
 from rowcast_client.model_details import AppliedChanges, ChangeResult
 from rowcast_client.results import unpack_ids
 from rowcast_client.stubs import embedding_service_pb2 as pb
-from rowcast_client.stubs.message_values import value_of
+from rowcast_client.stubs.message_values import number_of, value_of
 
 Values = Sequence[Any] | NDArray[Any]
 """One value for each id: a list or an array."""
@@ -100,8 +100,8 @@ def change(
       InvalidArgument: A value cannot be sent.
     """
     request = pb.ChangeRequest(
-        kind=pb.ChangeKind.Value(f"CHANGE_KIND_{kind.upper()}"),
-        action=pb.ChangeAction.Value(f"CHANGE_ACTION_{action.upper()}"),
+        kind=number_of(pb.ChangeKind.DESCRIPTOR, kind),
+        action=number_of(pb.ChangeAction.DESCRIPTOR, action),
         target=text("target", target),
         ids=pack_ids("ids", ids),
         feature=text("feature", feature),

@@ -26,12 +26,20 @@ def word_of(enum: EnumDescriptor, number: int) -> str:
     value = enum.values_by_number.get(number)
     if value is None:
         return str(number)
-    # By the style of protobuf, a value has the name of its type as a prefix: DISTANCE_DOT_PRODUCT.
-    prefix = _WORD_STARTS.sub("_", enum.name).upper()
-    name: str = value.name.removeprefix(f"{prefix}_").lower()
-    if name == "unspecified":
+    word: str = value.name.removeprefix(_prefix(enum)).lower()
+    if word == "unspecified":
         return ""
-    return name
+    return word
+
+
+def number_of(enum: EnumDescriptor, word: str) -> Any:
+    """Returns the number of an enumerated value, such as `dot_product`; "" is unspecified."""
+    return enum.values_by_name[f"{_prefix(enum)}{word or 'unspecified'}".upper()].number
+
+
+def _prefix(enum: EnumDescriptor) -> str:
+    # By the style of protobuf, a value has the name of its type as a prefix: DISTANCE_DOT_PRODUCT.
+    return f"{_WORD_STARTS.sub('_', enum.name)}_".upper()
 
 
 def value_of(message: Any, records: Mapping[str, Callable[..., Any]] | None = None) -> Any:
