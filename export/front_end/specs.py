@@ -24,7 +24,6 @@ from bundle.format import manifest
 from bundle.format.id_graphs import OperationNode
 from export.front_end.calls import Call
 from export.front_end.outside_ids import UNDEFINED, OutsideIds
-from export.recipe.schema import ExportJob
 
 SIGNATURE = "serving_default"
 """The one signature of a tower's SavedModel and of its compiled forms."""
@@ -289,17 +288,10 @@ class ModelSpec:
         """Returns the number of rows that a feature's ids may have."""
         return spec.entry.indicator or self.tables[spec.entry.table].rows
 
-    def default_tower(self, job: ExportJob) -> str:
-        """Returns the tower of the signature `serving_default`: the only ranking tower that is no
-        stage before another, else the only query tower, else the first by name.
-        """
-        stage_towers = {stage.tower for stage in job.stages.values()}
-        towers = [tower for name, tower in self.towers.items() if name not in stage_towers]
-        for role in ("ranking", "query"):
-            names = [tower.name for tower in towers if tower.role == role]
-            if len(names) == 1:
-                return names[0]
-        return min(self.towers)
+    @cached_property
+    def roles(self) -> dict[str, str]:
+        """The roles of the towers, by name."""
+        return {name: tower.role for name, tower in self.towers.items()}
 
     def of(self, tower: str) -> ModelSpec:
         """Returns the part of the model that one tower needs."""

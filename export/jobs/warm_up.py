@@ -16,26 +16,24 @@ from bundle.format.manifest import WARM_UP_REQUESTS_MAX, Feature
 from bundle.storage.tfrecords import framed
 from export.checkpoint.reader import Checkpoint
 from export.errors import UsageError
-from export.front_end.specs import SIGNATURE, ModelSpec, TowerSpec
+from export.front_end.specs import ModelSpec, TowerSpec
 from export.recipe.schema import ExportJob, WarmUpSection
 from export.verify.recorded_examples import (
-    NEIGHBORS,
     RecordTable,
     SentInput,
     numbered_records,
     sent_inputs,
-    unread_tensors,
 )
 from export.verify.serving_records import ServedRequest, read_elwc, read_prediction_log
 from object_store.locations import Location
 from object_store.remote_path import RemotePath
 from tensors import records
+from tensors.signatures import DEFAULT, K, find_tower, signature_names, unread_tensors
 from tensors.stubs import tensorflow_serving_pb2 as pb
 
 KEY = "warm_up.requests"
 _IN_SAVED_MODEL = ("assets.extra", "tf_serving_warmup_requests")
 """Source: tensorflow_serving/servables/tensorflow/saved_model_warmup_util.h."""
-_RETRIEVE = "retrieve"
 _LEAVE_OUT = "; correct it, or leave the file out with warm_up.from_saved_model = false"
 
 
@@ -153,7 +151,7 @@ class WarmUpWriter:
         ignored = unread_tensors(self._unread)
         # A retrieval takes its number of neighbors as one more tensor.
         if is_retrieval:
-            ignored.append(NEIGHBORS)
+            ignored.add(K)
         # The table is made for its errors: it compares the record with the inputs of the tower.
         table = RecordTable("prediction-log", self._inputs_of(tower), ())
         table.append(record, where, ignored)
@@ -177,7 +175,7 @@ class WarmUpWriter:
         if not is_computed[request.call]:
             raise UsageError(
                 f"{where} holds a {request.call} request for signature "
-                f"{request.signature or SIGNATURE!r}; a ranking tower computes it"
+                f"{request.signature or DEFAULT!r}; a ranking tower computes it"
             )
 
     def _has_candidate(self, tower: TowerSpec) -> bool:
@@ -190,21 +188,17 @@ class WarmUpWriter:
     def _tower_of(self, signature: str, where: str) -> tuple[TowerSpec, bool]:
         """Returns the tower that a signature runs, and whether it searches an index."""
         towers = self._model.towers
-        name = signature or SIGNATURE
-        # A tower of the model may have the name of the default signature: it wins, as in a service.
-        if name == SIGNATURE and name not in towers:
-            name = self._model.default_tower(self._job)
-        if name in towers:
-            return towers[name], False
-        indexes = {f"{_RETRIEVE}:{index}": section for index, section in self._job.indexes.items()}
-        # A service has the short name for the only index, too.
-        if len(indexes) == 1:
-            indexes[_RETRIEVE] = next(iter(indexes.values()))
-        if name in indexes:
-            return towers[indexes[name].query_tower], True
+        indexes = self._job.indexes
+        stage_towers = {stage.tower for stage in self._job.stages.values()}
+        tower, index = find_tower(signature, self._model.roles, stage_towers, indexes)
+        if tower:
+            return towers[tower], False
+        if index:
+            return towers[indexes[index].query_tower], True
+        names = ", ".join(signature_names(towers, indexes))
         raise UsageError(
-            f"{where} is for signature {name!r}; the bundle has "
-            f"{', '.join([SIGNATURE, *towers, *indexes])}: name the towers as clients do"
+            f"{where} is for signature {signature!r}; the bundle has {names}: name the towers as "
+            "clients do"
         )
 
     def _all_inputs(self) -> dict[str, SentInput]:

@@ -25,6 +25,7 @@ from export.graphs.walks import resource
 from export.id_graphs.tensorflow_operations import positions_in_file
 from export.recipe.schema import ExportJob, InputSection
 from export.saved_model.lookups import InlineLookups
+from tensors.signatures import default_tower
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,9 @@ def build_graph(
         signatures[name], inputs[name] = _signature(tower, lookups)
 
     # Servers and clients of TensorFlow call the signature `serving_default` if they name none.
-    default_signature = job.output.serving_default or traced.spec.default_tower(job)
+    default_signature = job.output.serving_default or default_tower(
+        traced.spec.roles, {stage.tower for stage in job.stages.values()}
+    )
     if default_signature not in signatures:
         raise UsageError(
             f"output.serving_default is {default_signature!r}; the recipe's towers: "

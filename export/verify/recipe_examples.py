@@ -14,12 +14,11 @@ from export.tables.dumped import KeyFile, open_dumps
 from export.tables.vocabularies import as_array, read_keys
 from export.verify.examples import Examples, examples_of_table, read_examples
 from export.verify.recorded_examples import (
-    NEIGHBORS,
     read_record_table,
     sent_inputs,
-    unread_tensors,
 )
 from export.verify.synthetic_examples import Keys, make_examples
+from tensors.signatures import K, unread_tensors
 
 
 def examples_of(
@@ -40,7 +39,7 @@ def examples_of(
             sent_inputs(model, entries, model.inputs),
             more_columns,
             section.count,
-            [NEIGHBORS, *unread_tensors(job.inputs)],
+            {K, *unread_tensors(job.inputs)},
         )
         return examples_of_table(table, path, model, entries, section.labels, section.expected)
     if section.examples is not None:

@@ -8,14 +8,12 @@ where a `tf.train.Example` lacks it, as it was in training.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bundle.format import manifest
-from bundle.format.features import DenseFeature, Feature, input_facts, readers_of, sent_dtype
-from bundle.format.identifiers import distinct_identifiers, identifier
+from bundle.format.features import DenseFeature, Feature
 from bundle.shown_values import shown, shown_names
 from export.corpora.tfrecords import read_file
 from export.errors import UsageError
@@ -28,13 +26,10 @@ from export.verify.serving_records import (
     read_example,
     read_prediction_log,
 )
+from tensors.signatures import WEIGHTS, tensor_inputs
 
 RESPONSE = "response."
 """The prefix of the name of a recorded output, as a column of the examples."""
-NEIGHBORS = "k"
-"""The tensor of a retrieval that is no input of its tower."""
-_WEIGHTS = "_weights"
-"""The end of the name of a tensor of weights, behind the name of the tensor of their ids."""
 _TYPE_TEXTS = {int: "an integer", bool: "a boolean", float: "a float", str: "a string"}
 _ACCEPTED_TYPES: Mapping[str, tuple[type[Any], ...]] = {
     "float32": (float, int),
@@ -83,7 +78,7 @@ class SentInput:
         if not self.weights:
             return ()
         # The model's own name of the input, and the name in the protocols of the service.
-        return self.weights, f"{self.tensor}{_WEIGHTS}"
+        return self.weights, f"{self.tensor}{WEIGHTS}"
 
 
 def sent_inputs(
@@ -96,41 +91,24 @@ def sent_inputs(
       entries: The features of the manifest.
       names: The inputs to describe, in the order of the tower or model.
     """
-    tensors = distinct_identifiers(names)
-    readers = readers_of(entries)
     inputs = {}
-    for name in names:
-        feature = entries[readers[name][0]]
-        weights = next((spec.weights for spec in model.inputs[name] if spec.weights), "")
-        facts = input_facts(name, feature)
-        size = _size_of(feature, facts.length)
-        is_single = size == 1 and (not isinstance(feature, DenseFeature) or feature.shape == ())
-        inputs[name] = SentInput(
-            name,
-            tensors[name],
-            sent_dtype(feature, name),
+    for source in tensor_inputs(entries, names):
+        specs = model.inputs[source.name]
+        # Padding and cutting are part of the comparison, as they are in the service.
+        size = None
+        if source.shape is not None and not source.adjusted:
+            size = math.prod(source.shape)
+        is_dense = all(isinstance(entries[spec.name], DenseFeature) for spec in specs)
+        inputs[source.name] = SentInput(
+            source.name,
+            source.tensor,
+            source.dtype,
             size,
-            is_single,
-            _default_of(facts.default),
-            weights,
+            size == 1 and (source.shape == () or not is_dense),
+            _default_of(source.default),
+            next((spec.weights for spec in specs if spec.weights), ""),
         )
     return inputs
-
-
-def _size_of(feature: Feature, length: manifest.InputLength | None) -> int | None:
-    """Returns the number of values of each example; None: any, or other numbers are fitted."""
-    # Padding and cutting are part of the comparison, as they are in the service.
-    if length is not None:
-        if length.pad is not None or length.keep is not None:
-            return None
-        return length.values
-    if isinstance(feature, DenseFeature):
-        if feature.take == "values":
-            return math.prod(feature.shape)
-        return None
-    if feature.one_each and feature.places is None:
-        return 1
-    return feature.places
 
 
 def _default_of(default: Any) -> Default | None:
@@ -148,13 +126,6 @@ def _flat(value: Any) -> list[Any]:
     if not isinstance(value, list | tuple):
         return [value]
     return [number for element in value for number in _flat(element)]
-
-
-def unread_tensors(unread: Iterable[str]) -> list[str]:
-    """Returns the tensors of inputs that a recipe declares and no tower reads."""
-    names = [identifier(name) for name in unread]
-    # TensorFlow Serving names the parts of ragged and sparse tensors so.
-    return [f"{name}{suffix}" for name in names for suffix in ("", "_1", "_2")]
 
 
 class RecordTable:

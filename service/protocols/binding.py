@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
-from bundle.format.identifiers import identifier
 from bundle.tables.offsets import lengths_of
 from service.config import ServiceSettings
 from service.contract import messages
@@ -20,12 +19,13 @@ from service.contract.limits import at_most
 from service.engine.context import check_decoding
 from service.engine.validation import SHOWN_CHARS, check_names, check_queries, name_hint
 from service.errors import FieldViolation, InvalidArgument, ServiceError, TooLarge
-from service.protocols.signatures import WEIGHTS, K, Signature, Tensor, TensorInput, find_signature
+from service.protocols.signatures import Signature, find_signature
 from service.versions.version import ModelVersion
 from tensors.arrays import Arrays, SentArrays
 from tensors.errors import TensorError, TooMuch, input_field
 from tensors.examples import Examples
 from tensors.input_values import InputTensors, InputValues, converted, shown_array
+from tensors.signatures import WEIGHTS, K, TensorInput, unread_tensors
 
 _NO_ID: Mapping[str, int | str] = {"int64": -1, "string": ""}
 """The value that fills up the ids of a query that has fewer than k neighbors."""
@@ -202,9 +202,8 @@ def _columns(
     for tensor_input in signature.inputs:
         name = tensor_input.tensor
         if name not in reader.arrays:
-            if tensor_input.required:
-                tensor = _shown_tensor(tensor_input.tensors[0])
-                expected = f"{tensor} for signature {signature.name!r}"
+            if tensor_input.default is None:
+                expected = f"{tensor_input.tensors[0]} for signature {signature.name!r}"
                 raise InvalidArgument.of_field(input_field(name), "missing", expected)
             continue
         values = reader.values(name)
@@ -230,7 +229,7 @@ def _column(tensor_input: TensorInput, values: InputValues, reader: InputTensors
         width = math.prod(values.values.shape[1:])
         shape = tensor_input.shape
         if shape is not None and math.prod(shape) != width and not tensor_input.adjusted:
-            expected = _shown_tensor(tensor_input.tensors[0])
+            expected = str(tensor_input.tensors[0])
             raise TensorError(input_field(name), shown_array(values.values), expected)
         # Of a list, the number of rows is known by the offsets.
         if shape != ():
@@ -261,8 +260,7 @@ def _check_unread(
     signature: Signature, reader: InputTensors, unread_inputs: Collection[str]
 ) -> None:
     """Rejects tensors that no input takes, except those of inputs that no tower reads."""
-    # "_1" and "_2" are the further tensors of a ragged or sparse input.
-    ignored = {f"{identifier(name)}{end}" for name in unread_inputs for end in ("", "_1", "_2")}
+    ignored = unread_tensors(unread_inputs)
     for name in reader.arrays:
         if name not in reader.read and name not in ignored:
             names = [tensor.name for tensor in signature.tensors]
@@ -316,7 +314,3 @@ def _neighbors(
     ids[is_neighbor] = result.ids
     scores[is_neighbor] = result.scores
     return {ids_output.name: ids, scores_output.name: scores, counts_output.name: counts}
-
-
-def _shown_tensor(tensor: Tensor) -> str:
-    return f"{tensor.dtype} of shape {list(tensor.shape)}"

@@ -1,86 +1,26 @@
-"""The signatures of a version: its towers and indexes as calls of named tensors, for the protocols
-that know no other calls.
-
-A tower has the signature that the self-contained SavedModel of the same model has
-(docs/reference/saved-model.md), and an index has one that returns the nearest candidates.
+"""The signatures of a version, for the protocols that know no other calls; see
+`tensors.signatures`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 from weakref import WeakKeyDictionary
 
-from bundle.format.features import sent_dtype
-from bundle.format.identifiers import distinct_identifiers
-from bundle.format.manifest import DenseFeature, Manifest, Role
 from service.engine.validation import SHOWN_CHARS, name_hint, show_version
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedTower, ModelVersion
-from tensors.input_values import EITHER
-
-DEFAULT = "serving_default"
-RETRIEVE = "retrieve"
-"""The signature of the only index; `retrieve:INDEX` is that of any index."""
-K = "k"
-WEIGHTS = "_weights"
-"""The tensor of the weights of input `NAME` is `NAME_weights`."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor of a signature.
-
-    Attributes:
-      name: The name of the tensor.
-      dtype: The dtype: int32, int64, float32 or string.
-      shape: The shape, in which -1 stands for any size.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class TensorInput:
-    """An input of a signature, and the tensors that carry it.
-
-    Attributes:
-      name: The name in the bundle.
-      tensor: The name of its first tensor.
-      role: Whose input it is: of a context or of a candidate.
-      dtype: The dtype of its values, as in a Tensor, or EITHER.
-      shape: The shape of one example; None: an example has any number of values.
-      adjusted: Whether lists of another length are padded or cut.
-      weighted: Whether weights may be sent beside the values.
-      required: Whether it must be sent.
-    """
-
-    name: str
-    tensor: str
-    role: Role
-    dtype: str
-    shape: tuple[int, ...] | None
-    adjusted: bool
-    weighted: bool
-    required: bool
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Returns the tensors in the form that a SavedModel has: a list of any length is flat
-        values and row splits.
-        """
-        dtype = self.dtype
-        if dtype == EITHER:
-            dtype = "string"
-        if self.shape is not None:
-            return (Tensor(self.tensor, dtype, (-1, *self.shape)),)
-        values = Tensor(self.tensor, dtype, (-1,))
-        return values, Tensor(f"{self.tensor}_1", "int64", (-1,))
+from tensors.signatures import (
+    DEFAULT,
+    K,
+    Tensor,
+    TensorInput,
+    find_tower,
+    signature_names,
+    tensor_inputs,
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +48,7 @@ class Signature:
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Returns all input tensors, each in the form of `TensorInput.tensors`. Tensors of inputs
-        that are not required, and `k`, may be left out.
+        that have a default, and `k`, may be left out.
         """
         tensors = list(chain.from_iterable([tensor_input.tensors for tensor_input in self.inputs]))
         if self.takes_k:
@@ -116,15 +56,10 @@ class Signature:
         return tuple(tensors)
 
 
-def signature_names(version: ModelVersion) -> Iterator[str]:
-    """Yields the names of all signatures."""
-    if version.towers:
-        yield DEFAULT
-    yield from version.towers
-    if _only_index(version):
-        yield RETRIEVE
-    for index in version.manifest.indexes:
-        yield f"{RETRIEVE}:{index}"
+def all_signatures(version: ModelVersion) -> list[Signature]:
+    """Returns all signatures of a version."""
+    names = signature_names(version.towers, version.manifest.indexes)
+    return [find_signature(version, name) for name in names]
 
 
 def find_signature(version: ModelVersion, name: str) -> Signature:
@@ -134,44 +69,19 @@ def find_signature(version: ModelVersion, name: str) -> Signature:
       InvalidArgument: There is none of this name.
     """
     requested = name or DEFAULT
-    # A tower of the model may have the name of the default, or of a retrieval: it wins.
-    if requested == DEFAULT and version.towers and DEFAULT not in version.towers:
-        requested = _default_tower(version)
-    if requested in version.towers:
-        return _of_tower(version.towers[requested], name or DEFAULT)
-
-    index = requested.removeprefix(f"{RETRIEVE}:")
-    if requested == RETRIEVE:
-        index = _only_index(version)
-    if requested.startswith(RETRIEVE) and index in version.manifest.indexes:
+    manifest = version.manifest
+    roles = {tower_name: tower.entry.role for tower_name, tower in version.towers.items()}
+    tower, index = find_tower(name, roles, manifest.towers_of_stages, manifest.indexes)
+    if tower:
+        return _of_tower(version.towers[tower], requested)
+    if index:
         return _of_index(version, index, requested)
-    hint = name_hint(requested, signature_names(version), "has")
+    hint = name_hint(requested, signature_names(roles, manifest.indexes), "has")
     shown_name = requested[:SHOWN_CHARS]
     raise InvalidArgument(
         f"{show_version(version)} has no signature {shown_name!r}; {hint}",
         FieldViolation("signature_name", shown_name, "a signature of the model"),
     )
-
-
-def _default_tower(version: ModelVersion) -> str:
-    """Returns the only ranking tower that is no stage before another, else the only query tower,
-    else the first by name.
-    """
-    of_stages = version.manifest.towers_of_stages
-    towers = {name: tower for name, tower in version.towers.items() if name not in of_stages}
-    for role in ("ranking", "query"):
-        names = [name for name, tower in towers.items() if tower.entry.role == role]
-        if len(names) == 1:
-            return names[0]
-    return min(version.towers)
-
-
-def _only_index(version: ModelVersion) -> str:
-    """Returns the index that `retrieve` searches; "": there is none, or several."""
-    indexes = version.manifest.indexes
-    if len(indexes) != 1 or RETRIEVE in version.towers:
-        return ""
-    return next(iter(indexes))
 
 
 def _of_tower(tower: LoadedTower, name: str) -> Signature:
@@ -215,50 +125,6 @@ def _inputs_of(tower: LoadedTower) -> tuple[TensorInput, ...]:
     """
     inputs = _INPUTS.get(tower)
     if inputs is None:
-        tensors = distinct_identifiers(tower.inputs)
-        inputs = tuple(
-            [_input(tower.manifest, name, tensors, role) for name, role in tower.inputs.items()]
-        )
+        inputs = tensor_inputs(tower.manifest.features, tower.inputs)
         _INPUTS[tower] = inputs
     return inputs
-
-
-def _input(manifest: Manifest, name: str, tensors: Mapping[str, str], role: Role) -> TensorInput:
-    """Returns an input of a signature.
-
-    Args:
-      manifest: The manifest of the version.
-      name: The name of the input in the bundle.
-      tensors: The names of tensors, by those of the inputs of the tower.
-      role: Whose input it is.
-    """
-    # All features that read an input agree on what clients send; the first one stands for them.
-    readers = [manifest.features[feature_name] for feature_name in manifest.inputs[name]]
-    feature = readers[0]
-    length = manifest.length_of(name)
-
-    # By default an example has any number of values. Dense values have a shape, features with
-    # places as many values, and single ids are one value.
-    shape: tuple[int, ...] | None = None
-    if isinstance(feature, DenseFeature):
-        if feature.take == "values":
-            shape = feature.shape
-    elif feature.places is not None:
-        shape = (feature.places,)
-    elif feature.one_each:
-        shape = ()
-    # A length that the model states replaces it, unless it says the same in another shape.
-    if length is not None and math.prod(shape or ()) != length.values:
-        shape = (length.values,)
-    # The name of the weights may belong to another input.
-    weights = f"{tensors[name]}{WEIGHTS}"
-    return TensorInput(
-        name=name,
-        tensor=tensors[name],
-        role=role,
-        dtype=sent_dtype(feature, name),
-        shape=shape,
-        adjusted=length is not None and (length.pad is not None or length.keep is not None),
-        weighted=any(reader.weighted for reader in readers) and weights not in tensors.values(),
-        required=manifest.default_of(name) is None,
-    )

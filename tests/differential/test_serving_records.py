@@ -301,7 +301,7 @@ REJECTED: dict[str, tuple[list[Any], str]] = {
     "signature": (
         [predict_log(QUERY, "query"), predict_log(INPUTS, "rank")],
         "record 2 is for signature 'rank'; the bundle has serving_default, query, candidate, "
-        "ranking, retrieve:movies, retrieve",
+        "ranking, retrieve, retrieve:movies",
     ),
     "missing": ([predict_log(without("year"))], "record 1 has no 'year', which has no default"),
     "of another tower": (

@@ -63,10 +63,10 @@ def read(proto: Any) -> NDArray[Any]:
 
 @given(st.one_of(NUMBERS, STRINGS))
 def test_tensors_are_read_as_tensorflow_reads_them(proto: Any) -> None:
-    sent = [proto]
+    protos = [proto]
     if proto.dtype != pb.DT_STRING:
-        sent.append(in_its_field(proto))
-    for form in sent:
+        protos.append(in_its_field(proto))
+    for form in protos:
         expected = tf.make_ndarray(form)
         if proto.dtype == pb.DT_BFLOAT16:
             expected = expected.astype(np.float32)

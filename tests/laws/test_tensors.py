@@ -74,12 +74,12 @@ def test_tensor_of_open_inference_is_the_same_in_each_form(array: NDArray[Any]) 
     )
 )
 def test_lists_of_json_are_tensors_of_their_shape_and_kind(array: NDArray[Any]) -> None:
-    sent = [read_columns({"x": array.tolist()}, forms.Limits())["x"]]
+    arrays = [read_columns({"x": array.tolist()}, forms.Limits())["x"]]
     if array.ndim:
-        sent.append(read_rows([{"x": row} for row in array.tolist()], forms.Limits())["x"])
-        sent.append(read_rows(array.tolist(), forms.Limits())[""])
+        arrays.append(read_rows([{"x": row} for row in array.tolist()], forms.Limits())["x"])
+        arrays.append(read_rows(array.tolist(), forms.Limits())[""])
         np.testing.assert_array_equal(np.asarray(json_value(array)), array)
-    for read in sent:
+    for read in arrays:
         assert_same(read, array)
 
 
@@ -97,9 +97,11 @@ def test_lists_are_the_same_values_in_each_form(lists: list[list[int]], gaps: in
     flat = np.array([value for row in lists for value in row], np.int64)
     splits = np.cumsum([0, *map(len, lists)])
     indices = [
-        [row, gaps + 2 * place] for row, part in enumerate(lists) for place in range(len(part))
+        [row, gaps + 2 * position]
+        for row, part in enumerate(lists)
+        for position in range(len(part))
     ]
-    sent: dict[str, SentArrays] = {
+    by_form: dict[str, SentArrays] = {
         "ragged": {"x": flat, "x_1": splits},
         "sparse": {
             "x": np.array(indices, np.int64).reshape(-1, 2),
@@ -111,7 +113,7 @@ def test_lists_are_the_same_values_in_each_form(lists: list[list[int]], gaps: in
             len(lists), [read_features({"x": part}, "x") for part in lists], {}, forms.Limits()
         ),
     }
-    for form, tensors in sent.items():
+    for form, tensors in by_form.items():
         reader = InputTensors(tensors, ["x"], forms.Limits())
         values, offsets, rows = reader.values("x")
         if offsets is None:

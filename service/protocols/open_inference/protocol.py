@@ -40,9 +40,10 @@ from service.protocols.open_inference.messages import (
     response_body,
     response_message,
 )
-from service.protocols.signatures import Tensor, find_signature
+from service.protocols.signatures import find_signature
 from service.security.principal import authorize, authorize_all
 from tensors.open_inference import BYTES, DATATYPES
+from tensors.signatures import Tensor
 from tensors.stubs import open_inference_pb2 as pb
 
 SERVICE = "inference.GRPCInferenceService"

@@ -16,10 +16,11 @@ from service.engine.validation import SHOWN_CHARS
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.protocols.binding import SentTensors
 from service.protocols.exchange import ReturnedTensors
-from service.protocols.signatures import Tensor, find_signature, signature_names
+from service.protocols.signatures import all_signatures
 from service.versions.lifecycle import VersionState
 from service.versions.version import ModelVersion
 from tensors.examples import read_examples
+from tensors.signatures import Tensor
 from tensors.stubs import tensorflow_serving_pb2 as pb
 from tensors.tensor_protos import DTYPES, fill_tensor, read_tensors
 
@@ -162,9 +163,8 @@ def status_message(
 def signature_map(version: ModelVersion) -> pb.SignatureDefMap:
     """Returns all signatures of a version."""
     signatures = pb.SignatureDefMap()
-    for name in signature_names(version):
-        signature = find_signature(version, name)
-        message = signatures.signature_def[name]
+    for signature in all_signatures(version):
+        message = signatures.signature_def[signature.name]
         message.method_name = _PREDICT
         _fill_tensors(message.inputs, signature.tensors)
         _fill_tensors(message.outputs, signature.outputs)
