@@ -231,7 +231,7 @@ def looked_up_value(result: messages.LookupResult, is_list: bool) -> dict[str, A
     if result.lost is not None:
         value["lost"] = result.lost
     if result.not_found is not None:
-        value["not_found"] = identifiers(result.not_found)
+        value["not_found"] = identifiers(result.not_found.ids)
     return _response_value(result, iter([value]), is_list)
 
 

@@ -185,7 +185,7 @@ def looked_up_message(result: messages.LookupResult) -> pb.LookupResponse:
     if result.lost is not None:
         message.lost = result.lost.tobytes()
     if result.not_found is not None:
-        fill_column(message.not_found, Column(result.not_found))
+        fill_column(message.not_found, Column(result.not_found.ids))
     return message
 
 

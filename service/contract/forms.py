@@ -9,7 +9,7 @@ vectors of a query.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import IntEnum, StrEnum
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -46,11 +46,11 @@ _INTEGER_END = 2.0**63
 """The smallest integer that the parser returns as a float."""
 
 
-class Axis(Enum):
+class Axis(IntEnum):
     """What the values of a field lie along."""
 
-    EXAMPLE = "example"
-    ENTRY = "entry"
+    EXAMPLE = 0
+    ENTRY = 1
 
 
 @dataclass(frozen=True)

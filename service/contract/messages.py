@@ -48,6 +48,9 @@ NEIGHBOR_COST = 8
 ContextIds = Annotated[Ids | None, forms.Ids(EXAMPLE, name="context_id")]
 Context = forms.Columns(EXAMPLE)
 IdsToAvoid = Annotated[IdLists | None, forms.Lists(EXAMPLE)]
+IdsNotFound = Annotated[IdLists | None, forms.Lists(EXAMPLE)]
+OF_EXAMPLES = forms.Form(EXAMPLE)
+OF_ENTRIES = forms.Form(ENTRY)
 Tokens = Annotated[Ids | None, forms.Tokens()]
 Bound = Annotated[int | float | None, forms.Number()]
 
@@ -390,17 +393,17 @@ class RetrievalResult(Result):
       sources: [m] int32, the position in `source_names` of the first source that has the candidate.
     """
 
-    ids: Ids
-    scores: NDArray[np.float32]
-    offsets: Offsets
-    attributes: Mapping[str, list[Any]] = field(default_factory=dict)
-    explanations: tuple[Explanation, ...] = ()
+    ids: Annotated[Ids, OF_ENTRIES]
+    scores: Annotated[NDArray[np.float32], OF_ENTRIES]
+    offsets: Annotated[Offsets, forms.Division(ENTRY)]
+    attributes: Annotated[Mapping[str, list[Any]], OF_ENTRIES] = field(default_factory=dict)
+    explanations: Annotated[tuple[Explanation, ...], OF_EXAMPLES] = ()
     searched: int = 0
-    retrieval_scores: NDArray[np.float32] | None = None
+    retrieval_scores: Annotated[NDArray[np.float32] | None, OF_ENTRIES] = None
     degraded_reason: str = ""
-    not_found: IdLists | None = None
+    not_found: IdsNotFound = None
     source_names: tuple[str, ...] = ()
-    sources: NDArray[np.int32] | None = None
+    sources: Annotated[NDArray[np.int32] | None, OF_ENTRIES] = None
 
     @property
     def encoding_cost(self) -> int:
@@ -473,17 +476,19 @@ class RankingResult(Result):
     not exist.
 
     Attributes:
+      failed: The candidates that could not be scored. A merged request has none: it fails, and its
+        requests are computed alone.
       not_found: The ids of each context that do not exist; None: the request sent no ids, or does
         not skip those.
     """
 
-    ids: Ids | None
-    positions: NDArray[np.int32]
-    scores: NDArray[np.float32]
-    heads: Mapping[str, NDArray[np.float32]]
-    offsets: Offsets
-    failed: tuple[FailedCandidate, ...] = ()
-    not_found: IdLists | None = None
+    ids: Annotated[Ids | None, OF_ENTRIES]
+    positions: Annotated[NDArray[np.int32], OF_ENTRIES]
+    scores: Annotated[NDArray[np.float32], OF_ENTRIES]
+    heads: Annotated[Mapping[str, NDArray[np.float32]], OF_ENTRIES]
+    offsets: Annotated[Offsets, forms.Division(ENTRY)]
+    failed: Annotated[tuple[FailedCandidate, ...], forms.Form()] = ()
+    not_found: IdsNotFound = None
 
     @property
     def encoding_cost(self) -> int:
@@ -605,7 +610,7 @@ class EmbeddingRequest(Request):
 class EmbeddingResult(Result):
     """Result of an EmbeddingRequest: [n, dim] float32."""
 
-    vectors: Vectors
+    vectors: Annotated[Vectors, OF_EXAMPLES]
 
     @property
     def encoding_cost(self) -> int:
@@ -639,15 +644,15 @@ class LookupResult(Result):
       vectors: [n, dim] float32.
       found: [n] whether the row of each id was read.
       lost: [n] whether the table has each id, but no shard could give its row; None: all could.
-      not_found: The ids that the table does not have, as sent; None: the request does not skip
-        them.
+      not_found: Of each id, itself if the table does not have it; None: the request does not skip
+        such ids.
     """
 
     table: str
-    vectors: Vectors
-    found: NDArray[np.bool_]
-    lost: NDArray[np.bool_] | None = None
-    not_found: NDArray[Any] | None = None
+    vectors: Annotated[Vectors, OF_EXAMPLES]
+    found: Annotated[NDArray[np.bool_], OF_EXAMPLES]
+    lost: Annotated[NDArray[np.bool_] | None, OF_EXAMPLES] = None
+    not_found: IdsNotFound = None
 
     @property
     def encoding_cost(self) -> int:
@@ -699,7 +704,7 @@ def check_offsets(offsets: Offsets, n: int, total: int, field: str) -> None:
 @cache
 def _defaults_of(request: type[Request]) -> dict[str, Any]:
     """Returns the default of each field; of one that must be given, a value that nobody gives."""
-    return {dataclass_field.name: dataclass_field.default for dataclass_field in fields(request)}
+    return {entry.name: entry.default for entry in fields(request)}
 
 
 def _count_values(columns: Mapping[str, Any]) -> int:
@@ -753,5 +758,12 @@ REQUESTS: Mapping[str, type[Request]] = {
     )
 }
 """The request of each call."""
-for _request in REQUESTS.values():
-    layout_of(_request)
+# A field without a form is an error now, and not with the first request.
+for _message in (
+    *REQUESTS.values(),
+    RetrievalResult,
+    RankingResult,
+    EmbeddingResult,
+    LookupResult,
+):
+    layout_of(_message)

@@ -21,6 +21,7 @@ from bundle.errors import (
 )
 from bundle.features.sources import Fetched
 from service.config import ServiceSettings
+from service.contract import merging
 from service.contract.messages import (
     EmbeddingRequest,
     LookupRequest,
@@ -33,12 +34,10 @@ from service.contract.messages import (
 from service.engine import examples, lookup, towers, warmup
 from service.engine.computation import Computation
 from service.engine.context import RequestContext
+from service.engine.example_counts import ExampleCounts
 from service.engine.execution import Execution, NotTogether
 from service.engine.faults import error_of, numbers_at_fault
 from service.engine.live_recall import LiveRecall
-from service.engine.merging.keys import batch_key
-from service.engine.merging.requests import merge
-from service.engine.merging.responses import split
 from service.engine.ranking import rank
 from service.engine.retrieval import pipeline
 from service.engine.scheduling.compute_pool import ComputePool
@@ -222,7 +221,7 @@ class Engine:
         context.version = version.version
         if version.manifest.unread_inputs:
             request = request.without(version.manifest.unread_inputs)
-        key: Any = batch_key(request, version)
+        key: Any = merging.key_of(request, ExampleCounts(version))
         if key is not None:
             key = version, key
         job = Job(
@@ -372,9 +371,10 @@ class Engine:
         if len(batch) > 1:
             try:
                 # Jobs with equal keys have the same version, which the key contains.
-                merged = merge([job.request for job in batch], batch[0].lease.version)
+                requests = [job.request for job in batch]
+                merged = merging.merge(requests, ExampleCounts(batch[0].lease.version))
                 result = await self._execute(batch, merged.request, pool, ends=merged.ends)
-                return split(result, merged.ends)
+                return merging.split(result, merged.ends)
             except NotTogether as problem:
                 fetched = problem.fetched
             except Exception as problem:  # noqa: BLE001 - the jobs that fail alone report it

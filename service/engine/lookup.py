@@ -414,7 +414,7 @@ async def look_up(
         )
     not_found = None
     if skips_unknown:
-        not_found = request.ids.values[~is_read]
+        not_found = IdLists(request.ids.values[~is_read], offsets_of(~is_read))
     if feature.unknown.row is not None:
         rows = np.where(is_read, rows, feature.unknown.row)
     vectors, lost = await _vectors(model_version, feature.table, rows, execution)
@@ -431,7 +431,7 @@ async def look_up(
         raise RowNotFinite(feature.table, request.ids.values[~is_finite][0])
     execution.count_examples(n)
     if not_found is not None:
-        execution.count("not_found_ids", not_found.size, model_version.model, execution.call)
+        execution.count("not_found_ids", not_found.ids.size, model_version.model, execution.call)
     return LookupResult(
         model_version.model,
         model_version.version,

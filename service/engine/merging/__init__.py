@@ -1,1 +1,0 @@
-"""Merges requests into one, and splits its response."""
