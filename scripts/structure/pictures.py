@@ -93,20 +93,21 @@ SERVICE = Picture(
         Box("descriptions", 5, (5, 10)),
         Box("codec", 6, (0, 10)),
         Box("changes", 7, (0, 10)),
-        Box("engine", 8, (0, 10), parts="scheduling merging retrieval ranking"),
+        Box("engine", 8, (0, 10), parts="scheduling retrieval ranking"),
         Box("workers", 9, (10, 12)),
         Box("versions", 10, (0, 6)),
         Box("security", 10, (6, 12)),
+        Box("contract", 11, (0, 8)),
         Box(
             "coordinator observability resources bounded_pool config errors exit_codes "
             "http_client loopback openapi",
-            11,
+            12,
             (0, 12),
         ),
     ),
     package="service",
     mark="on the path of a call",
-    marked=("http", "grpc_api", "dataplane", "codec", "engine"),
+    marked=("http", "grpc_api", "dataplane", "codec", "engine", "contract"),
 )
 
 EXPORT = Picture(
