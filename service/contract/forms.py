@@ -8,6 +8,7 @@ vectors of a query.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from itertools import chain
@@ -134,6 +135,13 @@ class Scalar(Form):
             expected = f"an integer up to {COUNT_MAX}"
             raise InvalidArgument.of_field(where, shown(int(value)), expected)
         return check_type(value, kind, where)
+
+    def from_message(self, value: Any, where: str) -> Any:
+        """See `Form`."""
+        # JSON has no other numbers.
+        if self.kind is float and not math.isfinite(value):
+            raise InvalidArgument.of_field(where, value, "a finite number")
+        return value
 
 
 class Number(Form):

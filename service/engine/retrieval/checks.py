@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from bundle.features.columns import Column
@@ -75,7 +74,7 @@ def check_options(request: SelectionRequest, corpus: LoadedStore, k: int) -> Non
     """Rejects a request whose options are out of range.
 
     Raises:
-      InvalidArgument: The pool_size, offset, crowding, diversity or min_score is out of range;
+      InvalidArgument: The pool_size, offset, crowding or diversity is out of range;
         names its value and what was expected.
     """
     if request.pool_size and request.pool_size < k:
@@ -86,8 +85,6 @@ def check_options(request: SelectionRequest, corpus: LoadedStore, k: int) -> Non
         _check_page(request, request.offset, k)
     if not 0 <= request.diversity <= 1:
         raise InvalidArgument.of_field("diversity", request.diversity, "0 to 1")
-    if request.min_score is not None and not math.isfinite(request.min_score):
-        raise InvalidArgument.of_field("min_score", request.min_score, "a finite number")
     if not request.crowding:
         return
     check_attributes(corpus, request.crowding, "crowding")
