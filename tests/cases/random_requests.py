@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bundles.small import GENRE_NAMES, STORED_USERS, SmallBundle, write_small_bundle
-from tests.units.service.cases import MODEL, Case
+from tests.units.service.cases import MODEL, REQUESTS, Case
 
 MOVIES = [1000 + 7 * position for position in range(40)]
 FORMULAS = {
@@ -139,27 +139,35 @@ def random_filter(draw: Draw, levels: int = 3) -> dict[str, Any]:
     return drawn
 
 
+def _options(draw: Draw, call: str) -> dict[str, Any]:
+    """Returns some of the options that the request of a call has."""
+    values: dict[str, Callable[[], Any]] = {
+        "k": lambda: draw.choice([0, 1, 3, 7, 12]),
+        "attributes": lambda: draw.sample(["title", "year", "rating", "genres"], 2),
+        "filter": lambda: random_filter(draw),
+        "formula": lambda: draw.choice(FORMULAS[call]),
+        "crowding": lambda: draw.choice([{"studio": 2}, {"classic": 4, "studio": 3}]),
+        "diversity": lambda: draw.choice([0.3, 0.5]),
+        "min_score": lambda: draw.choice([-1, 0.5]),
+        "exact": lambda: True,
+        "explain": lambda: True,
+        "heads": lambda: draw.sample(["watch", "rating"], draw.randint(1, 2)),
+        "index": lambda: MODEL,
+        "keep": lambda: draw.choice([0, 9, 40, 4000]),
+        "pool_size": lambda: draw.choice([14, 18]),
+        "recall": lambda: 0.9,
+        "skip_stage": lambda: draw.random() < 0.5,
+        "tower": lambda: "ranking",
+    }
+    declared = REQUESTS[call].DESCRIPTOR.fields_by_name
+    return _some(draw, {name: value for name, value in values.items() if name in declared}, 0.2)
+
+
 def _selected(draw: Draw, call: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
     for part in parts:
         lists = dict.fromkeys(("exclude_ids", "negative_ids"), lambda: _movies(draw))
         part.update(_some(draw, lists, 0.2))
-    options = _some(
-        draw,
-        {
-            "k": lambda: draw.choice([0, 1, 3, 7, 12]),
-            "attributes": lambda: draw.sample(["title", "year", "rating", "genres"], 2),
-            "filter": lambda: random_filter(draw),
-            "formula": lambda: draw.choice(FORMULAS[call]),
-            "crowding": lambda: draw.choice([{"studio": 2}, {"classic": 4, "studio": 3}]),
-            "diversity": lambda: draw.choice([0.3, 0.5]),
-            "min_score": lambda: draw.choice([-1, 0.5]),
-            "explain": lambda: True,
-            "recall": lambda: 0.9,
-            "index": lambda: MODEL,
-            "pool_size": lambda: draw.choice([14, 18]),
-        },
-        0.2,
-    )
+    options = _options(draw, call)
     if draw.random() < 0.15:
         options |= {"offset": draw.choice([0, 2]), "pool_size": 18}
     # The pool is widened until crowding leaves enough, up to all candidates.
@@ -188,7 +196,7 @@ def _retrieval(draw: Draw) -> dict[str, Any]:
     if kind == "ids" and draw.random() < 0.4:
         _add_unknown(draw, parts, "ids")
         options["not_found"] = "skip"
-    return _body(draw, parts, options | _some(draw, {"exact": lambda: True}, 0.1))
+    return _body(draw, parts, options)
 
 
 def _ranking(draw: Draw) -> dict[str, Any]:
@@ -204,16 +212,7 @@ def _ranking(draw: Draw) -> dict[str, Any]:
         if form == "features":
             genres = [draw.sample(GENRE_NAMES, 2) for _ in movies]
             part["candidate_features"] = {"movie": movies, "genres": genres, "year": years}
-    options = _some(
-        draw,
-        {
-            "k": lambda: draw.randint(0, 3),
-            "heads": lambda: draw.sample(["watch", "rating"], draw.randint(1, 2)),
-            "formula": lambda: draw.choice(FORMULAS["rank"]),
-            "tower": lambda: "ranking",
-        },
-        0.3,
-    )
+    options = _options(draw, "rank")
     if form == "ids" and draw.random() < 0.4:
         _add_unknown(draw, parts, "candidate_ids")
         options["not_found"] = "skip"
@@ -223,15 +222,6 @@ def _ranking(draw: Draw) -> dict[str, Any]:
 def _recommendation(draw: Draw) -> dict[str, Any]:
     parts = _contexts(draw, (*_QUERY, "liked", "recent", "mood"))
     options = _selected(draw, "recommend", parts)
-    options |= _some(
-        draw,
-        {
-            "keep": lambda: draw.choice([0, 9, 40, 4000]),
-            "skip_stage": lambda: draw.random() < 0.5,
-            "tower": lambda: "ranking",
-        },
-        0.15,
-    )
     if draw.random() < 0.4:
         options.pop("index", None)
         options["sources"] = _sources(draw, len(parts))
