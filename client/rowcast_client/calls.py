@@ -214,6 +214,7 @@ def rank(
     context_ids: Contexts | None = None,
     tower: str = "",
     not_found: NotFoundRule = "error",
+    min_score: float | None = None,
     **options: Unpack[CallOptions],
 ) -> Call[RankingResult]:
     """Scores candidates for each context.
@@ -233,6 +234,7 @@ def rank(
       tower: The name of the ranking tower; empty: the only one.
       not_found: What happens with candidates that the candidate store does not have. "error": The
         call fails; "skip": They are left out, and the response has their ids in `not_found`.
+      min_score: The minimum score; candidates with lower scores are left out.
       options: The model, version, label, timeout_s and request_id: see CallOptions.
 
     Returns:
@@ -255,6 +257,7 @@ def rank(
         formula=text("formula", formula),
         context_ids=pack_contexts(context_ids),
         not_found=_not_found_rule(not_found),
+        min_score=_number("min_score", min_score),
         **pack_candidates(context, candidate_ids, candidate_features),
     )
     return versioned_call("Rank", request, pb.RankResponse, unpack_ranking, **options)

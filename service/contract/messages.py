@@ -441,6 +441,8 @@ class RankingRequest(Request):
     """What happens with candidate_ids that do not exist. error, or absent: the request fails; skip:
     they are left out, and the response lists them.
     """
+    min_score: float | None = None
+    """Candidates with lower scores are left out."""
 
     def check(self, settings: ServiceSettings) -> None:  # noqa: ARG002 - as all
         """See `Request`.

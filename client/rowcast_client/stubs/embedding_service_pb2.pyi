@@ -526,7 +526,7 @@ class RetrieveResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., scores: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., searched: _Optional[int] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., coverage: _Optional[float] = ..., not_found: _Optional[_Union[Ids, _Mapping]] = ..., not_found_offsets: _Optional[bytes] = ...) -> None: ...
 
 class RankRequest(_message.Message):
-    __slots__ = ("model", "tower", "context", "candidate_ids", "candidate_features", "offsets", "heads", "k", "formula", "context_ids", "not_found")
+    __slots__ = ("model", "tower", "context", "candidate_ids", "candidate_features", "offsets", "heads", "k", "formula", "context_ids", "not_found", "min_score")
     class ContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -552,6 +552,7 @@ class RankRequest(_message.Message):
     FORMULA_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
     NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    MIN_SCORE_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     tower: str
     context: _containers.MessageMap[str, Column]
@@ -563,7 +564,8 @@ class RankRequest(_message.Message):
     formula: str
     context_ids: Ids
     not_found: NotFoundRule
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., context: _Optional[_Mapping[str, Column]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., candidate_features: _Optional[_Mapping[str, Column]] = ..., offsets: _Optional[bytes] = ..., heads: _Optional[_Iterable[str]] = ..., k: _Optional[int] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., not_found: _Optional[_Union[NotFoundRule, str]] = ...) -> None: ...
+    min_score: float
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., context: _Optional[_Mapping[str, Column]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., candidate_features: _Optional[_Mapping[str, Column]] = ..., offsets: _Optional[bytes] = ..., heads: _Optional[_Iterable[str]] = ..., k: _Optional[int] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., not_found: _Optional[_Union[NotFoundRule, str]] = ..., min_score: _Optional[float] = ...) -> None: ...
 
 class RankResponse(_message.Message):
     __slots__ = ("model", "ids", "positions", "scores", "heads", "offsets", "coverage", "failed", "not_found", "not_found_offsets")

@@ -180,7 +180,7 @@ async def rank(
         execution.count_scores(plan.tower, scores, context_count)
     heads = {head: outputs[head] for head in request.heads}
     # Everything is scored before anything is dropped: a formula may need all heads.
-    ranked = _select(model_version, ids, scorable, candidates.offsets, scores, heads, plan.k)
+    ranked = _select(model_version, ids, scorable, candidates.offsets, scores, heads, request)
     if not_found is not None:
         execution.count("not_found_ids", not_found.ids.size, model_version.model, execution.call)
         ranked = replace(ranked, not_found=not_found)
@@ -529,9 +529,10 @@ def _select(
     offsets: Offsets,
     scores: Scores,
     heads: Mapping[str, Scores],
-    k: int,
+    request: RankingRequest,
 ) -> RankingResult:
-    """Returns the k best candidates of each context, or all of them in the order sent.
+    """Returns the k best candidates of each context, or all of them in the order sent, without
+    those below the minimum score.
 
     Args:
       model_version: The model version.
@@ -539,12 +540,17 @@ def _select(
       scored: The positions of these among all candidates.
       offsets: [n + 1]; context i owns offsets[i]:offsets[i + 1] of all candidates.
       scores, heads: The scores, and the heads by name, of the candidates with a score.
-      k: The number of candidates that are returned of each context; 0: all.
+      request: The request, with its k and its minimum score.
     """
     positions = np.arange(scores.size)
-    selected_offsets = scored.searchsorted(offsets)
-    if k:
-        positions, selected_offsets = pick_best(scores, selected_offsets, k)
+    if request.min_score is not None:
+        with np.errstate(over="ignore"):  # beyond float32 it is above, or below, every score
+            positions = np.flatnonzero(scores >= np.float32(request.min_score))
+    selected_offsets = scored[positions].searchsorted(offsets)
+    if request.k:
+        best, selected_offsets = pick_best(scores[positions], selected_offsets, request.k)
+        positions = positions[best]
+    if request.k or positions.size < scores.size:
         if ids is not None:
             ids = ids[positions]
         scores = scores[positions]

@@ -460,7 +460,8 @@ def _ranked(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
         )
         for position, movie in enumerate(movies)
     ]
-    positions = list(range(len(movies)))
+    least = body.get("min_score", -math.inf)
+    positions = [position for position, outputs in enumerate(every) if outputs["score"] >= least]
     if body.get("k"):
         positions = sorted(positions, key=lambda position: -every[position]["score"])[: body["k"]]
     return {
