@@ -24,7 +24,7 @@ from service.config import ServiceSettings
 from service.contract.changes import CHANGES
 from service.errors import ServiceError
 from service.versions.version import ModelVersion
-from tests.differential.random_changes import Change, RandomChanges
+from tests.differential.random_changes import NEW, STORED, Change, RandomChanges
 from tests.random_cases import seeds
 from tests.units.service.changes import keyed
 from tests.units.service.changes.making import random_vectors
@@ -156,7 +156,7 @@ def test_compacted_log_leaves_what_the_whole_log_leaves(
     dropped_count = 0
     for seed in seeds(request, HISTORIES, 105):
         random = np.random.default_rng(seed)
-        drawn = WithVectors(seed)
+        drawn = ManyForms(seed)
         compacted, whole, copy = [
             follow(tmp_path / str(seed) / name / "changes.log", all_versions)
             for name in ("log", "whole", "copy")
@@ -184,7 +184,7 @@ def test_compacted_log_leaves_what_the_whole_log_leaves(
         _copy(compacted, copy)
 
         for changes in (compacted, whole, copy):
-            later = WithVectors(seed + 1)
+            later = ManyForms(seed + 1)
             random = np.random.default_rng(seed)
             results = [_change(changes, later, int(random.choice(numbers))) for _ in range(LENGTH)]
             if changes is compacted:
@@ -202,15 +202,30 @@ def test_compacted_log_leaves_what_the_whole_log_leaves(
     assert dropped_count > 2 * HISTORIES
 
 
-class WithVectors(RandomChanges):
-    """Draws changes that send vectors of some candidates, too."""
+class ManyForms(RandomChanges):
+    """Draws changes that send vectors of some candidates, some of the attributes, and more numbers.
+    The first ids are changed again and again.
+    """
 
     def draw(self) -> Change:
         path, body = super().draw()
+        items = body["items"]
         if path == "candidates/upsert" and self._chance(0.3):
-            for item in body["items"]:
+            for item in items:
                 item["vectors"] = {"movies": self._vector()}
+        if path == "candidates/attributes":
+            names = self._several([*items[0]["attributes"]], 2)
+            for item in items:
+                item["attributes"] = {name: item["attributes"][name] for name in names}
+        if self._chance(0.3):
+            for item in items:
+                item.setdefault("sequence", self._number(0, 8))
         return path, body
+
+    def _keys(self, kind: str) -> list[int]:
+        if kind == "candidates" and self._chance(0.5):
+            return self._several([*STORED[:4], *NEW[:4]], 3)
+        return super()._keys(kind)
 
 
 def read_of(version: ChangedVersion) -> dict[str, Any]:

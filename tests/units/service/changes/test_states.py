@@ -184,6 +184,33 @@ def test_rows_are_numbered_whatever_the_ids_are_called(write: Write, serve: Serv
     assert result["outdated"] == [by_id["id"]]
 
 
+def test_numbers_count_though_the_log_is_compacted(write: Write, serve: Serve) -> None:
+    write(size=20)
+    service = serve()
+
+    def set_title(number: int, title: str) -> list[int]:
+        """Returns the ids that were outdated."""
+        item = {"id": 1007, "attributes": {"title": title}, "sequence": number}
+        outdated: list[int] = change(service, "candidates/attributes", item).get("outdated", [])
+        return outdated
+
+    assert set_title(7, "A later title") == []
+    upserted = candidate(1007, attributes={"title": "Another"})
+    for _ in range(2):
+        change(service, "candidates/upsert", upserted)
+    change(service, "candidates/delete", {"id": 1014, "sequence": 3})
+    change(service, "candidates/upsert", candidate(1014))
+    expected = states_of(service, [1007, 1014])
+    assert operate(service, "POST", "changes/compact", json={})["dropped"] == 1
+    service.close()
+    service = serve()
+    assert states_of(service, [1007, 1014]) == expected
+    assert set_title(6, "An earlier title") == [1007]
+    deleted = change(service, "candidates/delete", {"id": 1014, "sequence": 2})
+    assert deleted["outdated"] == [1014]
+    assert states_of(service, [1007, 1014]) == expected
+
+
 def test_expired_candidate_is_in_no_response_from_that_time_on(write: Write, serve: Serve) -> None:
     write(lists=True)
     service = serve()
