@@ -135,7 +135,8 @@ class Admission:
             match = _CALL.fullmatch(scope["path"])
             if match is not None:
                 scope["path_params"] = match.groupdict()
-            is_other = bool(self._protocols) and self._matches_other_protocol(scope)
+            is_own = match is not None and match["call"] in OPERATIONS
+            is_other = not is_own and self._matches_other_protocol(scope)
             if match is None and not is_other:
                 await self._pages(scope, receive, send)
                 return

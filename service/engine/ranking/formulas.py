@@ -51,32 +51,6 @@ class Ordering:
         return evaluated(self.formula, values, id_of)
 
 
-def pool_scores(
-    formula: Formula,
-    values: Mapping[str, NDArray[Any]],
-    id_of: Callable[[int], Any],
-    *,
-    is_requested: bool,
-) -> Scores:
-    """Returns [m] float32 scores of the candidates of a pool: NaN or an infinity for one for which
-    the formula has no finite value, and which is to be left out.
-
-    Args:
-      formula: The formula.
-      values: [m] values by name, for each name that the formula takes.
-      id_of: Returns a candidate's id by its position, for an error.
-      is_requested: Whether the request has sent the formula.
-
-    Raises:
-      InvalidArgument: A formula of the request has no finite value for any candidate; see
-        `evaluated`.
-    """
-    scores = formula.compute(values)
-    if is_requested and scores.size and not np.isfinite(scores).any():
-        return evaluated(formula, values, id_of)
-    return scores
-
-
 def ordering(tower: LoadedTower, text: str, other_names: Collection[str] = ()) -> Ordering:
     """Returns what candidates are ordered by: the request's formula, else the bundle's.
 

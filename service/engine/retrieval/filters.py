@@ -117,8 +117,8 @@ def compile_filter(
     cached_matches: Matches | None = index.compiled.get(index, key)
     if cached_matches is not None:  # it was checked before
         return CompiledFilter(key, cached_matches, True)
-    checked = _checked_filter(index.corpus, request_filter, "filter")
-    return CompiledFilter(key, _matches(index.corpus, len(index.vectors), checked, check), False)
+    wanted = check_filter(index.corpus, request_filter)
+    return CompiledFilter(key, _matches(index.corpus, len(index.vectors), wanted, check), False)
 
 
 def match_candidates(
@@ -135,22 +135,13 @@ def match_candidates(
     Raises:
       InvalidArgument: As `compile_filter`.
     """
-    checked = _checked_filter(corpus, request_filter, "filter")
+    wanted = check_filter(corpus, request_filter)
     picked = PickedCandidates(corpus.store, positions)
     indexes = {name: ChangedAttributeIndex(picked, name) for name in corpus.filters}
     candidates = FilteredCorpus(corpus.name, corpus.entry, indexes)
     size = int(positions.size)
-    matches = _matches(candidates, size, checked, check)
+    matches = _matches(candidates, size, wanted, check)
     return _mask(matches.positions, size)
-
-
-def check(corpus: FilteredCorpus, request_filter: Filter) -> None:
-    """Checks a filter that other processes compile.
-
-    Raises:
-      InvalidArgument: As `compile_filter`.
-    """
-    _checked_filter(corpus, request_filter, "filter")
 
 
 def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
@@ -181,9 +172,12 @@ def not_among(ascending: NDArray[Any], size: int) -> NDArray[np.uint32]:
     return numbers + left_below.searchsorted(numbers, side="right").astype(np.uint32)
 
 
-def _checked_filter(corpus: FilteredCorpus, request_filter: Filter, where: str) -> Filter:
+def check_filter(corpus: FilteredCorpus, request_filter: Filter, where: str = "filter") -> Filter:
     """Returns a filter with the tokens of its conditions as the indexes of its attributes take
     them.
+
+    Raises:
+      InvalidArgument: As `compile_filter`.
     """
     for number, circle in enumerate(request_filter.near):
         _check_circle(corpus, circle, f"{where}.near[{number}]")
@@ -196,7 +190,7 @@ def _checked_filter(corpus: FilteredCorpus, request_filter: Filter, where: str) 
     def checked_group(group: str) -> tuple[Filter, ...]:
         members = enumerate(getattr(request_filter, group))
         checked = [
-            _checked_filter(corpus, nested_filter, f"{where}.{group}[{number}]")
+            check_filter(corpus, nested_filter, f"{where}.{group}[{number}]")
             for number, nested_filter in members
         ]
         return tuple(checked)

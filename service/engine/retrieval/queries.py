@@ -272,7 +272,7 @@ def allowed_candidates(
     elif wanted is not None:
         # Shards compile it. What is wrong with a request is found here, so that whatever a shard
         # rejects is not the client's fault.
-        filters.check(index.corpus, wanted)
+        filters.check_filter(index.corpus, wanted)
     denied, excluded = excluded_positions(index.corpus, request.exclude_ids, n, unwanted)
     return AllowedCandidates(denied, excluded, compiled)
 

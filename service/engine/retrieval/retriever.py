@@ -292,7 +292,10 @@ class Retriever:
         sizes = [positions_by_context[number].size for number in numbers.tolist()]
         contexts = numbers.repeat(sizes)
         permitted = self._permitted_candidates(positions, contexts)
-        permitted = permitted[_first_of_each(contexts[permitted], positions[permitted])]
+        # A list may name a candidate several times: the first time counts.
+        keys = (contexts[permitted] << 32) | positions[permitted]
+        _, firsts = np.unique(keys, return_index=True)
+        permitted = permitted[np.sort(firsts)]
         if count_max:
             ends = contexts[permitted].searchsorted(contexts[permitted])
             permitted = permitted[np.arange(permitted.size) - ends < count_max]
@@ -392,12 +395,6 @@ class Retriever:
         with np.errstate(over="ignore", invalid="ignore"):
             scores[unknown] = scores_of_rows(vectors, query_vectors[contexts], index.entry.distance)
         return True
-
-
-def _first_of_each(contexts: NDArray[np.int64], positions: Positions) -> NDArray[np.int64]:
-    """Returns where candidates of contexts occur first, ascending."""
-    _, firsts = np.unique((contexts << 32) | positions, return_index=True)
-    return np.sort(firsts)
 
 
 def _merge_sources(

@@ -127,6 +127,12 @@ class Scorer:
         return Scored(scorable, scores[scorable], sentences)
 
     def _evaluate(self, formula: Formula, pool: Pool, outputs: Mapping[str, Scores]) -> Scores:
+        """Returns [m] float32 scores: NaN or an infinity for a candidate for which the formula has
+        no finite value.
+
+        Raises:
+          InvalidArgument: A formula of the request has no finite value for any candidate.
+        """
         store = self.selection.sources.corpus.store
         known_names = {self.retrieval_score, *outputs}
         attributes = [name for name in formula.names if name not in known_names]
@@ -138,4 +144,7 @@ class Scorer:
             return store.ids(pool.positions[position : position + 1])[0]
 
         values = {self.retrieval_score: pool.retrieval_scores, **numbers, **outputs}
-        return formulas.pool_scores(formula, values, id_of, is_requested=self.is_requested)
+        scores = formula.compute(values)
+        if self.is_requested and scores.size and not np.isfinite(scores).any():
+            return formulas.evaluated(formula, values, id_of)  # raises InvalidArgument
+        return scores

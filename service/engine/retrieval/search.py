@@ -234,8 +234,15 @@ class _Search:
         if unfinished:
             for number, neighbors in zip(unfinished, self._score_exactly(unfinished), strict=True):
                 by_vector[number] = neighbors
-        if self._compiled is not None:
-            self._cache_filter()
+        compiled = self._compiled
+        if compiled is None or self._matches is None or not compiled.key:
+            return [neighbors for neighbors in by_vector if neighbors is not None]
+        # The filter is kept with the mask or the block that this search has made. Matches that the
+        # cache holds as they are need not be written again.
+        if not compiled.is_cached or self._matches is not compiled.matches:
+            cache = index.compiled
+            cache.put(index, compiled.key, self._matches, self._matches.bytes)
+            self._execution.gauge("filter_cache_bytes", cache.bytes)
         return [neighbors for neighbors in by_vector if neighbors is not None]
 
     def _are_live_scored_alone(self) -> bool:
@@ -258,7 +265,10 @@ class _Search:
                 # Their vectors lie side by side already. Few others are denied.
                 self._matches = Matches(self._index.live, block=self._index.live_block)
                 return
-            live = self._live()
+            if self._denied_mask is None:
+                live = not_among(self._denied, self._size)
+            else:
+                live = (~self._denied_mask).nonzero()[0].astype(np.uint32)
         else:
             positions = self._matches.positions
             live = positions[~self._is_denied(positions)]
@@ -267,16 +277,6 @@ class _Search:
         self._compiled = None
         self._denied = self._denied[:0]
         self._denied_mask = None
-
-    def _cache_filter(self) -> None:
-        """Keeps the filter, with the mask or the block that this search has made."""
-        if self._compiled is None or self._matches is None or not self._compiled.key:
-            return
-        # Matches that the cache holds as they are need not be written again.
-        if not self._compiled.is_cached or self._matches is not self._compiled.matches:
-            cache = self._index.compiled
-            cache.put(self._index, self._compiled.key, self._matches, self._matches.bytes)
-            self._execution.gauge("filter_cache_bytes", cache.bytes)
 
     def merge_vectors(self, by_vector: list[Neighbors], first: int) -> Neighbors:
         """Returns the k best found for the vectors from `first` on, each by its best score over all
@@ -572,12 +572,6 @@ class _Search:
             )
             by_vector.append(self._first_allowed(vector, *best, count))
         return by_vector
-
-    def _live(self) -> NDArray[np.uint32]:
-        """Returns the positions that are not denied."""
-        if self._denied_mask is None:
-            return not_among(self._denied, self._size)
-        return (~self._denied_mask).nonzero()[0].astype(np.uint32)
 
     def _first_allowed(
         self, vector: int, positions: Positions, scores: Vectors, scored: int

@@ -147,7 +147,11 @@ def plan(model_version: ModelVersion, request: RecommendationRequest, k: int) ->
         raise InvalidArgument(f"{message}: set 'name'", violation)
     first_index = next((source.index for source in planned if source.index is not None), None)
     if first_index is None:
-        _check_without_index(request)
+        for option, reason in _NEEDS_INDEX.items():
+            if getattr(request, option):
+                message = f"{option} was sent, and no source is an index: {reason}"
+                violation = FieldViolation(option, "sent", "an index among the sources")
+                raise InvalidArgument(f"{message}; add one, or leave it out", violation)
     corpus = _corpus_of(model_version, planned)
     return Sources(corpus, first_index, planned, tuple(names))
 
@@ -201,14 +205,6 @@ def _plan_source(model_version: ModelVersion, number: int, entry: Source) -> Pla
         candidates = choose_list(model_version, entry.list)
         return PlannedSource(number, entry.name or candidates.name, entry, None, candidates)
     return PlannedSource(number, entry.name or "ids", entry)
-
-
-def _check_without_index(request: RecommendationRequest) -> None:
-    for option, reason in _NEEDS_INDEX.items():
-        if getattr(request, option):
-            message = f"{option} was sent, and no source is an index: {reason}"
-            violation = FieldViolation(option, "sent", "an index among the sources")
-            raise InvalidArgument(f"{message}; add one, or leave it out", violation)
 
 
 def _corpus_of(model_version: ModelVersion, planned: Sequence[PlannedSource]) -> LoadedStore:
