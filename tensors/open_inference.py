@@ -27,38 +27,37 @@ BYTES = "BYTES"
 _OBJECT = np.dtype(object)
 _LENGTH = struct.Struct("<I")
 """The length in front of each element of a BYTES tensor."""
-_DTYPES = {
-    "BOOL": np.dtype(np.bool_),
-    "INT8": np.dtype("<i1"),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "UINT8": np.dtype("<u1"),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "FP16": np.dtype("<f2"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-    BYTES: _OBJECT,
+
+
+class _Datatype(NamedTuple):
+    """A datatype of the protocol.
+
+    Attributes:
+      dtype: The dtype of its arrays; object for strings.
+      contents: The field of a message that holds its elements; "": none does.
+    """
+
+    dtype: np.dtype[Any]
+    contents: str
+
+
+_DATATYPES = {
+    "BOOL": _Datatype(np.dtype(np.bool_), "bool_contents"),
+    "INT8": _Datatype(np.dtype("<i1"), "int_contents"),
+    "INT16": _Datatype(np.dtype("<i2"), "int_contents"),
+    "INT32": _Datatype(np.dtype("<i4"), "int_contents"),
+    "INT64": _Datatype(np.dtype("<i8"), "int64_contents"),
+    "UINT8": _Datatype(np.dtype("<u1"), "uint_contents"),
+    "UINT16": _Datatype(np.dtype("<u2"), "uint_contents"),
+    "UINT32": _Datatype(np.dtype("<u4"), "uint_contents"),
+    "UINT64": _Datatype(np.dtype("<u8"), "uint64_contents"),
+    "FP16": _Datatype(np.dtype("<f2"), ""),
+    "FP32": _Datatype(np.dtype("<f4"), "fp32_contents"),
+    "FP64": _Datatype(np.dtype("<f8"), "fp64_contents"),
+    BYTES: _Datatype(_OBJECT, "bytes_contents"),
 }
-DATATYPES = {dtype: name for name, dtype in _DTYPES.items()}
+NAMES = {datatype.dtype: name for name, datatype in _DATATYPES.items()}
 """The protocol's names of dtypes."""
-_CONTENTS = {
-    "BOOL": "bool_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    BYTES: "bytes_contents",
-}
-"""The field of a message that holds the elements of a datatype. FP16 has none."""
 _KINDS: dict[str, tuple[set[type], str]] = {
     "b": ({bool}, "true or false"),
     "i": ({int}, "an integer"),
@@ -102,10 +101,10 @@ def input_tensor(name: str, datatype: str, shape: tuple[int, ...]) -> InputTenso
       TensorError: The datatype is unknown.
     """
     field = input_field(name)
-    dtype = _DTYPES.get(datatype)
-    if dtype is None:
-        expected = f"one of {', '.join(_DTYPES)}"
+    if datatype not in _DATATYPES:
+        expected = f"one of {', '.join(_DATATYPES)}"
         raise TensorError(f"{field}.datatype", shown_json(datatype), expected)
+    dtype = _DATATYPES[datatype].dtype
     return InputTensor(field, datatype, dtype, shape, math.prod(shape))
 
 
@@ -185,9 +184,9 @@ def read_contents(tensor: InputTensor, contents: pb.InferTensorContents) -> NDAr
       TensorError: The elements are in the field of another datatype, are fewer or more than the
         shape needs, or do not fit the datatype.
     """
-    expected = _CONTENTS.get(tensor.datatype)
+    expected = _DATATYPES[tensor.datatype].contents
     field = f"{tensor.field}.contents"
-    if expected is None:
+    if not expected:
         raise TensorError(field, tensor.datatype, "raw_input_contents")
     # Elements in another field would be ignored without a word.
     for descriptor, _ in contents.ListFields():

@@ -32,7 +32,7 @@ from service.codec.metadata import (
 from service.codec.operations import OPERATIONS
 from service.dataplane import Dataplane
 from service.errors import TRANSPORT_STATUS, Overloaded, Unauthenticated
-from service.http.other_protocols import OtherProtocol
+from service.http.other_protocols import OtherProtocol, error_response
 
 _CALL = re.compile(
     r"/v1/models/(?P<model>[^/]+)"
@@ -290,7 +290,8 @@ def _response(
     failure = failure_of(problem, request_id)
     status = _STATUS
     if protocol is not None:
-        status, media_type, body = protocol.error(failure)
+        status, body = error_response(failure)
+        media_type = JSON
     elif accepts_protobuf(headers):
         media_type = PROTOBUF
         body = details_message(failure).SerializeToString()

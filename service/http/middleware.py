@@ -36,7 +36,7 @@ from service.engine.context import RequestContext
 from service.errors import TRANSPORT_STATUS, Cancelled, Unauthenticated
 from service.http.calls import BodyTimeout
 from service.http.errors import MethodNotAllowed
-from service.http.other_protocols import OtherProtocol, protocol_of
+from service.http.other_protocols import OtherProtocol, error_response, protocol_of
 from service.http.pages import Pages
 from service.http.protocol import UnknownConnection
 from service.observability import logging
@@ -198,8 +198,8 @@ def _response(
         )
         response.status_code = TRANSPORT_STATUS[failure.code].http
     else:
-        status, media_type, body = protocol.error(failure)
-        response = Response(body, status, media_type=media_type)
+        status, body = error_response(failure)
+        response = Response(body, status, media_type=JSON)
     # Headers of HTTP beside the form of the protocol.
     if failure.retry_after_s is not None:
         response.headers["retry-after"] = str(failure.retry_after_s)

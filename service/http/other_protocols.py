@@ -9,20 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import orjson
 from fastapi import FastAPI
 from starlette.types import Scope
 
 from service.codec.failures import Failure
 from service.codec.operations import Exchange
 from service.dataplane import Dataplane
-
-
-class ErrorResponse(NamedTuple):
-    """A failure in the form of a protocol."""
-
-    status: int
-    media_type: str
-    body: bytes
+from service.errors import TRANSPORT_STATUS
 
 
 class HttpCall(NamedTuple):
@@ -51,7 +45,6 @@ class OtherProtocol:
       probes: The paths of health checks, which are open to everybody.
       start: Accepts a call by its scope, whose state has `context` and `headers`, or raises
         ServiceError. The body was not read yet.
-      error: Returns a failure in the form of the protocol.
       add_pages: Adds everything that is no call to the application. Its routes come before
         rowcast's own.
     """
@@ -59,7 +52,6 @@ class OtherProtocol:
     calls: re.Pattern[str]
     pages: re.Pattern[str]
     start: Callable[[Dataplane, Scope], HttpCall]
-    error: Callable[[Failure], ErrorResponse]
     add_pages: Callable[[FastAPI, Dataplane], None]
     call_name: str = ""
     probes: frozenset[str] = frozenset()
@@ -70,6 +62,11 @@ class OtherProtocol:
         if match is None:
             return None
         return {"version": None, "label": None, "call": self.call_name, **match.groupdict()}
+
+
+def error_response(failure: Failure) -> tuple[int, bytes]:
+    """Returns the status and the JSON of a failure, which all protocols write alike."""
+    return TRANSPORT_STATUS[failure.code].http, orjson.dumps({"error": failure.message})
 
 
 def protocol_of(protocols: Sequence[OtherProtocol], path: str) -> OtherProtocol | None:

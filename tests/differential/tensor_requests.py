@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensors.stubs import tensorflow_serving_pb2 as tensorflow_pb
+from tensors.tensor_protos import fill_tensor
 from tests.bundles.small import GENRE_NAMES, USERS, candidate_ids
 from tests.units.service.cases import Case
 
@@ -112,17 +113,9 @@ class TensorRequest:
 
 def tensor_message(array: NDArray[Any]) -> tensorflow_pb.TensorProto:
     """Returns an input as TensorFlow's message, its elements in the field of their type."""
-    sizes = [tensorflow_pb.TensorShapeProto.Dim(size=size) for size in array.shape]
-    values = array.reshape(-1).tolist()
-    fields: dict[str, Any] = {"dtype": tensorflow_pb.DT_INT64, "int64_val": values}
-    if array.dtype == object:
-        texts = [text.encode() for text in values]
-        fields = {"dtype": tensorflow_pb.DT_STRING, "string_val": texts}
-    elif array.dtype == np.float32:
-        fields = {"dtype": tensorflow_pb.DT_FLOAT, "float_val": values}
-    return tensorflow_pb.TensorProto(
-        tensor_shape=tensorflow_pb.TensorShapeProto(dim=sizes), **fields
-    )
+    message = tensorflow_pb.TensorProto()
+    fill_tensor(message, array)
+    return message
 
 
 def random_tensors(seed: int) -> TensorRequest:

@@ -78,7 +78,7 @@ def test_lists_of_json_are_tensors_of_their_shape_and_kind(array: NDArray[Any]) 
     if array.ndim:
         arrays.append(read_rows([{"x": row} for row in array.tolist()], forms.Limits())["x"])
         arrays.append(read_rows(array.tolist(), forms.Limits())[""])
-        np.testing.assert_array_equal(np.asarray(json_value(array)), array)
+        np.testing.assert_array_equal(np.array(json_value(array), array.dtype), array)
     for read in arrays:
         assert_same(read, array)
 

@@ -37,7 +37,7 @@ from tensors.errors import input_field
 from tensors.json_tensors import json_value
 from tensors.open_inference import (
     BYTES,
-    DATATYPES,
+    NAMES,
     InputTensor,
     bytes_of,
     input_tensor,
@@ -306,7 +306,7 @@ def response_message(returned: ReturnedTensors, form: ResponseForm) -> pb.ModelI
         model_name=returned.model, model_version=str(returned.version), id=form.id
     )
     for name, array in returned.arrays.items():
-        message.outputs.add(name=name, datatype=DATATYPES[array.dtype], shape=array.shape)
+        message.outputs.add(name=name, datatype=NAMES[array.dtype], shape=array.shape)
         # Clients read either form. Bytes are copied at once, elements one by one.
         message.raw_output_contents.append(bytes_of(array))
     return message
@@ -316,7 +316,7 @@ def _output_values(tensors: Arrays, parts: Mapping[str, bytes]) -> Iterator[dict
     for name, array in tensors.items():
         output: dict[str, Any] = {
             "name": name,
-            "datatype": DATATYPES[array.dtype],
+            "datatype": NAMES[array.dtype],
             "shape": list(array.shape),
         }
         if name in parts:

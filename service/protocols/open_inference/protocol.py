@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from service.codec import json, protobuf
-from service.codec.failures import Failure
 from service.codec.metadata import JSON, JSON_LENGTH, Headers, check_content_type
 from service.config import ServiceSettings
 from service.contract.columns import check_type, present_fields, shown
@@ -26,9 +25,9 @@ from service.contract.messages import Target
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
-from service.errors import TRANSPORT_STATUS, NotFound, NotReady, ServiceError, Unimplemented
+from service.errors import NotFound, NotReady, ServiceError, Unimplemented
 from service.http.calls import BodyReader, target_of
-from service.http.other_protocols import ErrorResponse, HttpCall, OtherProtocol
+from service.http.other_protocols import HttpCall, OtherProtocol
 from service.protocols.binding import SentTensors
 from service.protocols.exchange import CallForm, ReturnedTensors, TensorExchange
 from service.protocols.grpc_methods import Method, grpc_service, tensor_method
@@ -42,7 +41,7 @@ from service.protocols.open_inference.messages import (
 )
 from service.protocols.signatures import find_signature
 from service.security.principal import authorize, authorize_all
-from tensors.open_inference import BYTES, DATATYPES
+from tensors.open_inference import BYTES, NAMES
 from tensors.signatures import Tensor
 from tensors.stubs import open_inference_pb2 as pb
 
@@ -137,7 +136,7 @@ def _check_repository(name: str) -> None:
 def _tensor_metadata(tensor: Tensor) -> dict[str, Any]:
     datatype = BYTES
     if tensor.dtype != "string":
-        datatype = DATATYPES[np.dtype(tensor.dtype)]
+        datatype = NAMES[np.dtype(tensor.dtype)]
     return {"name": tensor.name, "datatype": datatype, "shape": list(tensor.shape)}
 
 
@@ -163,11 +162,6 @@ def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
     # The URL names the model.
     exchange = TensorExchange(context, dataplane.engine, CallForm(read, write))
     return HttpCall(exchange, lambda: response_headers)
-
-
-def _error_response(failure: Failure) -> ErrorResponse:
-    status = TRANSPORT_STATUS[failure.code].http
-    return ErrorResponse(status, JSON, json.dump({"error": failure.message}))
 
 
 class _Page(NamedTuple):
@@ -291,7 +285,6 @@ HTTP = OtherProtocol(
     calls=re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer"),
     pages=re.compile(r"/v2(?:/.*)?"),
     start=_start,
-    error=_error_response,
     add_pages=_add_pages,
     call_name=INFER,
     probes=frozenset({LIVE, READY}),

@@ -9,18 +9,14 @@ import json as standard_json
 from collections.abc import Collection
 from typing import Any
 
-import orjson
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from service.codec import json
-from service.codec.failures import Failure
-from service.codec.metadata import JSON
 from service.config import ServiceSettings
 from service.contract.columns import check_list, check_type, present_fields
 from service.contract.messages import Target
-from service.errors import TRANSPORT_STATUS, FieldViolation, InvalidArgument
-from service.http.other_protocols import ErrorResponse
+from service.errors import FieldViolation, InvalidArgument
 from service.protocols.binding import SentTensors
 from service.protocols.exchange import ReturnedTensors
 from service.protocols.tensorflow_serving.messages import classes_of, regressions_of
@@ -105,12 +101,6 @@ def write_classification(returned: ReturnedTensors, _: object) -> bytes:
 def write_regression(returned: ReturnedTensors, _: object) -> bytes:
     """Writes the body of the response to `:regress`."""
     return json.dump({"results": regressions_of(returned)})
-
-
-def error_response(failure: Failure) -> ErrorResponse:
-    """Returns a failure in TensorFlow Serving's form."""
-    body = orjson.dumps({"error": failure.message})
-    return ErrorResponse(TRANSPORT_STATUS[failure.code].http, JSON, body)
 
 
 def message_value(message: Message) -> dict[str, Any]:

@@ -104,7 +104,6 @@ HTTP = OtherProtocol(
     calls=re.compile(rf"{_MODEL}:(?P<call>predict|classify|regress)"),
     pages=re.compile(rf"{_MODEL}/metadata"),
     start=_start,
-    error=json_forms.error_response,
     add_pages=_add_pages,
 )
 
