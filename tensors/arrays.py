@@ -123,4 +123,4 @@ def typed_array(values: list[Any], field: str) -> NDArray[Any]:
     if kinds == {bool}:
         return np.array(values)
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise TensorError(field, f"values of {names}", "integers, numbers or strings")
+    raise TensorError(field, f"values of {names}", "one kind of integers, numbers or strings")

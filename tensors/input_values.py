@@ -90,7 +90,8 @@ class InputTensors:
         # The further tensors that were sent decide the form: only sparse inputs have a third one.
         if self._has(f"{name}_2"):
             if not self._has(f"{name}_1"):
-                raise TensorError(input_field(f"{name}_1"), "missing", "values of a sparse input")
+                expected = f"the tensor of the values of {name!r}, which is sparse,"
+                raise TensorError(input_field(f"{name}_1"), "missing", expected)
             return self._sparse(name)
         ragged = self.arrays[name]
         if isinstance(ragged, Ragged):
@@ -241,7 +242,8 @@ def _floats(values: NDArray[Any], field: str) -> NDArray[np.float32]:
 def _whole_numbers(array: NDArray[Any], name: str, axes: int) -> NDArray[np.int64]:
     """Returns the integers of a tensor with this number of axes."""
     if array.dtype.kind not in "iu" or array.ndim != axes:
-        raise TensorError(input_field(name), shown_array(array), f"integers with {axes} axes")
+        expected = f"a tensor of integers with {axes} axes"
+        raise TensorError(input_field(name), shown_array(array), expected)
     return array.astype(np.int64, copy=False)
 
 

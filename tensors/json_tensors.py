@@ -43,7 +43,7 @@ def unnested(value: Any, field: str) -> tuple[list[Any], list[list[int]]]:
     while values and type(values[0]) is list:
         if len(levels) == AXES_MAX or set(map(type, values)) != {list}:
             value = "lists beside values, or lists that are nested too deep"
-            raise TensorError(field, value, "lists of lists, or of values")
+            raise TensorError(field, value, "a list of lists, or of values")
         levels.append(list(map(len, values)))
         if len(values) == 1:
             values = values[0]
@@ -72,7 +72,9 @@ def read_rows(rows: Any, limits: Limits) -> dict[str, NDArray[Any] | Ragged]:
     at_most(limits, "max_features", len(names), "instances")
     for number, row in enumerate(rows):
         if not _is_object(row) or row.keys() != names:
-            raise TensorError(f"instances[{number}]", "other inputs", "those of instances[0]")
+            raise TensorError(
+                f"instances[{number}]", "other inputs", "an object as instances[0] is"
+            )
     return {name: _tensor([row[name] for row in rows], name) for name in names}
 
 
@@ -137,7 +139,7 @@ def _tensor(value: Any, name: str) -> NDArray[Any] | Ragged:
     if are_ragged == [False, True]:
         return Ragged(array, offsets_of(levels[1]))
     if any(are_ragged):
-        raise TensorError(field, "lists of different lengths", "lists of one length")
+        raise TensorError(field, "lists of different lengths", "a list of equally long lists")
     # Lists within an empty list have no level, which ends the shape.
     return array.reshape([lengths[0] for lengths in levels])
 

@@ -130,7 +130,7 @@ def read_bytes(tensor: InputTensor, data: bytes | memoryview) -> NDArray[Any]:
     array = np.frombuffer(data, tensor.dtype)
     # numpy takes any byte for a bool.
     if tensor.dtype == np.bool_ and np.count_nonzero(array.view(np.uint8) > 1):
-        raise TensorError(tensor.field, "a byte other than 0 and 1", "one of them for BOOL")
+        raise TensorError(tensor.field, "a byte other than 0 and 1", "one of both")
     return array.reshape(tensor.shape)
 
 
@@ -218,7 +218,8 @@ def _strings(tensor: InputTensor, data: memoryview) -> list[str]:
     for number in range(tensor.size):
         end = start + _LENGTH.size
         if end > len(data):
-            raise TensorError(tensor.field, f"the length of element {number} at its end", "a text")
+            value = f"an end within the length of element {number}"
+            raise TensorError(tensor.field, value, "the element")
         (length,) = _LENGTH.unpack_from(data, start)
         start = end
         end += length

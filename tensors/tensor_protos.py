@@ -153,7 +153,7 @@ def _field_values(tensor: pb.TensorProto, values: _Values, count: int, field: st
         # bits.
         array = np.array(listed, sent_dtype).view(values.dtype)
     except OverflowError:
-        raise TensorError(field, "larger integers", f"integers that fit {sent_dtype}") from None
+        raise TensorError(field, "a larger integer", f"one that fits {sent_dtype}") from None
     if len(array) == count:
         return array
     # One value takes the memory of one, however many it stands for.
