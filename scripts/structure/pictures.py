@@ -88,7 +88,7 @@ SERVICE = Picture(
         Box("admin", 2, (9, 12)),
         Box("grpc_api", 3, (0, 6)),
         Box("http", 3, (6, 11)),
-        Box("change_plane dataplane", 4, (0, 10)),
+        Box("dataplane change_plane", 4, (0, 10)),
         Box("request_log", 5, (0, 4)),
         Box("descriptions", 5, (4, 8)),
         Box("codec", 6, (0, 8)),
