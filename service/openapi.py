@@ -7,7 +7,7 @@ clients have one type for each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -49,15 +49,15 @@ def json_content(schema: str) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": reference}}}
 
 
-def add_schemas(app: FastAPI, schemas: Mapping[str, Any]) -> None:
-    """Adds schemas to the document of an application, beside those of its pydantic models."""
+def add_schemas(app: FastAPI, schemas: Callable[[], Mapping[str, Any]]) -> None:
+    """Adds schemas, which are made for the document alone, to those of an application's routes."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = generate()
         components = document.setdefault("components", {})
-        schemas_of_models = components.get("schemas", {})
-        components["schemas"] = dict(sorted((schemas_of_models | dict(schemas)).items()))
+        schemas_of_routes = components.get("schemas", {})
+        components["schemas"] = dict(sorted({**schemas_of_routes, **schemas()}.items()))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -89,7 +89,7 @@ def create_admin_app(
     if changes is not None:
         app.include_router(admin_change_routes(changes))
         name = "ChangeResponse"
-        add_schemas(app, change_schemas() | {name: SCHEMAS[name]})
+        add_schemas(app, lambda: change_schemas() | {name: SCHEMAS[name]})
     app.add_exception_handler(HTTPException, _raise_http)
     app.add_exception_handler(RequestValidationError, raise_query_problem)
     app.add_exception_handler(ClientDisconnect, _ignore)

@@ -92,6 +92,11 @@ class Body:
     part_doc: str = ""
     example: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def schema(self) -> str:
+        """The name of the schema of the body: UpsertRowsRequest of upsert_rows."""
+        return f"{self.call.title().replace('_', '')}Request"
+
 
 class Layout(NamedTuple):
     """The fields of a class, by where they stand in JSON and in protobuf.

@@ -15,19 +15,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from service.change_plane import ChangePlane
-from service.codec.stubs.message_schemas import SCHEMAS
 from service.dataplane import Dataplane
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.http.admission import Admission
 from service.http.calls import CallEndpoint
 from service.http.change_routes import add_change_routes, raise_query_problem
 from service.http.docs import SCHEME, document_calls, serve_document
-from service.http.documents import change_schemas
 from service.http.errors import MethodNotAllowed
 from service.http.middleware import PROBES, RequestContextMiddleware
 from service.http.other_protocols import OtherProtocol
 from service.http.routes import add_routes
-from service.openapi import add_schemas
 from service.query_strings import query_check
 
 _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*)?)?")
@@ -81,7 +78,6 @@ def create_http_app(
         # To look for providers of telemetry takes 7 us per request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    add_schemas(app, SCHEMAS | change_schemas())
     document_calls(app, dataplane)
     # Before rowcast's routes, whose patterns match some paths of other protocols.
     for protocol in protocols:

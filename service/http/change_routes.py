@@ -32,7 +32,6 @@ from service.contract.messages import Target
 from service.engine.context import RequestContext
 from service.errors import Cancelled, FieldViolation, InvalidArgument
 from service.http.calls import BodyReader
-from service.http.documents import model_of
 from service.http.error_schemas import ERRORS
 from service.http.middleware import response_of
 from service.openapi import Int64, json_content
@@ -134,7 +133,7 @@ def change_routes(
             )
 
         # The framework would parse a body that it knows, before the request is authorized.
-        body = json_content(model_of(change_class).__name__) | {"required": True}
+        body = json_content(change_class.body.schema) | {"required": True}
         router.post(
             f"/{change_class.kind}/{change_class.action}",
             operation_id=change_class.body.call,

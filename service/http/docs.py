@@ -13,8 +13,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 from starlette.responses import JSONResponse
 
 from service.codec.metadata import (
@@ -25,13 +23,15 @@ from service.codec.metadata import (
     TIMEOUT_MS,
     TIMEOUT_MS_MAX,
 )
+from service.codec.stubs.message_schemas import SCHEMAS
 from service.contract.messages import REQUESTS, Target
 from service.dataplane import Dataplane
 from service.errors import ServiceError
-from service.http.documents import model_of
+from service.http.documents import change_schemas, model_of, schemas_of
 from service.http.error_schemas import ERRORS, ErrorResponse
 from service.http.routes import MODEL_PATHS
 from service.http.schemas import RESPONSES
+from service.openapi import add_schemas, json_content
 from service.security.principal import Principal, authorize
 
 SCHEME = "token"
@@ -41,18 +41,11 @@ MODELS_SHOWN = 20
 _TEXT = {"type": "string"}
 _PATH_TYPES = {"version": {"type": "integer", "format": "int64", "minimum": 1}}
 _TIMING = {SERVER_TIMING: {"description": "Milliseconds by phase.", "schema": _TEXT}}
-_SCHEMA = "#/components/schemas/{model}"
 
-
-def _content(model: type[BaseModel]) -> dict[str, Any]:
-    return {JSON: {"schema": {"$ref": _SCHEMA.format(model=model.__name__)}}}
-
-
-_REQUESTS = {call: model_of(request) for call, request in REQUESTS.items()}
 _FAILURE = {
     "description": ERRORS["default"]["description"],
     "headers": ERRORS["default"]["headers"],
-    "content": _content(ErrorResponse),
+    **json_content(ErrorResponse.__name__),
 }
 _HEADERS = [
     {"name": REQUEST_ID, "in": "header", "schema": _TEXT, "description": "Returned and logged."},
@@ -83,22 +76,22 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
     security: dict[str, Any] = {}
     if dataplane.tokens is not None:
         security = {"security": [{SCHEME: []}]}
+    add_schemas(app, _schemas)
     document_of_routes = app.openapi
 
     @cache
     def openapi() -> dict[str, Any]:
         document = document_of_routes()
-        models = *_REQUESTS.values(), *RESPONSES.values()
-        _, schemas = models_json_schema(
-            [(model, "validation") for model in models], ref_template=_SCHEMA
-        )
-        components = document["components"]
-        components["schemas"] = dict(sorted({**components["schemas"], **schemas["$defs"]}.items()))
         document["paths"] = _paths(security) | document["paths"]
         return document
 
     # As FastAPI's documentation extends a document.
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _schemas() -> dict[str, Any]:
+    requests = map(model_of, REQUESTS.values())
+    return schemas_of([*requests, *RESPONSES.values()]) | change_schemas() | SCHEMAS
 
 
 def _paths(security: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,18 +107,18 @@ def _paths(security: Mapping[str, Any]) -> dict[str, Any]:
         tag = "calls"
         if len(parameter_names) > 1:
             tag = "calls of one version"
-        for call, request in _REQUESTS.items():
+        for call, request in REQUESTS.items():
             operation = {
                 "tags": [tag],
                 "summary": " ".join((request.__doc__ or "").split()),
                 # Generated clients name their functions by it: `rank`, `rank_by_version`.
                 "operationId": "_by_".join([call, *parameter_names[1:]]),
-                "requestBody": {"required": True, "content": _content(request)},
+                "requestBody": {"required": True, **json_content(request.body.schema)},
                 "responses": {
                     "200": {
                         "description": "The response.",
-                        "content": _content(RESPONSES[call]),
                         "headers": _TIMING,
+                        **json_content(RESPONSES[call].__name__),
                     },
                     "default": _FAILURE,
                 },

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -73,10 +73,9 @@ def model_of(cls: Any) -> type[BaseModel]:
     if body is None:
         return create_model(cls.__name__, __doc__=cls.__doc__, __config__=_CLOSED, **fields)
 
-    name = body.call.title().replace("_", "")
     if layout.list_name:
         of_part = {field: fields[field] for field in layout.parts}
-        part_name = body.part_name or f"{name}Query"
+        part_name = body.part_name or f"{body.call.title()}Query"
         part = create_model(part_name, __doc__=body.part_doc, __config__=_CLOSED, **of_part)
         content = ABSENT
         if body.is_list:
@@ -84,19 +83,22 @@ def model_of(cls: Any) -> type[BaseModel]:
             content = ...
         fields[layout.list_name] = (list[part], content)
     config = ConfigDict(extra="forbid", json_schema_extra={"examples": [dict(body.example)]})
-    return create_model(f"{name}Request", __doc__=cls.__doc__, __config__=config, **fields)
+    return create_model(body.schema, __doc__=cls.__doc__, __config__=config, **fields)
 
 
-@cache
-def change_schemas() -> dict[str, Any]:
-    """Returns the schemas of the bodies of all changes, and of what is in them, by name."""
+def schemas_of(models: Iterable[type[BaseModel]]) -> dict[str, Any]:
+    """Returns the schemas of models, and of what is in them, by name."""
     schemas: dict[str, Any] = {}
-    for change in CHANGES.values():
-        model = model_of(change)
+    for model in models:
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas |= schema.pop("$defs")
+        schemas |= schema.pop("$defs", {})
         schemas[model.__name__] = schema
     return schemas
+
+
+def change_schemas() -> dict[str, Any]:
+    """Returns the schemas of the bodies of all changes, and of what is in them, by name."""
+    return schemas_of(map(model_of, CHANGES.values()))
 
 
 def _open_model(cls: Any, layout: Layout, of_others: Any) -> type[BaseModel]:
