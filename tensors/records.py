@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from tensors.errors import NoRequest
 from tensors.stubs import tensorflow_serving_pb2 as pb
 
-CALLS = {"predict_log": "predict", "classify_log": "classify", "regress_log": "regress"}
+_CALLS = {"predict_log": "predict", "classify_log": "classify", "regress_log": "regress"}
 """The call of each log whose requests are read."""
 
 
@@ -67,10 +67,10 @@ def read_prediction_log(record: bytes) -> LoggedCall:
     """
     log = _decoded(pb.PredictionLog, record, "PredictionLog")
     kind = log.WhichOneof("log_type")
-    logs = ", ".join(CALLS)
+    logs = ", ".join(_CALLS)
     if kind is None:
         raise NoRequest(f"holds no request; one of {logs} was expected")
-    if kind not in CALLS:
+    if kind not in _CALLS:
         raise NoRequest(f"holds a {kind}; {logs} are computed")
     logged = getattr(log, kind)
     if kind == "predict_log":
@@ -82,7 +82,7 @@ def read_prediction_log(record: bytes) -> LoggedCall:
         missing = "examples"
     if is_empty:
         raise NoRequest(f"holds a {kind} without {missing}")
-    return LoggedCall(CALLS[kind], logged.request, logged.response)
+    return LoggedCall(_CALLS[kind], logged.request, logged.response)
 
 
 def ranking_request(elwc: pb.ExampleListWithContext, signature: str) -> pb.ExamplesRequest:
