@@ -393,6 +393,13 @@ def test_tensors_that_do_not_fit_a_signature_are_refused(
         response = ways.clients.http.post(INFER, json=forms.json_body(arrays, signature))
         error = response.json()["error"]
         assert (response.status_code, word in error) == (status, True), error
+    # An empty list has no second axis.
+    if all(array.size or array.ndim == 1 for array in arrays.values()):
+        inputs = {name: array.tolist() for name, array in arrays.items()}
+        body = {"signature_name": signature, "inputs": inputs}
+        response = ways.clients.http.post(f"{REST}:predict", json=body)
+        error = response.json()["error"]
+        assert (response.status_code, word in error) == (status, True), error
     code, text, _ = refusal(ways, OPEN, forms.message(arrays, signature, MODEL))
     assert (code, word in text) == (STATUS[status], True), text
 
