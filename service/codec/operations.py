@@ -118,22 +118,22 @@ def _message_reader(request: type[Request]) -> Callable[[Any, Target | None, Ser
     return read
 
 
-_WRITERS: dict[str, tuple[Any, Any]] = {
-    "retrieve": (protobuf.retrieved_message, json.retrieved_value),
-    "rank": (protobuf.ranked_message, json.ranked_value),
-    "recommend": (protobuf.recommended_message, json.recommended_value),
-    "embed": (protobuf.embedded_message, json.embedded_value),
-    "lookup": (protobuf.looked_up_message, json.looked_up_value),
+_JSON_WRITERS: dict[str, Callable[[Any, bool], Any]] = {
+    "retrieve": json.retrieved_value,
+    "rank": json.ranked_value,
+    "recommend": json.recommended_value,
+    "embed": json.embedded_value,
+    "lookup": json.looked_up_value,
 }
 OPERATIONS: dict[str, Operation] = {
     name: Operation(
         name,
         name.capitalize(),
         protobuf.request_class(name),
-        _message_reader(request),
-        _WRITERS[name][0],
-        partial(reading.from_body, request),
-        _WRITERS[name][1],
+        read_message=_message_reader(request),
+        write_message=partial(protobuf.result_message, protobuf.response_class(name)),
+        read_json=partial(reading.from_body, request),
+        write_json=_JSON_WRITERS[name],
     )
     for name, request in REQUESTS.items()
 }

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
-from bundle.features.columns import Column
 from service.codec.message_fields import check_fields
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.contract import messages
-from service.contract.forms import IdLists
-from service.contract.packed import fill_column, fill_ids
 from service.contract.reading import write_message
 from service.engine.context import check_decoding
 from service.engine.validation import SHOWN_CHARS
@@ -26,11 +22,6 @@ _FIELDS_PER_FEATURE = 16
 """Maximum number of fields of a feature, or of a condition of a filter, with those of the messages
 in it.
 """
-_SEARCH_PATHS = {
-    "index": pb.SEARCH_PATH_INDEX,
-    "exact": pb.SEARCH_PATH_EXACT,
-    "none": pb.SEARCH_PATH_NONE,
-}
 
 
 def parse(message_class: type[Any], body: bytes) -> Any:
@@ -111,6 +102,12 @@ def request_class(call: str) -> type[Any]:
     return message_class
 
 
+def response_class(call: str) -> type[Any]:
+    """Returns the class of the messages of a call's responses."""
+    message_class: type[Any] = getattr(pb, f"{call.capitalize()}Response")
+    return message_class
+
+
 def request_message(request: messages.Request) -> Any:
     """Returns a request as its message, without the model that it names."""
     message = request_class(request.body.call)()
@@ -118,80 +115,20 @@ def request_message(request: messages.Request) -> Any:
     return message
 
 
-def retrieved_message(result: messages.RetrievalResult) -> pb.RetrieveResponse:
-    """Returns the result as its message."""
-    message = pb.RetrieveResponse(
-        **_head(result),
-        **_neighbors(result),
-        searched=result.searched,
-        explanations=map(explanation_message, result.explanations),
-    )
-    if result.not_found is not None:
-        _write_not_found(result.not_found, message)
-    return message
-
-
-def ranked_message(result: messages.RankingResult) -> pb.RankResponse:
-    """Returns the result as its message."""
-    message = pb.RankResponse(
-        **_head(result),
-        positions=result.positions.tobytes(),
-        scores=result.scores.tobytes(),
-        heads={name: scores.tobytes() for name, scores in result.heads.items()},
-        offsets=result.offsets.astype(np.int32).tobytes(),
-        failed=[pb.FailedCandidate(**candidate._asdict()) for candidate in result.failed],
-    )
-    if result.ids is not None:
-        message.ids.CopyFrom(_ids_message(result.ids))
-    if result.not_found is not None:
-        _write_not_found(result.not_found, message)
-    return message
-
-
-def _write_not_found(not_found: IdLists, message: pb.RetrieveResponse | pb.RankResponse) -> None:
-    """Writes the ids of each query or context that do not exist."""
-    message.not_found.CopyFrom(_ids_message(not_found.ids))
-    if not_found.offsets is not None:
-        message.not_found_offsets = not_found.offsets.astype(np.int32).tobytes()
-
-
-def recommended_message(result: messages.RetrievalResult) -> pb.RecommendResponse:
-    """Returns the result as its message."""
-    return pb.RecommendResponse(
-        **_head(result),
-        **_neighbors(result),
-        explanations=map(explanation_message, result.explanations),
-        degraded=bool(result.degraded_reason),
-        degraded_reason=result.degraded_reason,
-    )
-
-
-def embedded_message(result: messages.EmbeddingResult) -> pb.EmbedResponse:
-    """Returns the result as its message."""
-    return pb.EmbedResponse(
-        **_head(result), vectors=result.vectors.tobytes(), dim=result.vectors.shape[1]
-    )
-
-
-def looked_up_message(result: messages.LookupResult) -> pb.LookupResponse:
-    """Returns the result as its message."""
-    message = pb.LookupResponse(
-        **_head(result),
-        vectors=result.vectors.tobytes(),
-        dim=result.vectors.shape[1],
-        found=result.found.tobytes(),
-        table=result.table,
-    )
-    if result.lost is not None:
-        message.lost = result.lost.tobytes()
-    if result.not_found is not None:
-        fill_column(message.not_found, Column(result.not_found.ids))
+def result_message(message_class: type[Any], result: Any) -> Any:
+    """Returns a result as its message."""
+    message = message_class(model=pb.ModelSpec(name=result.model, version=result.version))
+    if result.coverage < 1:
+        message.coverage = result.coverage
+    if message_class is pb.RecommendResponse:
+        message.degraded = bool(result.degraded_reason)
+    write_message(result, message)
     return message
 
 
 def explanation_message(explanation: messages.Explanation) -> pb.Explanation:
     """Returns an explanation as its message."""
-    return pb.Explanation(**explanation._asdict() | {"path": _SEARCH_PATHS[explanation.path]})
+    return pb.Explanation(**messages.EXPLANATIONS.fields_of(explanation))
 
 
 def read_explanation(message: pb.Explanation) -> messages.Explanation:
@@ -200,7 +137,7 @@ def read_explanation(message: pb.Explanation) -> messages.Explanation:
     Raises:
       KeyError: It comes from another release, which has other search paths.
     """
-    paths = {number: path for path, number in _SEARCH_PATHS.items()}
+    paths = dict(enumerate(messages.SEARCH_PATHS, 1))
     return messages.Explanation(
         path=paths[message.path],
         matches=message.matches,
@@ -209,54 +146,3 @@ def read_explanation(message: pb.Explanation) -> messages.Explanation:
         search_ms=message.search_ms,
         shortfall=message.shortfall,
     )
-
-
-def _head(result: messages.Result) -> dict[str, Any]:
-    """Returns the fields of every response."""
-    head: dict[str, Any] = {"model": pb.ModelSpec(name=result.model, version=result.version)}
-    if result.coverage < 1:
-        head["coverage"] = result.coverage
-    return head
-
-
-def _ids_message(ids: messages.Ids) -> pb.Ids:
-    message = pb.Ids()
-    fill_ids(message, ids)
-    return message
-
-
-def _neighbors(result: messages.RetrievalResult) -> dict[str, Any]:
-    """Returns the fields of a response that hold its neighbors."""
-    response_fields: dict[str, Any] = {
-        "ids": _ids_message(result.ids),
-        "scores": result.scores.tobytes(),
-        "offsets": result.offsets.astype(np.int32).tobytes(),
-    }
-    if result.retrieval_scores is not None:
-        response_fields["retrieval_scores"] = result.retrieval_scores.tobytes()
-    if result.sources is not None:
-        response_fields["source_names"] = result.source_names
-        response_fields["sources"] = result.sources.tobytes()
-    if result.attributes:
-        attributes = result.attributes.items()
-        response_fields["attributes"] = {name: _attribute(values) for name, values in attributes}
-    return response_fields
-
-
-def _attribute(values: list[Any]) -> pb.Attribute:
-    """Returns the values of an attribute as their message. A list of numbers has no room for null:
-    its position holds 0, and is listed.
-    """
-    nulls = [position for position, value in enumerate(values) if value is None]
-    message = pb.Attribute(nulls=nulls)
-    # The values have one type, but for null; booleans travel as integers.
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {str}:
-        message.strings.values.extend(value or "" for value in values)
-    elif kinds == {list}:
-        message.lists.values.extend(pb.Strings(values=value or ()) for value in values)
-    elif kinds and kinds <= {int, bool}:
-        message.int64s = np.array([value or 0 for value in values], dtype="<i8").tobytes()
-    elif kinds:
-        message.float64s = np.array([value or 0.0 for value in values], dtype="<f8").tobytes()
-    return message

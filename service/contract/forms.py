@@ -9,7 +9,8 @@ vectors of a query.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from itertools import chain
 from typing import Any, ClassVar
@@ -34,6 +35,7 @@ from service.contract.columns import (
 from service.contract.packed import (
     FLOAT32,
     INT32,
+    INT64,
     fill_column,
     fill_ids,
     read_column,
@@ -368,13 +370,22 @@ class Lists(Form):
             setattr(message, offsets_field(name), value.offsets.astype(INT32).tobytes())
 
 
+class MissingIds(Lists):
+    """Of each id of a lookup, itself if it does not exist; in protobuf, a column."""
+
+    def write(self, message: Any, name: str, value: Any) -> None:
+        """See `Form`."""
+        fill_column(getattr(message, name), Column(value.ids))
+
+
 def offsets_field(name: str) -> str:
     """Returns the field with the offsets of lists: exclude_offsets of exclude_ids."""
-    return f"{name.removesuffix('ids')}offsets"
+    stem = name.removesuffix("ids").removesuffix("_")
+    return f"{stem}_offsets".removeprefix("_")
 
 
 class Vectors(Form):
-    """Vectors of one length."""
+    """Vectors of one length; those of examples are a result, whose message has their `dim`."""
 
     def pack_entries(self, lists: list[Any], where: str, counts: list[int]) -> Any:  # noqa: ARG002
         """See `Form`."""
@@ -395,6 +406,66 @@ class Vectors(Form):
     def write(self, message: Any, name: str, value: Any) -> None:
         """See `Form`."""
         setattr(message, name, value.tobytes())
+        if self.axis is Axis.EXAMPLE:
+            message.dim = value.shape[1]
+
+
+class Numbers(Form):
+    """Numbers of a result; several lists of them have names."""
+
+    def write(self, message: Any, name: str, value: Any) -> None:
+        """See `Form`."""
+        if not isinstance(value, Mapping):
+            setattr(message, name, value.tobytes())
+            return
+        lists = getattr(message, name)
+        for list_name, numbers_of_list in value.items():
+            lists[list_name] = numbers_of_list.tobytes()
+
+
+class AttributeLists(Form):
+    """Values of attributes by name: int, float, str, bool, list[str] or None."""
+
+    def write(self, message: Any, name: str, value: Any) -> None:
+        """See `Form`."""
+        # A list of numbers has no room for null: its position holds 0, and is listed.
+        for attribute, values in value.items():
+            content = getattr(message, name)[attribute]
+            content.nulls.extend([i for i, element in enumerate(values) if element is None])
+            # The values have one type, but for null; booleans travel as integers.
+            kinds = {type(element) for element in values if element is not None}
+            if kinds == {str}:
+                content.strings.values.extend([element or "" for element in values])
+            elif kinds == {list}:
+                for element in values:
+                    content.lists.values.add(values=element or ())
+            elif kinds and kinds <= {int, bool}:
+                content.int64s = np.array([element or 0 for element in values], INT64).tobytes()
+            elif kinds:
+                content.float64s = np.array([element or 0.0 for element in values]).tobytes()
+
+
+@dataclass(frozen=True)
+class Records(Form):
+    """Named tuples, as messages with the same fields.
+
+    Attributes:
+      words: The words of fields that are enumerated in protobuf, whose numbers begin at 1.
+    """
+
+    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def fields_of(self, record: Any) -> dict[str, Any]:
+        """Returns the fields of a record in protobuf."""
+        fields: dict[str, Any] = record._asdict()
+        for name, words in self.words.items():
+            fields[name] = words.index(fields[name]) + 1
+        return fields
+
+    def write(self, message: Any, name: str, value: Any) -> None:
+        """See `Form`."""
+        for record in value:
+            getattr(message, name).add(**self.fields_of(record))
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,12 @@ ContextIds = Annotated[Ids | None, forms.Ids(EXAMPLE, name="context_id")]
 Context = forms.Columns(EXAMPLE)
 IdsToAvoid = Annotated[IdLists | None, forms.Lists(EXAMPLE)]
 IdsNotFound = Annotated[IdLists | None, forms.Lists(EXAMPLE)]
-OF_EXAMPLES = forms.Form(EXAMPLE)
-OF_ENTRIES = forms.Form(ENTRY)
+HEAD = forms.Form()
+"""Fields that every response has, which transports write."""
+SEARCH_PATHS = ("index", "exact", "none")
+EXPLANATIONS = forms.Records(EXAMPLE, words={"path": SEARCH_PATHS})
+OF_EXAMPLES = forms.Numbers(EXAMPLE)
+OF_ENTRIES = forms.Numbers(ENTRY)
 Tokens = Annotated[Ids | None, forms.Tokens()]
 Bound = Annotated[int | float | None, forms.Number()]
 
@@ -147,9 +151,9 @@ class Result:
         searched, whichever is smaller.
     """
 
-    model: str
-    version: int
-    coverage: float = field(default=1.0, kw_only=True)
+    model: Annotated[str, HEAD]
+    version: Annotated[int, HEAD]
+    coverage: Annotated[float, HEAD] = field(default=1.0, kw_only=True)
 
     @property
     def encoding_cost(self) -> int:
@@ -393,11 +397,13 @@ class RetrievalResult(Result):
       sources: [m] int32, the position in `source_names` of the first source that has the candidate.
     """
 
-    ids: Annotated[Ids, OF_ENTRIES]
+    ids: Annotated[Ids, forms.Ids(ENTRY)]
     scores: Annotated[NDArray[np.float32], OF_ENTRIES]
     offsets: Annotated[Offsets, forms.Division(ENTRY)]
-    attributes: Annotated[Mapping[str, list[Any]], OF_ENTRIES] = field(default_factory=dict)
-    explanations: Annotated[tuple[Explanation, ...], OF_EXAMPLES] = ()
+    attributes: Annotated[Mapping[str, list[Any]], forms.AttributeLists(ENTRY)] = field(
+        default_factory=dict
+    )
+    explanations: Annotated[tuple[Explanation, ...], EXPLANATIONS] = ()
     searched: int = 0
     retrieval_scores: Annotated[NDArray[np.float32] | None, OF_ENTRIES] = None
     degraded_reason: str = ""
@@ -484,12 +490,12 @@ class RankingResult(Result):
         not skip those.
     """
 
-    ids: Annotated[Ids | None, OF_ENTRIES]
+    ids: Annotated[Ids | None, forms.Ids(ENTRY)]
     positions: Annotated[NDArray[np.int32], OF_ENTRIES]
     scores: Annotated[NDArray[np.float32], OF_ENTRIES]
     heads: Annotated[Mapping[str, NDArray[np.float32]], OF_ENTRIES]
     offsets: Annotated[Offsets, forms.Division(ENTRY)]
-    failed: Annotated[tuple[FailedCandidate, ...], forms.Form()] = ()
+    failed: Annotated[tuple[FailedCandidate, ...], forms.Records()] = ()
     not_found: IdsNotFound = None
 
     @property
@@ -612,7 +618,7 @@ class EmbeddingRequest(Request):
 class EmbeddingResult(Result):
     """Result of an EmbeddingRequest: [n, dim] float32."""
 
-    vectors: Annotated[Vectors, OF_EXAMPLES]
+    vectors: Annotated[Vectors, forms.Vectors(EXAMPLE)]
 
     @property
     def encoding_cost(self) -> int:
@@ -651,10 +657,10 @@ class LookupResult(Result):
     """
 
     table: str
-    vectors: Annotated[Vectors, OF_EXAMPLES]
+    vectors: Annotated[Vectors, forms.Vectors(EXAMPLE)]
     found: Annotated[NDArray[np.bool_], OF_EXAMPLES]
     lost: Annotated[NDArray[np.bool_] | None, OF_EXAMPLES] = None
-    not_found: IdsNotFound = None
+    not_found: Annotated[IdLists | None, forms.MissingIds(EXAMPLE)] = None
 
     @property
     def encoding_cost(self) -> int:
@@ -760,12 +766,14 @@ REQUESTS: Mapping[str, type[Request]] = {
     )
 }
 """The request of each call."""
+RESULTS: Mapping[str, Any] = {
+    "retrieve": RetrievalResult,
+    "rank": RankingResult,
+    "recommend": RetrievalResult,
+    "embed": EmbeddingResult,
+    "lookup": LookupResult,
+}
+"""The result of each call."""
 # A field without a form is an error now, and not with the first request.
-for _message in (
-    *REQUESTS.values(),
-    RetrievalResult,
-    RankingResult,
-    EmbeddingResult,
-    LookupResult,
-):
+for _message in (*REQUESTS.values(), *RESULTS.values()):
     layout_of(_message)

@@ -22,6 +22,8 @@ from typing import (
     get_type_hints,
 )
 
+from google.protobuf.descriptor import Descriptor
+
 from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
 from service.contract import columns
@@ -537,25 +539,37 @@ def read_submessage(cls: Any, value: Any, where: str, depth: int = 1) -> Any:
 
 
 def write_message(request: Any, message: Any) -> None:
-    """Writes the fields of a request, or of a part of one, into an empty message of its kind; not
-    the model that it names.
+    """Writes the fields of a request or of a result, or of a part of one, into an empty message of
+    its kind; not the model that it names, nor what the message does not have.
     """
-    for name, form in layout_of(request.__class__).forms.items():
+    for name, form in _written_forms(request.__class__, message.DESCRIPTOR):
         value = getattr(request, name)
+        if value is None:
+            continue
         match form:
-            case _ if value is None:
-                continue
             case StructByName():
                 for key, element in value.items():
-                    submessage = getattr(message, name)[key]
-                    submessage.SetInParent()
-                    write_message(element, submessage)
+                    _write_submessage(element, getattr(message, name)[key])
             case Struct(is_list=True):
                 for element in value:
                     write_message(element, getattr(message, name).add())
             case Struct():
-                submessage = getattr(message, name)
-                submessage.SetInParent()
-                write_message(value, submessage)
+                _write_submessage(value, getattr(message, name))
             case _:
                 form.write(message, name, value)
+
+
+@cache
+def _written_forms(cls: Any, message: Descriptor) -> list[tuple[str, Form]]:
+    forms = layout_of(cls).forms.items()
+    return [
+        (name, form)
+        for name, form in forms
+        if name in message.fields_by_name and type(form) is not Form
+    ]
+
+
+def _write_submessage(part: Any, message: Any) -> None:
+    # Present even if all of its fields are at their defaults.
+    message.SetInParent()
+    write_message(part, message)

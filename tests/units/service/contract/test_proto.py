@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from service.codec.protobuf import request_class
+from service.codec.protobuf import request_class, response_class
 from service.contract import forms
-from service.contract.messages import REQUESTS
+from service.contract.messages import REQUESTS, RESULTS
 from service.contract.reading import layout_of
 
+OF_TRANSPORT = {"model", "coverage", "degraded", "dim"}
 KINDS = {bool: "BOOL", float: "DOUBLE", int: "INT32", str: "STRING"}
-
-
 TYPES = {number: name for name, number in vars(FieldDescriptor).items() if name[:5] == "TYPE_"}
 MESSAGES = {"Columns": "Column", "Values": "Column", "Counts": "INT32", "Number": "Number"}
 
@@ -47,6 +46,18 @@ def _compare(cls: type, message: Descriptor) -> None:
                 content = field.message_type.fields_by_name.get("value", field)
                 kind = content.message_type.name if content.message_type else _kind(content)
                 assert kind == MESSAGES.get(type(form).__name__, "Ids")
+
+
+def test_responses_have_the_fields_of_results() -> None:
+    written = set[str]()
+    for call, result in RESULTS.items():
+        message = response_class(call).DESCRIPTOR
+        layout = layout_of(result)
+        written |= {*message.fields_by_name}
+        assert {*message.fields_by_name} - OF_TRANSPORT <= {*layout.forms, *layout.lists}
+    assert {name for result in RESULTS.values() for name in layout_of(result).forms} <= (
+        written | {"version"}
+    )
 
 
 def test_messages_have_the_fields_of_the_contract() -> None:
