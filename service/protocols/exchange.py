@@ -1,4 +1,4 @@
-"""One request of another protocol and the response to it, over the data plane of all messages."""
+"""One request of another protocol and the response to it, over the data plane of all calls."""
 
 from __future__ import annotations
 
