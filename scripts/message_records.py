@@ -43,25 +43,19 @@ MAPS = {
     "streams": "StreamOffsets",
 }
 """Names of the schemas of maps, by field."""
-PAD = {"anyOf": [{"type": "number"}, {"$ref": "#/components/schemas/Id"}, {"type": "null"}]}
-SCHEMAS: dict[str, Any] = {
-    "Timestamp": {"type": "string", "format": "date-time"},
-    "Unknown": {"type": "string"},
-    "Column": {},
-    "Ids": {"items": {"$ref": "#/components/schemas/Id"}, "type": "array"},
+SPECIAL: dict[str, tuple[str, Any]] = {
+    "Timestamp": ("str", {"type": "string", "format": "date-time"}),
+    "Unknown": ("str", {"type": "string"}),
+    "Column": ("Any", {}),
+    "Id": ("int | str", {"$ref": "#/components/schemas/Id"}),
+    "Ids": ("Ids", {"items": {"$ref": "#/components/schemas/Id"}, "type": "array"}),
+    "IdRule": ("Mapping[str, Any]", {"$ref": "#/components/schemas/IdRule"}),
 }
-"""Schemas of messages that are no objects in JSON."""
-TYPES = {
-    "Timestamp": "str",
-    "Unknown": "str",
-    "Column": "Any",
-    "Id": "int | str",
-    "Ids": "Ids",
-    "IdRule": "Mapping[str, Any]",
-}
-"""Types of messages that are no records."""
+"""Messages that are no objects of their fields: their types, and their schemas."""
 PRESENT = ("Timestamp", "Unknown", "Column", "Ids")
 """Messages that are never null, or whose values may be anything."""
+PAD = {"anyOf": [{"type": "number"}, {"$ref": "#/components/schemas/Id"}, {"type": "null"}]}
+"""The schema of the field `pad`, whose values are scalars."""
 SCALARS = {
     FieldDescriptorProto.TYPE_STRING: ("str", {"type": "string"}),
     FieldDescriptorProto.TYPE_BOOL: ("bool", {"type": "boolean"}),
@@ -114,7 +108,7 @@ class Contract:
         pending = [*roots]
         while pending:
             name = pending.pop()
-            if name not in self.messages or name in messages or name in TYPES:
+            if name not in self.messages or name in messages or name in SPECIAL:
                 continue
             messages.add(name)
             message, _ = self.messages[name]
@@ -143,16 +137,21 @@ class Contract:
                 continue
             yield field, text
 
+    def map_entry(self, owner: str, field: FieldDescriptorProto) -> FieldDescriptorProto | None:
+        """Returns the field of the values of a map; None: the field is no map."""
+        message, _ = self.messages[owner]
+        for entry in message.nested_type:
+            if field.type_name.endswith(f".{entry.name}"):
+                return entry.field[1]
+        return None
+
 
 def field_forms(contract: Contract, owner: str, field: FieldDescriptorProto) -> tuple[str, Any]:
     """Returns the type of a field in Python, and its schema."""
     target = field.type_name.rpartition(".")[2]
-    message, _ = contract.messages[owner]
-    entries = {entry.name: entry for entry in message.nested_type}
-    if target in entries:
-        value_type, _ = field_forms(contract, owner, entries[target].field[1])
-        value_type = value_type.removesuffix(" | None")
-        return f"Mapping[str, {value_type}]", reference(MAPS[field.name])
+    if (entry := contract.map_entry(owner, field)) is not None:
+        value_type, _ = field_forms(contract, owner, entry)
+        return f"Mapping[str, {value_type.removesuffix(' | None')}]", reference(MAPS[field.name])
 
     if field.type == FieldDescriptorProto.TYPE_ENUM:
         python_type = target
@@ -161,8 +160,7 @@ def field_forms(contract: Contract, owner: str, field: FieldDescriptorProto) -> 
             schema = reference(RENAMED.get(target, target))
     elif field.type == FieldDescriptorProto.TYPE_MESSAGE:
         name = RENAMED.get(target, target)
-        python_type = TYPES.get(target, name)
-        schema = SCHEMAS.get(target, reference(name))
+        python_type, schema = SPECIAL.get(target, (name, reference(name)))
     else:
         python_type, schema = SCALARS[field.type]
     if field.label == FieldDescriptorProto.LABEL_REPEATED:
@@ -197,19 +195,16 @@ def schemas(contract: Contract) -> str:
         "type": "object",
         "description": contract.text(*path),
     }
-    written["NumbersByOutput"] = {"additionalProperties": {"type": "number"}, "type": "object"}
-    written["StreamOffsets"] = {
-        "additionalProperties": {"type": "integer", "format": "int64"},
-        "type": "object",
-    }
-    written["EffectsByOutput"] = {
-        "additionalProperties": reference("EffectDetails"),
-        "type": "object",
-    }
     for name in messages:
         properties = {}
         for field, text in contract.fields(name):
             _, schema = field_forms(contract, name, field)
+            if (entry := contract.map_entry(name, field)) is not None:
+                value_schema = reference(entry.type_name.rpartition(".")[2])
+                if entry.type in SCALARS:
+                    _, value_schema = SCALARS[entry.type]
+                of_map = {"additionalProperties": value_schema, "type": "object"}
+                written[MAPS[field.name]] = of_map
             described = dict(schema)
             if field.type == FieldDescriptorProto.TYPE_ENUM and "$ref" not in schema:
                 words = contract.words(field.type_name.rpartition(".")[2])
