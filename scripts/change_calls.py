@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from service.contract.changes import CHANGES, ChangeClass
-from service.contract.reading import layout_of
+from service.contract.layouts import layout_of
 
 COLUMNS = 100
 HEADER = '''"""Calls that change rows, candidates and contexts while they are served. Generated from

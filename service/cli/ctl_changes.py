@@ -15,7 +15,7 @@ import typer
 from service.cli.admin_client import Admin, CtlError, Document, json_text, reported_errors, scope
 from service.cli.change_batches import ChangeBatch, read_batches
 from service.contract.changes import CHANGES, ChangeClass
-from service.contract.reading import layout_of
+from service.contract.layouts import layout_of
 from service.exit_codes import EXIT_USAGE
 
 _TARGET_HELP = {

@@ -25,10 +25,10 @@ from service.contract.changes import (
     stream_without_offset,
 )
 from service.contract.columns import check_list, fields
+from service.contract.layouts import layout_of
 from service.contract.limits import at_most
 from service.contract.messages import Target
 from service.contract.packed import read_ids
-from service.contract.reading import layout_of
 from service.errors import InvalidArgument
 
 _ALWAYS = ("model", "version", "sequence", "changed")

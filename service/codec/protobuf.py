@@ -10,7 +10,7 @@ from service.codec.message_fields import check_fields
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.contract import messages
-from service.contract.reading import write_message
+from service.contract.writing import write_message
 from service.engine.context import check_decoding
 from service.engine.validation import SHOWN_CHARS
 from service.errors import FieldViolation, InvalidArgument, TooLarge

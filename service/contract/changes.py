@@ -18,7 +18,7 @@ from bundle.changes.records import STREAM_CHARACTERS_MAX, Action, Kind
 from bundle.features.columns import Column
 from service.contract import change_forms
 from service.contract.forms import Axis, Scalar
-from service.contract.reading import Body
+from service.contract.layouts import Body
 from service.errors import FieldViolation, InvalidArgument
 
 EXAMPLE = Axis.EXAMPLE

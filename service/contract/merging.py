@@ -26,7 +26,7 @@ from bundle.features.columns import Column
 from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 from service.contract import forms
 from service.contract.forms import Axis, Form, IdLists
-from service.contract.reading import layout_of
+from service.contract.layouts import layout_of
 
 OPTION_SIZE_MAX = 1024
 """Terms and values of a filter that is compared with those of other requests. To compare more takes

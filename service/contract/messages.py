@@ -23,7 +23,7 @@ from bundle.features.columns import Column
 from service.config import ServiceSettings
 from service.contract import forms
 from service.contract.forms import Axis, IdLists
-from service.contract.reading import Body, layout_of
+from service.contract.layouts import Body, layout_of
 from service.errors import InvalidArgument, TooLarge
 
 Ids = NDArray[Any]

@@ -6,23 +6,8 @@ A body has options at its top, and either one request beside them or a list of r
 
 from __future__ import annotations
 
-import types
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from enum import StrEnum
-from functools import cache
-from typing import (
-    Annotated,
-    Any,
-    NamedTuple,
-    TypeGuard,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
-
-from google.protobuf.descriptor import Descriptor
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
@@ -31,17 +16,13 @@ from service.contract.columns import check_list, check_type, shown
 from service.contract.forms import (
     Axis,
     Columns,
-    Division,
     Form,
     IdLists,
-    Lists,
-    Names,
     Scalar,
     Struct,
     StructByName,
-    Word,
-    offsets_field,
 )
+from service.contract.layouts import Layout, layout_of
 from service.contract.limits import at_most
 from service.contract.packed import unpack_offsets
 from service.errors import FieldViolation, InvalidArgument, TooLarge
@@ -53,178 +34,6 @@ DEPTH_MAX = 8
 """Maximum depth of objects of one class in each other: each level takes a stack frame wherever a
 filter is read or compiled.
 """
-
-
-class Field(NamedTuple):
-    """A field of a class.
-
-    Attributes:
-      name: The name in the class and in protobuf.
-      json: The name in JSON.
-      form: How its values look.
-      is_required: Whether it must be sent.
-    """
-
-    name: str
-    json: str
-    form: Form
-    is_required: bool
-
-
-@dataclass(frozen=True)
-class Body:
-    """How a request stands in JSON.
-
-    Attributes:
-      call: The call, whose name the schemas begin with.
-      list_name: The field with a list of requests; "": there is none, and each field along an axis
-        has a list with the values of all examples.
-      is_list: Whether a body always has this list, and no request beside it.
-      one_of: Fields of which each request has at most one.
-      part_name: The name of the schema of one request in the list; "": RankQuery of rank.
-      part_doc: The document's text of it.
-      example: A body, for the quick start's model.
-    """
-
-    call: str
-    list_name: str = "requests"
-    is_list: bool = False
-    one_of: tuple[str, ...] = ()
-    part_name: str = ""
-    part_doc: str = ""
-    example: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def schema(self) -> str:
-        """The name of the schema of the body: UpsertRowsRequest of upsert_rows."""
-        return f"{self.call.title().replace('_', '')}Request"
-
-
-class Layout(NamedTuple):
-    """The fields of a class, by where they stand in JSON and in protobuf.
-
-    Attributes:
-      forms: The forms of all fields, by name.
-      options: The fields at the top of a body, by their name in JSON.
-      parts: The fields of each request, by their name in JSON.
-      in_json: Both.
-      names: The names at the top of a body.
-      list_name, one_of: See `Body`.
-      tables: The fields that hold columns.
-      limits: The settings that limit how long options are, by field.
-      divisions: Whether absent offsets stand for one entry of each example, by field.
-      lists: The fields whose ids a field of a message divides, by that field.
-      by_name: The field with an object for each other name; "": other names are errors.
-      of_others: The class of these objects.
-      required: The fields that must be sent.
-      is_nested: Whether objects of the class may lie in each other.
-    """
-
-    forms: Mapping[str, Form]
-    options: Mapping[str, Field]
-    parts: Mapping[str, Field]
-    in_json: Mapping[str, Field]
-    names: Sequence[str]
-    list_name: str
-    one_of: Sequence[str]
-    tables: Sequence[str]
-    limits: Mapping[str, str]
-    divisions: Mapping[str, bool]
-    lists: Mapping[str, str]
-    by_name: str
-    of_others: type[Any] | None
-    required: Sequence[Field]
-    is_nested: bool
-
-
-@cache
-def layout_of(cls: Any) -> Layout:
-    """Returns the fields of a class.
-
-    Raises:
-      TypeError: A field has neither a form nor a type that implies its form.
-    """
-    hints = get_type_hints(cls, include_extras=True)
-    known: dict[str, Field] = {}
-    for entry in fields(cls):
-        # Transports read the model that serves a request: its name may stand in a URL. The target
-        # of a change is another field.
-        if entry.name == "target" and get_origin(hints[entry.name]) is not Annotated:
-            continue
-        form = _form_of(hints[entry.name], f"{cls.__name__}.{entry.name}")
-        is_required = entry.default is MISSING and entry.default_factory is MISSING
-        known[entry.name] = Field(entry.name, form.name or entry.name, form, is_required)
-
-    body: Body | None = getattr(cls, "body", None)
-    list_name = ""
-    one_of: tuple[str, ...] = ()
-    if body is not None:
-        list_name = body.list_name
-        one_of = body.one_of
-    options: dict[str, Field] = {}
-    parts: dict[str, Field] = {}
-    divisions: dict[str, bool] = {}
-    by_name = ""
-    of_others: type[Any] | None = None
-    for name, content in known.items():
-        match content.form:
-            case Division(of_each=of_each):
-                divisions[name] = of_each
-            case StructByName(of=of_others):
-                by_name = name
-            case Form(axis=None):
-                options[content.json] = content
-            case _:
-                parts[content.json] = content
-    names = (*options, *parts, *filter(None, [list_name]))
-    forms = {name: content.form for name, content in known.items()}
-    return Layout(
-        forms=forms,
-        options=options,
-        parts=parts,
-        in_json=options | parts,
-        names=names,
-        list_name=list_name,
-        one_of=one_of,
-        tables=[name for name, form in forms.items() if isinstance(form, Columns)],
-        limits={name: form.limit for name, form in forms.items() if form.limit},
-        divisions=divisions,
-        lists={offsets_field(name): name for name, form in forms.items() if type(form) is Lists},
-        by_name=by_name,
-        of_others=of_others,
-        required=[content for content in known.values() if content.is_required],
-        is_nested=any(isinstance(form, Struct) and form.of is cls for form in forms.values()),
-    )
-
-
-def _form_of(hint: Any, where: str) -> Form:
-    """Returns the form that an annotation states, or that its type implies."""
-    if get_origin(hint) is Annotated:
-        stated: Form = hint.__metadata__[0]
-        return stated
-    if get_origin(hint) in (Union, types.UnionType):
-        hint = next(kind for kind in get_args(hint) if kind is not types.NoneType)
-    arguments: tuple[Any, ...] = get_args(hint)
-    form: Form | None = None
-    if arguments == (str, ...):
-        form = Names(limit="max_names")
-    elif get_origin(hint) is tuple and _is_message(arguments[0]):
-        form = Struct(of=arguments[0], is_list=True, fewest=1)
-    elif get_origin(hint) is Mapping and _is_message(arguments[1]):
-        form = StructByName(of=arguments[1])
-    elif hint in (bool, int, float, str):
-        form = Scalar(kind=hint)
-    elif isinstance(hint, type) and issubclass(hint, StrEnum):
-        form = Word(words=hint)
-    elif _is_message(hint):
-        form = Struct(of=hint)
-    if form is None:
-        raise TypeError(f"{where} is declared without a form")
-    return form
-
-
-def _is_message(hint: Any) -> TypeGuard[type[Any]]:
-    return isinstance(hint, type) and is_dataclass(hint)
 
 
 def from_body(cls: Any, body: Any, target: Any, settings: ServiceSettings) -> Any:
@@ -252,12 +61,8 @@ def read_body(layout: Layout, body: Any, settings: ServiceSettings) -> dict[str,
     content: dict[str, Any] = {}
     for name, value in body.items():
         known = layout.options.get(name)
-        if known is None:
-            continue
-        if isinstance(known.form, Struct):
-            content[known.name] = _structs_of_json(known.form, value, name, 1)
-        else:
-            content[known.name] = known.form.from_json(value, name)
+        if known is not None:
+            content[known.name] = _from_json(known.form, value, name, 1)
     # All parts have the same features.
     tables = [parts[0].get(name) for name in layout.tables]
     _check_sizes(layout, [table for table in tables if type(table) is dict], content, settings)
@@ -390,24 +195,26 @@ def _check_tables(tables: Sequence[Any], name: str, list_name: str) -> None:
             )
 
 
-def _structs_of_json(form: Struct, value: Any, where: str, depth: int) -> Any:
+def _from_json(form: Form, value: Any, where: str, depth: int) -> Any:
+    if not isinstance(form, Struct):
+        return form.from_json(value, where)
+    if form.is_list:
+        check_list(value, where)
+    return _structs(form, value, where, depth, _read_object)
+
+
+def _structs(
+    form: Struct, value: Any, where: str, depth: int, read: Callable[[Any, Any, str, int], Any]
+) -> Any:
+    """Reads an object in others, or a list of them, whatever they come in."""
     if not form.is_list:
-        return _read_object(form.of, value, where, depth)
-    elements = check_list(value, where)
-    _check_length(form, len(elements), where)
-    return tuple(
-        [
-            _read_object(form.of, element, f"{where}[{number}]", depth)
-            for number, element in enumerate(elements)
-        ]
-    )
-
-
-def _check_length(form: Struct, count: int, where: str) -> None:
-    if count < form.fewest:
+        return read(form.of, value, where, depth)
+    if len(value) < form.fewest:
         raise InvalidArgument.of_field(where, "empty", "at least one")
-    if form.most and count > form.most:
-        raise TooLarge.of_limit(where, f"{count} entries", form.most)
+    if form.most and len(value) > form.most:
+        raise TooLarge.of_limit(where, f"{len(value)} entries", form.most)
+    elements = enumerate(value)
+    return tuple([read(form.of, part, f"{where}[{number}]", depth) for number, part in elements])
 
 
 def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
@@ -431,11 +238,7 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
         if of_others is not None and (type(entry) is not list or name not in layout.in_json):
             content[layout.by_name][name] = _read_object(of_others, entry, path, depth)
             continue
-        _, _, form, _ = layout.in_json[name]
-        if isinstance(form, Struct):
-            content[name] = _structs_of_json(form, entry, path, depth + 1)
-        else:
-            content[name] = form.from_json(entry, path)
+        content[name] = _from_json(layout.in_json[name].form, entry, path, depth + 1)
     if layout.required:
         _add_missing(layout, content, f"{where}.")
     return cls(**content)
@@ -485,7 +288,7 @@ def _fields_of_message(layout: Layout, message: Any, path: str, depth: int) -> d
             if name in layout.lists:
                 offsets[name] = unpack_offsets(value, f"{path}{name}")
         elif isinstance(form, Struct):
-            content[name] = _structs_of_message(form, value, f"{path}{name}", depth + 1)
+            content[name] = _structs(form, value, f"{path}{name}", depth + 1, read_submessage)
         elif isinstance(form, StructByName):
             # JSON has the names beside those of other fields.
             content[name] = {
@@ -518,58 +321,9 @@ def _join_lists(
             raise InvalidArgument(f"{path}{name} was sent without {list_field}", violation)
 
 
-def _structs_of_message(form: Struct, value: Any, where: str, depth: int) -> Any:
-    if not form.is_list:
-        return read_submessage(form.of, value, where, depth)
-    _check_length(form, len(value), where)
-    return tuple(
-        [
-            read_submessage(form.of, element, f"{where}[{number}]", depth)
-            for number, element in enumerate(value)
-        ]
-    )
-
-
 def read_submessage(cls: Any, value: Any, where: str, depth: int = 1) -> Any:
     """Reads a message without a model, such as a filter; for errors, see `read_message`."""
     layout = layout_of(cls)
     if layout.is_nested:
         _check_depth(where, depth)
     return cls(**_fields_of_message(layout, value, f"{where}.", depth))
-
-
-def write_message(request: Any, message: Any) -> None:
-    """Writes the fields of a request or of a result, or of a part of one, into an empty message of
-    its kind; not the model that it names, nor what the message does not have.
-    """
-    for name, form in _written_forms(request.__class__, message.DESCRIPTOR):
-        value = getattr(request, name)
-        if value is None:
-            continue
-        match form:
-            case StructByName():
-                for key, element in value.items():
-                    _write_submessage(element, getattr(message, name)[key])
-            case Struct(is_list=True):
-                for element in value:
-                    write_message(element, getattr(message, name).add())
-            case Struct():
-                _write_submessage(value, getattr(message, name))
-            case _:
-                form.write(message, name, value)
-
-
-@cache
-def _written_forms(cls: Any, message: Descriptor) -> list[tuple[str, Form]]:
-    forms = layout_of(cls).forms.items()
-    return [
-        (name, form)
-        for name, form in forms
-        if name in message.fields_by_name and type(form) is not Form
-    ]
-
-
-def _write_submessage(part: Any, message: Any) -> None:
-    # Present even if all of its fields are at their defaults.
-    message.SetInParent()
-    write_message(part, message)

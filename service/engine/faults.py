@@ -8,13 +8,13 @@ from bundle.errors import BundleError, FeatureError, RowUnavailable, UnknownCand
 from bundle.features.columns import Column
 from bundle.format.manifest import DenseFeature, Manifest, inputs_of
 from runtime.errors import ComputationFailed
+from service.contract.layouts import layout_of
 from service.contract.messages import (
     EmbeddingRequest,
     LookupRequest,
     RankingRequest,
     Request,
 )
-from service.contract.reading import layout_of
 from service.engine.validation import NotFinite, choose_ranking_tower
 from service.errors import DataLoss, FieldViolation, InvalidArgument, NotReady, ServiceError
 from service.versions.version import ModelVersion

@@ -18,7 +18,7 @@ from typing_extensions import TypeAliasType
 from service.contract import change_forms, forms
 from service.contract.changes import CHANGES
 from service.contract.forms import Axis, Form
-from service.contract.reading import Body, Layout, layout_of
+from service.contract.layouts import Body, Layout, layout_of
 from service.openapi import ABSENT, Features, Id, Int64
 
 _CLOSED = ConfigDict(extra="forbid")

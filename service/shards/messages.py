@@ -16,7 +16,8 @@ from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.contract.messages import Filter, Target
 from service.contract.packed import unpack
-from service.contract.reading import read_submessage, write_message
+from service.contract.reading import read_submessage
+from service.contract.writing import write_message
 from service.engine.retrieval.neighbors import Neighbors
 from service.engine.retrieval.served_search import IndexSearch
 from service.errors import Internal, InvalidArgument

@@ -10,7 +10,7 @@ from rowcast_client import Client
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.contract.changes import CHANGES
-from service.contract.reading import layout_of
+from service.contract.layouts import layout_of
 from tests.bundles.small import GENRE_NAMES, STORED_USERS
 from tests.units.service.changes.keyed import MISSING, USER_KEYS
 

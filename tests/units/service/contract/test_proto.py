@@ -6,8 +6,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from service.codec.protobuf import request_class, response_class
 from service.contract import forms
+from service.contract.layouts import layout_of
 from service.contract.messages import REQUESTS, RESULTS
-from service.contract.reading import layout_of
 
 OF_TRANSPORT = {"model", "coverage", "degraded", "dim"}
 KINDS = {bool: "BOOL", float: "DOUBLE", int: "INT32", str: "STRING"}
