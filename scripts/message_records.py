@@ -14,13 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.descriptor_pb2 import (
-    FieldDescriptorProto,
-    FileDescriptorSet,
-)
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from service.codec.message_values import NULL_WORDS
+from service.codec.message_values import NULL_WORDS, word_of
 
 DESCRIPTIONS = ("ListModelsResponse", "GetModelResponse")
 CHANGES = ("ChangeResponse", "GetChangesResponse")
@@ -56,126 +55,118 @@ PRESENT = ("Timestamp", "Unknown", "Column", "Ids")
 """Messages that are never null, or whose values may be anything."""
 PAD = {"anyOf": [{"type": "number"}, {"$ref": "#/components/schemas/Id"}, {"type": "null"}]}
 """The schema of the field `pad`, whose values are scalars."""
-SCALARS = {
-    FieldDescriptorProto.TYPE_STRING: ("str", {"type": "string"}),
-    FieldDescriptorProto.TYPE_BOOL: ("bool", {"type": "boolean"}),
-    FieldDescriptorProto.TYPE_INT32: ("int", {"type": "integer"}),
-    FieldDescriptorProto.TYPE_INT64: ("int", {"type": "integer", "format": "int64"}),
-    FieldDescriptorProto.TYPE_DOUBLE: ("float", {"type": "number"}),
+SCALARS: dict[int, tuple[str, Any]] = {
+    FieldDescriptor.TYPE_STRING: ("str", {"type": "string"}),
+    FieldDescriptor.TYPE_BOOL: ("bool", {"type": "boolean"}),
+    FieldDescriptor.TYPE_INT32: ("int", {"type": "integer"}),
+    FieldDescriptor.TYPE_INT64: ("int", {"type": "integer", "format": "int64"}),
+    FieldDescriptor.TYPE_DOUBLE: ("float", {"type": "number"}),
 }
 COLUMNS = 100
 
 
 class Contract:
-    """The messages and enumerations of the contract, with their comments."""
+    """The messages and enumerations of the contract, in its order, with its comments.
 
-    def __init__(self, descriptors: FileDescriptorSet) -> None:
-        (file,) = [file for file in descriptors.file if file.package.startswith("rowcast")]
-        self._comments: dict[tuple[int, ...], str] = {}
-        for location in file.source_code_info.location:
+    Attributes:
+      texts: The comment of each message, field and enumerated value as a sentence, by full name.
+    """
+
+    def __init__(self, descriptors: bytes) -> None:
+        """Reads a FileDescriptorSet with imports and sources; the contract is the last file."""
+        files = FileDescriptorSet.FromString(descriptors).file
+        pool = DescriptorPool()
+        for content in files:
+            pool.Add(content)
+        file = pool.FindFileByName(files[-1].name)
+        self.messages: dict[str, Descriptor] = dict(file.message_types_by_name)
+        self.enums: dict[str, EnumDescriptor] = dict(file.enum_types_by_name)
+
+        # A path has the numbers of fields of FileDescriptorProto, each with a position.
+        names: dict[tuple[int, ...], str] = {}
+        for number, message in enumerate(files[-1].message_type):
+            names[4, number] = message.name
+            for position, field in enumerate(message.field):
+                names[4, number, 2, position] = f"{message.name}.{field.name}"
+        for number, enum in enumerate(files[-1].enum_type):
+            names[5, number, 2, 0] = enum.value[0].name
+        self.texts: dict[str, str] = {}
+        for location in files[-1].source_code_info.location:
             comment = location.leading_comments or location.trailing_comments
-            self._comments[tuple(location.path)] = " ".join(comment.split())
-        # The numbers are those of the fields of FileDescriptorProto.
-        self.messages = {
-            message.name: (message, (4, number)) for number, message in enumerate(file.message_type)
-        }
-        self.enums = {enum.name: (enum, (5, number)) for number, enum in enumerate(file.enum_type)}
+            text = " ".join(comment.split()).rstrip(".")
+            if text and tuple(location.path) in names:
+                self.texts[names[tuple(location.path)]] = f"{text[0].upper()}{text[1:]}."
 
-    def text(self, *path: int) -> str:
-        """Returns the comment of a part of the contract as a sentence; "": it has none."""
-        comment = self._comments.get(path, "").rstrip(".")
-        if not comment:
-            return ""
-        return f"{comment[0].upper()}{comment[1:]}."
-
-    def words(self, name: str) -> list[str]:
-        """Returns the values of an enumeration, in lower case without their prefix; "" first, if
-        the contract says what it means that none is set.
+    def words(self, enum: EnumDescriptor) -> list[str]:
+        """Returns the values of an enumeration; "" first, if the contract says what it means that
+        none is set.
         """
-        enum, path = self.enums[name]
-        prefix = len(enum.value[0].name.removesuffix("UNSPECIFIED"))
-        words = [value.name[prefix:].lower() for value in enum.value[1:]]
-        if self.text(*path, 2, 0):
-            words.insert(0, "")
+        words = [word_of(enum, value.number) for value in enum.values]
+        if enum.values[0].name not in self.texts:
+            words.remove("")
         return words
 
-    def reached(self, *roots: str) -> tuple[list[str], list[str]]:
-        """Returns the messages and enumerations that some messages consist of, in the order of the
-        contract.
-        """
-        messages: set[str] = set()
-        enums: set[str] = set()
-        pending = [*roots]
+    def reached(self, *roots: str) -> list[Descriptor]:
+        """Returns the messages that some messages consist of."""
+        reached: set[str] = set()
+        pending = [self.messages[root] for root in roots]
         while pending:
-            name = pending.pop()
-            if name not in self.messages or name in messages or name in SPECIAL:
+            message = pending.pop()
+            if message.name in reached or message.name in {*SPECIAL, "ModelSpec"}:
                 continue
-            messages.add(name)
-            message, _ = self.messages[name]
-            for field in [*message.field, *(entry.field[1] for entry in message.nested_type)]:
-                target = field.type_name.rpartition(".")[2]
-                if field.type == FieldDescriptorProto.TYPE_ENUM:
-                    enums.add(target)
-                pending.append(target)
-        messages.discard("ModelSpec")
-        return (
-            [name for name in self.messages if name in messages],
-            [name for name in self.enums if name in enums],
-        )
+            reached.add(message.name)
+            pending += [field.message_type for field in message.fields if field.message_type]
+        return [message for name, message in self.messages.items() if name in reached]
 
-    def fields(self, name: str) -> Iterator[tuple[FieldDescriptorProto, str]]:
-        """Yields the fields of a message with their texts; its ModelSpec is two fields."""
-        message, path = self.messages[name]
-        for number, field in enumerate(message.field):
-            text = self.text(*path, 2, number)
-            if field.type_name.endswith(".ModelSpec"):
-                scalar = FieldDescriptorProto
-                yield scalar(name="model", type=scalar.TYPE_STRING), ""
-                # The versions of a model share their changes.
-                if name != "GetChangesResponse":
-                    yield scalar(name="version", type=scalar.TYPE_INT64), text
+    def fields(self, message: Descriptor) -> Iterator[tuple[str, FieldDescriptor, str]]:
+        """Yields the fields of a message with their names and texts; its ModelSpec is two."""
+        for field in message.fields:
+            text = self.texts.get(f"{message.name}.{field.name}", "")
+            if field.message_type is None or field.message_type.name != "ModelSpec":
+                yield field.name, field, text
                 continue
-            yield field, text
+            parts = field.message_type.fields_by_name
+            yield "model", parts["name"], ""
+            # The versions of a model share their changes.
+            if message.name != "GetChangesResponse":
+                yield "version", parts["version"], text
 
-    def map_entry(self, owner: str, field: FieldDescriptorProto) -> FieldDescriptorProto | None:
-        """Returns the field of the values of a map; None: the field is no map."""
-        message, _ = self.messages[owner]
-        for entry in message.nested_type:
-            if field.type_name.endswith(f".{entry.name}"):
-                return entry.field[1]
+
+def value_of_map(field: FieldDescriptor) -> FieldDescriptor | None:
+    """Returns the field of the values of a map; None: the field is no map."""
+    entry = field.message_type
+    if entry is None or not entry.GetOptions().map_entry:
         return None
+    return entry.fields_by_name["value"]
 
 
-def field_forms(contract: Contract, owner: str, field: FieldDescriptorProto) -> tuple[str, Any]:
+def forms_of(field: FieldDescriptor) -> tuple[str, Any]:
     """Returns the type of a field in Python, and its schema."""
-    target = field.type_name.rpartition(".")[2]
-    if (entry := contract.map_entry(owner, field)) is not None:
-        value_type, _ = field_forms(contract, owner, entry)
-        return f"Mapping[str, {value_type.removesuffix(' | None')}]", reference(MAPS[field.name])
-
-    if field.type == FieldDescriptorProto.TYPE_ENUM:
-        python_type = target
-        schema = {"type": "string"}
-        if target in CLOSED:
-            schema = reference(RENAMED.get(target, target))
-    elif field.type == FieldDescriptorProto.TYPE_MESSAGE:
-        name = RENAMED.get(target, target)
-        python_type, schema = SPECIAL.get(target, (name, reference(name)))
-    else:
-        python_type, schema = SCALARS[field.type]
-    if field.label == FieldDescriptorProto.LABEL_REPEATED:
+    if (value := value_of_map(field)) is not None:
+        python_type, _ = form_of_one(value)
+        return f"Mapping[str, {python_type}]", reference(MAPS[field.name])
+    python_type, schema = form_of_one(field)
+    if field.is_repeated:
         return f"Sequence[{python_type}]", {"items": schema, "type": "array"}
-
     if field.name == "pad":
         return python_type, PAD
-    is_optional = (
-        field.proto3_optional or f"rowcast.embedding.v1.{owner}.{field.name}" in NULL_WORDS
-    )
-    if field.type == FieldDescriptorProto.TYPE_MESSAGE:
-        is_optional = target not in PRESENT
-    if is_optional:
+    is_present = field.message_type is not None and field.message_type.name in PRESENT
+    if field.full_name in NULL_WORDS or (field.has_presence and not is_present):
         return f"{python_type} | None", {"anyOf": [schema, {"type": "null"}]}
     return python_type, schema
+
+
+def form_of_one(field: FieldDescriptor) -> tuple[str, Any]:
+    """Returns the type and the schema of one value of a field."""
+    if field.enum_type is not None:
+        name = field.enum_type.name
+        if name in CLOSED:
+            return name, reference(RENAMED.get(name, name))
+        return name, {"type": "string"}
+    if field.message_type is not None:
+        name = RENAMED.get(field.message_type.name, field.message_type.name)
+        return SPECIAL.get(name, (name, reference(name)))
+    return SCALARS[field.type]
 
 
 def reference(name: str) -> dict[str, str]:
@@ -185,45 +176,37 @@ def reference(name: str) -> dict[str, str]:
 
 def schemas(contract: Contract) -> str:
     """Returns the module of the schemas, by name as in the document."""
-    messages, _ = contract.reached(*DESCRIPTIONS, *CHANGES)
     written: dict[str, Any] = {}
     for name in CLOSED:
-        written[RENAMED.get(name, name)] = {"type": "string", "enum": contract.words(name)}
-    _, path = contract.messages["IdRule"]
-    written["IdRule"] = {
-        "additionalProperties": True,
-        "type": "object",
-        "description": contract.text(*path),
-    }
-    for name in messages:
+        words = contract.words(contract.enums[name])
+        written[RENAMED.get(name, name)] = {"type": "string", "enum": words}
+    rule = {"additionalProperties": True, "type": "object"}
+    written["IdRule"] = rule | {"description": contract.texts["IdRule"]}
+    for message in contract.reached(*DESCRIPTIONS, *CHANGES):
         properties = {}
-        for field, text in contract.fields(name):
-            _, schema = field_forms(contract, name, field)
-            if (entry := contract.map_entry(name, field)) is not None:
-                value_schema = reference(entry.type_name.rpartition(".")[2])
-                if entry.type in SCALARS:
-                    _, value_schema = SCALARS[entry.type]
+        for name, field, text in contract.fields(message):
+            if (value := value_of_map(field)) is not None:
+                _, value_schema = form_of_one(value)
                 of_map = {"additionalProperties": value_schema, "type": "object"}
                 written[MAPS[field.name]] = of_map
+            _, schema = forms_of(field)
             described = dict(schema)
-            if field.type == FieldDescriptorProto.TYPE_ENUM and "$ref" not in schema:
-                words = contract.words(field.type_name.rpartition(".")[2])
-                described["description"] = (
-                    f"{text} One of: {', '.join(word or 'empty' for word in words)}.".strip()
-                )
-            elif text:
-                described["description"] = text
+            description = text
+            if field.enum_type is not None and "$ref" not in schema:
+                words = [word or "empty" for word in contract.words(field.enum_type)]
+                description = f"{text} One of: {', '.join(words)}.".strip()
+            if description:
+                described["description"] = description
             if "$ref" not in schema:
-                described["title"] = field.name.replace("_", " ").title()
-            properties[field.name] = described
-        title = RENAMED.get(name, name)
-        _, path = contract.messages[name]
+                described["title"] = name.replace("_", " ").title()
+            properties[name] = described
+        title = RENAMED.get(message.name, message.name)
         written[title] = {
             "properties": properties,
             "type": "object",
-            "required": ALWAYS.get(name, list(properties)),
+            "required": ALWAYS.get(message.name, list(properties)),
             "title": title,
-            "description": contract.text(*path),
+            "description": contract.texts[message.name],
         }
     body = pprint.pformat(written, width=COLUMNS, sort_dicts=False)
     return (
@@ -252,47 +235,50 @@ from rowcast_client.results import Ids
 
 def records(contract: Contract) -> str:
     """Returns the module of the client's records."""
-    messages, enums = contract.reached(*DESCRIPTIONS)
+    messages = contract.reached(*DESCRIPTIONS)
+    fields = [field for message in messages for field in message.fields]
+    enums = {field.enum_type.name for field in fields if field.enum_type is not None}
     lines = [HEADER]
-    for name in enums:
-        lines += literal(contract, name)
-    messages.remove("ListModelsResponse")
-    for name in (*messages, *CHANGES):
-        lines += record(contract, name)
-    entries = [f'    "{name}": {RENAMED.get(name, name)},' for name in messages]
+    for name, enum in contract.enums.items():
+        if name in enums:
+            lines += literal(name, contract.words(enum))
+    messages.remove(contract.messages["ListModelsResponse"])
+    for message in (*messages, *[contract.messages[name] for name in CHANGES]):
+        lines += record(contract, message)
+    entries = [
+        f'    "{message.name}": {RENAMED.get(message.name, message.name)},' for message in messages
+    ]
     lines += ["", "", "RECORDS: Mapping[str, Callable[..., Any]] = {", *entries, "}"]
     lines.append('"""The record of each message, by the name of the message."""')
     return "\n".join(lines) + "\n"
 
 
-def literal(contract: Contract, name: str) -> list[str]:
+def literal(name: str, words: list[str]) -> list[str]:
     """Returns the lines of the words of an enumeration."""
-    words = [f'"{word}"' for word in contract.words(name)]
-    line = f"{name} = Literal[{', '.join(words)}]"
+    quoted = [f'"{word}"' for word in words]
+    line = f"{name} = Literal[{', '.join(quoted)}]"
     if len(line) <= COLUMNS:
         return [line]
-    return [f"{name} = Literal[", *(f"    {word}," for word in words), "]"]
+    return [f"{name} = Literal[", *(f"    {word}," for word in quoted), "]"]
 
 
-def record(contract: Contract, name: str) -> list[str]:
+def record(contract: Contract, message: Descriptor) -> list[str]:
     """Returns the lines of the record of a message."""
-    _, path = contract.messages[name]
-    summary = textwrap.fill(f'    """{contract.text(*path)}', COLUMNS, subsequent_indent="    ")
+    name = message.name
+    text = f'    """{contract.texts[name]}'
+    summary = textwrap.fill(text, COLUMNS, subsequent_indent="    ")
     attributes = []
     fields = []
-    for field, text in contract.fields(name):
-        python_type, _ = field_forms(contract, name, field)
-        fields.append(f"    {field.name}: {python_type}")
+    for field_name, field, text in contract.fields(message):
+        python_type, _ = forms_of(field)
+        fields.append(f"    {field_name}: {python_type}")
         if text:
             # The comments say what JSON has.
-            line = re.sub("[Nn]ull:", "None:", f"      {field.name}: {text}")
+            line = re.sub("[Nn]ull:", "None:", f"      {field_name}: {text}")
             attributes.append(textwrap.fill(line, COLUMNS, subsequent_indent=" " * 8))
+    documentation = [f'{summary}"""']
     if attributes:
         documentation = [summary, "", "    Attributes:", *attributes, '    """']
-    elif len(summary) + 3 <= COLUMNS:
-        documentation = [f'{summary}"""']
-    else:
-        documentation = [summary, '    """']
     title = CLIENT_NAMES.get(name, RENAMED.get(name, name))
     decorator = "@dataclass(frozen=True)"
     # Arrays are not compared as a whole.
@@ -303,7 +289,7 @@ def record(contract: Contract, name: str) -> list[str]:
 
 def main(descriptors: str, directory: str) -> None:
     """Writes the modules into a directory."""
-    contract = Contract(FileDescriptorSet.FromString(Path(descriptors).read_bytes()))
+    contract = Contract(Path(descriptors).read_bytes())
     (Path(directory) / "model_details.py").write_text(records(contract))
     (Path(directory) / "message_schemas.py").write_text(schemas(contract))
 
