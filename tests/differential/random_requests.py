@@ -110,6 +110,12 @@ class RandomRequests:
 
     def draw(self) -> Call:
         """Returns a call and its body."""
+        call, body = self._drawn()
+        if f"{call}.min_score" in OPTIONS and self._chance(0.2):
+            body["min_score"] = float(self._number(-3, 3))
+        return call, body
+
+    def _drawn(self) -> Call:
         kind = self._number(0, 11)
         if kind < 5:
             return "retrieve", self._retrieval()
@@ -222,8 +228,6 @@ class RandomRequests:
             body["pool_size"] = self._number(1, 320)
             if self._chance(0.5):
                 body["offset"] = self._number(0, 80)
-        if self._chance(0.2):
-            body["min_score"] = float(self._number(-3, 3))
         if self._chance(0.3):
             body["exclude_ids"] = self._ids(0, 40)
         if self._chance(0.2):

@@ -100,7 +100,7 @@ def test_requests_sent_together_get_what_they_get_alone(
 def test_requests_to_changed_candidates_get_what_they_get_alone(
     changed: RunningService, request: pytest.FixtureRequest
 ) -> None:
-    for seed in seeds(request, 1, 72):
+    for seed in seeds(request, 1, 75):
         assert_equal_together(changed, seed)
 
 
