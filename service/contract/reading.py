@@ -226,19 +226,23 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
     layout = layout_of(cls)
     if layout.is_nested:
         _check_depth(where, depth)
+    check_type(value, dict, where)
     content: dict[str, Any] = {}
-    of_others = layout.of_others
-    if of_others is not None:
-        check_type(value, dict, where)
-        content[layout.by_name] = {}
-    else:
+    others: dict[str, Any] = {}
+    if layout.by_name:
+        content[layout.by_name] = others
+    elif not value.keys() <= layout.in_json.keys():
         columns.fields(value, layout.names, where)
     for name, entry in value.items():
         path = f"{where}.{name}"
-        if of_others is not None and (type(entry) is not list or name not in layout.in_json):
-            content[layout.by_name][name] = _read_object(of_others, entry, path, depth)
+        if layout.by_name and (type(entry) is not list or name not in layout.in_json):
+            others[name] = _read_object(layout.of_others, entry, path, depth)
             continue
-        content[name] = _from_json(layout.in_json[name].form, entry, path, depth + 1)
+        form = layout.in_json[name].form
+        if isinstance(form, Struct):
+            content[name] = _from_json(form, entry, path, depth + 1)
+        else:
+            content[name] = form.from_json(entry, path)
     if layout.required:
         _add_missing(layout, content, f"{where}.")
     return cls(**content)
