@@ -31,7 +31,7 @@ high does not last. A smaller share tries slow steps again sooner.
 
 
 @dataclass(frozen=True)
-class Pace:
+class LatencyEstimate:
     """How long a step takes, by what it took before for other numbers of units.
 
     Attributes:
@@ -96,18 +96,24 @@ class LastSteps(NamedTuple):
     Attributes:
       ranked_max: The number of candidates to rank for each query; None: all.
       diversity: The diversity of the request, or 0.
-      diversifying: The pace of the step that makes the list diverse.
+      diversifying: The estimate of the step that makes the list diverse.
       reason: A sentence that says what is left out and why; empty: nothing is.
     """
 
     ranked_max: int | None
     diversity: float
-    diversifying: Pace
+    diversifying: LatencyEstimate
     reason: str = ""
 
 
-def plan_last_steps(selection: Selection, pool: Pool, ranking: Pace) -> LastSteps:
-    """Returns what there is time for once a pool is to be ranked, at the pace of the ranking."""
+def plan_last_steps(selection: Selection, pool: Pool, ranking: LatencyEstimate) -> LastSteps:
+    """Returns what there is time for once a pool is to be ranked.
+
+    Args:
+      selection: The request.
+      pool: The candidates.
+      ranking: The estimate of the ranking of all of them.
+    """
     execution = selection.execution
     diversity = selection.request.diversity
     unread_reason = ""
@@ -118,9 +124,12 @@ def plan_last_steps(selection: Selection, pool: Pool, ranking: Pace) -> LastStep
         )
     m = int(pool.positions.size)
     version = selection.model_version
-    # Each pick is compared with all candidates.
-    comparisons = m * selection.end if diversity else 0
-    diversifying = Pace(execution, ("diversity", version.model, version.version), comparisons)
+    comparisons = 0
+    if diversity:
+        # Each pick is compared with all candidates.
+        comparisons = m * selection.end
+    kind = ("diversity", version.model, version.version)
+    diversifying = LatencyEstimate(execution, kind, comparisons)
     ranking_s = ranking.expected_s
     both_s = ranking_s + diversifying.expected_s
     left_s = execution.least_left_s

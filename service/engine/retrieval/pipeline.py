@@ -75,11 +75,11 @@ async def retrieve(
     checks.check_response(selection)
 
     features: Columns = {}
-    sent = None
+    query_vectors = None
     if request.ids is not None:
-        sent = await queries.of_candidates(index, request, request.ids, execution)
+        query_vectors = await queries.of_candidates(index, request, request.ids, execution)
     elif vectors is not None:
-        sent = QueryVectors(vectors, request.query_offsets)
+        query_vectors = QueryVectors(vectors, request.query_offsets)
     else:
         inputs = model_version.towers[index.entry.query_tower].inputs
         features = lookup.complete(
@@ -87,12 +87,12 @@ async def retrieve(
         )
     if formula is not None:
         scorer = Scorer(selection, None, formula, True, "score")
-    result = await _select(Retriever(selection, features, sent), None, scorer)
-    if sent is None or sent.not_found is None:
+    result = await _select(Retriever(selection, features, query_vectors), None, scorer)
+    if query_vectors is None or query_vectors.not_found is None:
         return result
-    count = sent.not_found.ids.size
+    count = query_vectors.not_found.ids.size
     execution.count("not_found_ids", count, model_version.model, execution.call)
-    return replace(result, not_found=sent.not_found)
+    return replace(result, not_found=query_vectors.not_found)
 
 
 async def recommend(
@@ -171,8 +171,8 @@ async def _select(
     execution = selection.execution
     pool = await retriever.retrieve()
     examples = selection.n
-    if retriever.sent is not None:
-        examples = len(retriever.sent.vectors)
+    if retriever.query_vectors is not None:
+        examples = len(retriever.query_vectors.vectors)
     execution.count_examples(examples)
     if stage is not None:
         pool = await stages.pass_stage(selection, stage, pool, retriever.features)
@@ -181,7 +181,7 @@ async def _select(
     diversifying: AbstractContextManager[None] = nullcontext()
     # Responses of retrievals cannot say that something is left out.
     if scorer is not None and scorer.tower is not None:
-        steps = plan_last_steps(selection, pool, scorer.pace(int(pool.positions.size)))
+        steps = plan_last_steps(selection, pool, scorer.latency(int(pool.positions.size)))
         ranked_max = steps.ranked_max
         if steps.diversity:
             diversifying = steps.diversifying.measured()
@@ -230,12 +230,15 @@ def _result(
     if isinstance(request, RetrievalRequest):
         return result
     names = selection.sources.names
+    source_numbers = None
+    if names:
+        source_numbers = best.sources
     return replace(
         result,
         retrieval_scores=best.retrieval_scores,
         degraded_reason="; ".join(best.reasons),
         source_names=names,
-        sources=best.sources if names else None,
+        sources=source_numbers,
     )
 
 

@@ -30,7 +30,7 @@ from service.contract.messages import Columns, Explanation, RetrievalRequest, Ve
 from service.engine import towers
 from service.engine.ranking.formulas import Scores
 from service.engine.retrieval import filters, picking, queries, served_search
-from service.engine.retrieval.deadlines import MARGIN, Pace
+from service.engine.retrieval.deadlines import MARGIN, LatencyEstimate
 from service.engine.retrieval.neighbors import Neighbors, Positions, Queries, SearchOptions
 from service.engine.retrieval.pool import Pool, Selection
 from service.engine.retrieval.queries import QueryVectors
@@ -65,17 +65,17 @@ class Retriever:
     Attributes:
       selection: The request.
       features: The columns of the contexts, complete.
-      sent: The vectors of the queries in the only index; None: query towers compute them of the
-        contexts.
+      query_vectors: The vectors of the queries in the only index; None: query towers compute them
+        of the contexts.
     """
 
     def __init__(
-        self, selection: Selection, features: Columns, sent: QueryVectors | None = None
+        self, selection: Selection, features: Columns, query_vectors: QueryVectors | None = None
     ) -> None:
         """Stores the arguments; nothing is retrieved yet."""
         self.selection = selection
         self.features = features
-        self.sent = sent
+        self.query_vectors = query_vectors
         self._request = selection.request
         self._corpus = selection.sources.corpus
         self._execution = selection.execution
@@ -148,8 +148,8 @@ class Retriever:
         empty = _SourceCandidates(source.number, nothing, nothing, np.empty(0, np.float32))
         version = self.selection.model_version
         kind = ("source", version.model, version.version, source.entry.magnitude)
-        pace = Pace(self._execution, kind, int(numbers.size))
-        if late := pace.late():
+        estimate = LatencyEstimate(self._execution, kind, int(numbers.size))
+        if late := estimate.late():
             self._leave_out(source, DeadlineExceeded(late))
             return empty
         left_s = self._execution.least_left_s
@@ -157,7 +157,7 @@ class Retriever:
             # The others are to be retrieved and ranked, however late shards are.
             self._execution.reserved_s = self._execution.left_s - left_s / MARGIN
         try:
-            with pace.measured():
+            with estimate.measured():
                 return await self._candidates(source, numbers)
         except _FAILURES as problem:
             self._leave_out(source, problem)
@@ -262,7 +262,7 @@ class Retriever:
         in_index = self._queries.get(index.name)
         if in_index is not None:
             return in_index
-        in_index = self.sent
+        in_index = self.query_vectors
         if in_index is None:
             name = index.entry.query_tower
             if name not in self._vectors:

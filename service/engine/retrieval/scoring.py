@@ -17,7 +17,7 @@ from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Scores
 from service.engine.ranking.pool_scores import LeftOut, PoolTower
 from service.engine.ranking.rank import Candidates
-from service.engine.retrieval.deadlines import Pace
+from service.engine.retrieval.deadlines import LatencyEstimate
 from service.engine.retrieval.pool import Pool, PoolPositions, Selection
 
 
@@ -53,13 +53,13 @@ class Scorer:
     is_requested: bool = False
     retrieval_score: str = "retrieval_score"
 
-    def pace(self, candidates: int) -> Pace:
+    def latency(self, candidates: int) -> LatencyEstimate:
         """Returns how long it takes to score some candidates by the tower."""
         assert self.tower is not None  # noqa: S101 - else time is not planned
         version = self.selection.model_version
         outputs = self.tower.plan.outputs
         kind = ("ranking", version.model, version.version, self.tower.tower.name, outputs)
-        return Pace(self.selection.execution, kind, candidates)
+        return LatencyEstimate(self.selection.execution, kind, candidates)
 
     async def rank(self, pool: Pool, ranked_max: int | None) -> Pool:
         """Returns the pool with new scores, of the first candidates of each query alone if time
@@ -101,7 +101,7 @@ class Scorer:
             execution.count_examples(0, m)
             if self.tower.plan.outputs:
                 candidates = Candidates(pool.offsets, {}, corpus, pool.positions)
-                with self.pace(m).measured():
+                with self.latency(m).measured():
                     outputs, left_out = await self.tower.score(candidates, execution)
         if self.formula is not None:
             scores = self._evaluate(self.formula, pool, outputs)

@@ -119,7 +119,7 @@ async def pass_stage(
     needed = (sizes > stage.keep).repeat(sizes).nonzero()[0]
     if not needed.size:
         return pool._replace(dropped=[0] * selection.n)
-    late = scorer.pace(int(needed.size)).late()
+    late = scorer.latency(int(needed.size)).late()
     if late:
         pool = pool.because(
             f"stage {stage.name!r} is left out: {late}; of each context, the first {stage.keep} "
@@ -136,12 +136,12 @@ async def pass_stage(
         needed -= lost.searchsorted(needed)
     contexts = int(np.count_nonzero(sizes > stage.keep))
     execution.count_scores(order.tower, scored.scores, contexts)
-    kept = await _drop(selection, stage, pool, needed, scored.scores)
-    dropped = sum(kept.dropped)
+    staged_pool = await _drop(selection, stage, pool, needed, scored.scores)
+    dropped = sum(staged_pool.dropped)
     model = selection.model_version.model
     for outcome, count in (("dropped", dropped), ("kept", int(needed.size) - dropped)):
         execution.count("stage_candidates", count, model, stage.name, outcome)
-    return kept.because(*scored.left_out)
+    return staged_pool.because(*scored.left_out)
 
 
 async def _drop(
@@ -186,7 +186,7 @@ async def _drop(
     counts = np.bincount(contexts[is_kept], minlength=sizes.size)
     scores = pool.scores.copy()
     scores[scored] = stage_scores
-    kept = pool._replace(scores=scores, dropped=(sizes - counts).tolist())
+    staged_pool = pool._replace(scores=scores, dropped=(sizes - counts).tolist())
     if scored.size:
-        kept = kept._replace(order=f"the order of stage {stage.name!r}")
-    return kept.select(order[is_kept], offsets_of(counts))
+        staged_pool = staged_pool._replace(order=f"the order of stage {stage.name!r}")
+    return staged_pool.select(order[is_kept], offsets_of(counts))
