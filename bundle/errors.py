@@ -43,7 +43,7 @@ class FormatError(BundleError):
 
 
 class UnknownFormat(FormatError):
-    """The bundle has a format version that this release does not support; a newer one may."""
+    """The bundle has a format version that this release does not read; another release may."""
 
 
 class UnsafePath(FormatError):

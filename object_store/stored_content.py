@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bundle.format.objects import DIRECTORY, OBJECT_BYTES, ObjectMap, pool_path
+from bundle.format.objects import OBJECT_BYTES, ObjectMap, pool_path
 from object_store.remote_path import RemotePath
 
 
@@ -56,8 +56,6 @@ def content_of(directory: RemotePath, objects: ObjectMap, path: str) -> StoredCo
       path: The path of the file in a bundle, which `objects` names.
     """
     blocks = objects.files[path].blocks
-    if objects.format_version == 1:
-        return StoredContent(tuple(directory / DIRECTORY / block.sha256 for block in blocks))
     pool = directory.parent
     shared = tuple(pool / pool_path(block.sha256) for block in blocks)
     return StoredContent(shared, OBJECT_BYTES)

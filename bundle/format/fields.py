@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
+import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from bundle.errors import UnsafePath
+from bundle.errors import FormatError, UnknownFormat, UnsafePath
 from bundle.format import paths
 
 
@@ -74,3 +75,31 @@ class StrictModel(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def read_json(data: bytes, file: str, version: int) -> dict[str, Any]:
+    """Reads a JSON object of one version of its format.
+
+    Args:
+      data: The content of the file.
+      file: Its name, for messages.
+      version: The `format_version` that it must have.
+
+    Raises:
+      UnknownFormat: It has another version.
+      FormatError: It is no JSON object.
+    """
+    try:
+        content = orjson.loads(data)
+    except orjson.JSONDecodeError as problem:
+        raise FormatError(f"{file} is no JSON: {problem}") from problem
+    if not isinstance(content, dict):
+        raise FormatError(f"{file} is no JSON object")
+    actual = content.get("format_version")
+    # True and 1.0 equal 1.
+    if type(actual) is not int or actual != version:
+        raise UnknownFormat(
+            f"{file}: format_version {actual!r} is not known here (this reader knows {version}); "
+            "use a product version that reads it, or publish the bundle again"
+        )
+    return content

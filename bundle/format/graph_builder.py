@@ -96,7 +96,9 @@ class GraphBuilder:
         oov_hash: OovHash = "fingerprint",
         mask: int | str | None = None,
     ) -> int:
-        """Adds the rows of keys, as `rowcast-export`'s rule `vocabulary` has them."""
+        """Adds the rows of keys, as `rowcast-export`'s rule `vocabulary` has them; row 0 for the
+        key `mask`.
+        """
         rows = self.positions(keys, table)
         if oov_buckets:
             if key_dtype == "int64" and oov_hash == "modulo":
@@ -109,12 +111,6 @@ class GraphBuilder:
             is_unknown = self.compute("Less", rows, self.constant(0))
             oov_rows = self.moved(buckets, oov_first_row)
             rows = self.compute("SelectV2", is_unknown, oov_rows, rows)
-        return self.masked(rows, keys, key_dtype, mask)
-
-    def masked(
-        self, rows: int, keys: int, key_dtype: Literal["int64", "string"], mask: int | str | None
-    ) -> int:
-        """Adds rows with row 0 for the key `mask`."""
         if mask is None:
             return rows
         is_masked = self.compute("Equal", keys, self.constant(mask, key_dtype))

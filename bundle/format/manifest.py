@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field, ValidationError, model_validator
 
-from bundle.errors import DigestMismatch, FormatError, UnknownFormat
-from bundle.format import fields, older_rules
+from bundle.errors import DigestMismatch, FormatError
+from bundle.format import fields
 from bundle.format.checksums import BLOCK_BYTES, crc32c
 from bundle.format.features import (
     DenseFeature,
@@ -108,7 +108,7 @@ __all__ = [
     "readers_of",
 ]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 MANIFEST_BYTES_MAX = 256 << 20
 """The maximum size of a manifest; readers reject larger ones. It suffices for about 44 TiB of
 copied rows.
@@ -324,7 +324,7 @@ class Verification(StrictModel):
 class Manifest(StrictModel):
     """The whole manifest."""
 
-    format_version: Literal[2] = 2
+    format_version: Literal[1] = 1
     model: Name
     version: Positive
     created: str
@@ -551,23 +551,10 @@ def parse(data: bytes) -> Manifest:
     """
     if len(data) > MANIFEST_BYTES_MAX:
         raise FormatError(f"manifest has {len(data)} bytes; at most {MANIFEST_BYTES_MAX} are read")
-    try:
-        content = orjson.loads(data)
-    except orjson.JSONDecodeError as problem:
-        raise FormatError(f"manifest is no JSON: {problem}") from problem
-    if not isinstance(content, dict):
-        raise FormatError("manifest is no JSON object")
-    # Before the digest: a newer version may have its digest elsewhere.
-    version = content.get("format_version")
-    if type(version) is not int or version not in (older_rules.VERSION, FORMAT_VERSION):
-        raise UnknownFormat(
-            f"format_version {version!r} is not known here (this reader knows "
-            f"{older_rules.VERSION} and {FORMAT_VERSION}); a newer product version may read it"
-        )
-    _check_digest(data, version)
+    # The version comes before the digest: a newer one may have its digest elsewhere.
+    content = fields.read_json(data, "manifest", FORMAT_VERSION)
+    _check_digest(data)
     del content["digest"]
-    if version == older_rules.VERSION:
-        content = older_rules.translate(content)
     try:
         return Manifest.model_validate(content)
     except ValidationError as problem:
@@ -612,9 +599,9 @@ def dump(manifest: Manifest) -> bytes:
     return before + key + digest + after[1:]
 
 
-def _check_digest(data: bytes, version: int) -> None:
+def _check_digest(data: bytes) -> None:
     # Every manifest begins like this: its digest is found without reading on.
-    before = b'{\n  "format_version": %d,\n  "digest": ' % version
+    before = b'{\n  "format_version": %d,\n  "digest": ' % FORMAT_VERSION
     digits = data.removeprefix(before)[:11].partition(b",")[0]
     after = data[len(before) + len(digits) :]
     has_digest = data.startswith(before) and digits.isdigit()

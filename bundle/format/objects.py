@@ -16,13 +16,12 @@ from bundle.arithmetic import ceil_div
 from bundle.errors import FormatError
 from bundle.format import paths
 from bundle.format.checksums import BLOCK_BYTES
-from bundle.format.fields import Count, Name, Path, Positive, StrictModel
+from bundle.format.fields import Count, Name, Path, Positive, StrictModel, read_json
 
 OBJECTS = "objects.json"
+FORMAT_VERSION = 1
 POOL = ".objects"
 """The directory of a model that holds the objects of all its versions."""
-DIRECTORY = "objects"
-"""The directory of a version of format 1 that holds its objects."""
 OBJECT_BYTES = BLOCK_BYTES
 """The bytes of an object, which is a block of a file. Only the last block of a file is shorter."""
 OBJECTS_BYTES_MAX = 512 << 20
@@ -77,46 +76,23 @@ class StoredFile(StrictModel):
         return tuple(blocks)
 
 
-class WholeFile(StrictModel):
-    """One file of a bundle in a store of format 1, which is one object.
-
-    Attributes:
-      sha256: The SHA-256 of its content.
-      bytes: The size in bytes.
-    """
-
-    sha256: Sha256
-    bytes: Count
-
-    @property
-    def blocks(self) -> tuple[StoredBlock, ...]:
-        """The object."""
-        return (StoredBlock(self.sha256, 0, self.bytes),)
-
-
 class ObjectMap(StrictModel):
     """The content of `objects.json`.
 
     Attributes:
-      format_version: 2. In format 1, a file is one object, and a version has objects of its own.
+      format_version: 1.
       files: The bundle's files by their paths in a directory, the manifest among them.
     """
 
-    format_version: Literal[1, 2] = 2
+    format_version: Literal[1] = 1
     model: Name
     version: Positive
-    files: dict[Path, StoredFile] | dict[Path, WholeFile]
+    files: dict[Path, StoredFile]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if paths.MANIFEST not in self.files:
             raise ValueError(f"files name no {paths.MANIFEST}")
-        # Pydantic tries both forms of a file; each version of the format has one.
-        kind: type[WholeFile | StoredFile] = StoredFile
-        if self.format_version == 1:
-            kind = WholeFile
-        if not all(isinstance(file, kind) for file in self.files.values()):
-            raise ValueError(f"files are not those of format_version {self.format_version}")
         return self
 
     def dump(self) -> bytes:
@@ -136,12 +112,12 @@ def parse(data: bytes) -> ObjectMap:
     """Reads the content of an `objects.json`.
 
     Raises:
+      UnknownFormat: It has a format version that this reader does not know.
       FormatError: It breaks a rule of the format; names the field.
     """
+    content = read_json(data, OBJECTS, FORMAT_VERSION)
     try:
-        return ObjectMap.model_validate(orjson.loads(data))
-    except orjson.JSONDecodeError as problem:
-        raise FormatError(f"{OBJECTS} is no JSON: {problem}") from problem
+        return ObjectMap.model_validate(content)
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or OBJECTS

@@ -24,12 +24,11 @@ from typing import NamedTuple
 
 from bundle.errors import BundleError
 from bundle.format import paths
-from bundle.format.objects import DIRECTORY, OBJECTS, POOL
+from bundle.format.objects import OBJECTS, POOL
 from bundle.storage.catalog import VERSION
 from export.errors import DestinationError
 from export.jobs.store_versions import (
     GRACE_DAYS,
-    STARTED,
     is_committed,
     pool_directories,
     pool_objects,
@@ -53,12 +52,10 @@ class _Versions(NamedTuple):
     Attributes:
       committed: The versions that can be read.
       running: The versions that a run is writing, or was a short time ago.
-      given_up: The other versions.
     """
 
     committed: tuple[RemotePath, ...]
     running: tuple[RemotePath, ...]
-    given_up: tuple[RemotePath, ...]
 
 
 def clean_store(
@@ -106,19 +103,10 @@ def _clean_model(
     if versions.running:
         running += versions.running
         return
-    stale = [
-        file
-        for directory in versions.given_up
-        for file in _files_of(directory)
-        # Another run may go on with the version now, and writes it first of all.
-        if file.name != STARTED
-    ]
     named: set[str] = set()
     for directory in versions.committed:
-        names, unnamed = _read_named(directory)
-        named |= names
-        stale += [file for file, time in unnamed.items() if _is_old(time, cutoff_s)]
-    stale += _stale_in_pool(model, named, cutoff_s)
+        named |= _read_named(directory)
+    stale = _stale_in_pool(model, named, cutoff_s)
 
     for first in range(0, len(stale), _REMOVED_AT_A_TIME):
         current = _versions(model, cutoff_s)
@@ -157,31 +145,18 @@ def _versions(model: RemotePath, cutoff_s: float) -> _Versions:
     """Finds the versions of a model, in the order of their numbers."""
     committed = []
     running = []
-    given_up = []
     for number in sorted(filter(VERSION.fullmatch, model.listing()), key=int):
         directory = model / number
         if is_committed(directory):
             committed.append(directory)
-        elif all(_is_old(time, cutoff_s) for time in _files_of(directory).values()):
-            given_up.append(directory)
-        else:
+        # Another run was given up.
+        elif not all(_is_old(time, cutoff_s) for time in directory.times().values()):
             running.append(directory)
-    return _Versions(tuple(committed), tuple(running), tuple(given_up))
+    return _Versions(tuple(committed), tuple(running))
 
 
-def _files_of(directory: RemotePath) -> Times:
-    """Returns the files of a version that is not published."""
-    files = _times(directory) | _times(directory / DIRECTORY)
-    files.pop(directory / DIRECTORY, None)
-    return files
-
-
-def _read_named(directory: RemotePath) -> tuple[frozenset[str], Times]:
-    """Reads which objects a published version names.
-
-    Returns:
-      The names of the objects in the pool of the model, and the objects in a directory of the
-      version's own that it does not name.
+def _read_named(directory: RemotePath) -> frozenset[str]:
+    """Reads which objects of the model's pool a published version names.
 
     Raises:
       DestinationError: The file that names them is damaged.
@@ -194,14 +169,8 @@ def _read_named(directory: RemotePath) -> tuple[frozenset[str], Times]:
         ) from problem
     # The bundle was copied as it lies on a disk, or was removed just now.
     if objects is None:
-        return frozenset(), {}
-    # These are looked for in the pool, together with those of the other versions.
-    if objects.format_version > 1:
-        return pool_objects(objects), {}
-    blocks = [block for file in objects.files.values() for block in file.blocks]
-    named = {directory / DIRECTORY / block.sha256 for block in blocks}
-    times = _times(directory / DIRECTORY)
-    return frozenset(), {file: times[file] for file in sorted(times.keys() - named)}
+        return frozenset()
+    return pool_objects(objects)
 
 
 def _stale_in_pool(model: RemotePath, named: set[str], cutoff_s: float) -> list[RemotePath]:

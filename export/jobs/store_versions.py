@@ -36,7 +36,6 @@ from bundle.format.objects import (
     ObjectMap,
     StoredBlock,
     StoredFile,
-    WholeFile,
     pool_path,
 )
 from bundle.storage.catalog import VERSION
@@ -120,7 +119,7 @@ class StoreVersion:
         """Returns whether the newest version has an object."""
         return block.sha256 in self._older_objects
 
-    def missing(self, files: Iterable[StoredFile | WholeFile]) -> set[str]:
+    def missing(self, files: Iterable[StoredFile]) -> set[str]:
         """Returns the objects of files that the store does not hold, by their SHA-256. Their names
         say their content, their sizes are compared.
 
@@ -260,9 +259,6 @@ def read_objects(directory: RemotePath) -> ObjectMap | None:
 
 def pool_objects(objects: ObjectMap) -> frozenset[str]:
     """Returns the objects in the pool of a model that a version names, by their SHA-256."""
-    # Versions of format 1 have a directory of objects of their own, and share none.
-    if objects.format_version == 1:
-        return frozenset()
     return frozenset(block.sha256 for file in objects.files.values() for block in file.blocks)
 
 
@@ -277,7 +273,7 @@ def _newest_objects(model: RemotePath) -> ObjectMap | None:
             objects = read_objects(model / str(number))
         except (BundleError, FileNotFoundError):
             continue
-        if objects is not None and objects.format_version > 1:
+        if objects is not None:
             return objects
     return None
 

@@ -1,5 +1,5 @@
-"""The committed bundle, of format version 1, is opened by this reader, and gives the same responses
-as when it was written.
+"""The committed bundle is opened by this reader, and gives the same responses as when it was
+written.
 """
 
 from __future__ import annotations

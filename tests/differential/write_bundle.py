@@ -1,7 +1,8 @@
 """Writes the golden bundle and a service's responses from it.
 
 `python -m tests.differential.write_bundle` makes `tests/differential/bundle/`. The committed one
-is of format version 1, and stays so: every later reader must open it and return the same responses.
+stays as it is while the format has its number: every reader of that format must open it and return
+the same responses.
 """
 
 from __future__ import annotations

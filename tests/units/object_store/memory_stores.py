@@ -13,13 +13,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from bundle.format.objects import (
-    DIRECTORY,
     OBJECT_BYTES,
     OBJECTS,
     POOL,
     ObjectMap,
     StoredFile,
-    WholeFile,
     pool_path,
 )
 from object_store.remote_path import RemotePath
@@ -148,20 +146,6 @@ def published_as_objects(bundle: Path, to: RemotePath) -> RemotePath:
             (to.parent / pool_path(name)).write(block)
         files[path] = StoredFile(bytes=len(content), objects=tuple(names))
     objects = ObjectMap(model=bundle.parent.name, version=int(bundle.name), files=files)
-    (to / OBJECTS).write(objects.dump())
-    return to
-
-
-def published_in_format_1(bundle: Path, to: RemotePath) -> RemotePath:
-    """Copies a bundle's files into a store as an exporter published them in format 1."""
-    files = {}
-    for path, content in _contents(bundle).items():
-        name = hashlib.sha256(content).hexdigest()
-        (to / DIRECTORY / name).write(content)
-        files[path] = WholeFile(sha256=name, bytes=len(content))
-    objects = ObjectMap(
-        format_version=1, model=bundle.parent.name, version=int(bundle.name), files=files
-    )
     (to / OBJECTS).write(objects.dump())
     return to
 

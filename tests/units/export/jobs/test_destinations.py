@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.format.objects import OBJECT_BYTES, ObjectMap, StoredFile, WholeFile, pool_path
+from bundle.format.objects import OBJECT_BYTES, ObjectMap, StoredFile, pool_path
 from bundle.storage import catalog, integrity
 from export.tables.plan import UPLOADS
 from object_store.locations import location_of
@@ -293,16 +293,15 @@ NAMED = "0" * 64
 LOST = "1" * 64
 
 
-def objects_page(version: int, format_version: int = 2) -> bytes:
-    stored: Any = StoredFile(bytes=1, objects=(NAMED,))
-    if format_version == 1:
-        stored = WholeFile(sha256=NAMED, bytes=1)
-    files = {"manifest.json": stored}
-    page = ObjectMap(format_version=format_version, model="m", version=version, files=files)
-    return page.dump()
-
-
-VERSION = ("m/1/objects.json", 30, objects_page(1))
+VERSION = (
+    "m/1/objects.json",
+    30,
+    ObjectMap(
+        model="m",
+        version=1,
+        files={"manifest.json": StoredFile(bytes=1, objects=(NAMED,))},
+    ).dump(),
+)
 OLD = (f"m/{pool_path(LOST)}", 8, b"x")
 Stored = tuple[str, float, bytes]
 CLEANED: dict[str, tuple[list[Stored], list[str], list[str]]] = {
@@ -315,25 +314,14 @@ CLEANED: dict[str, tuple[list[Stored], list[str], list[str]]] = {
         [OLD[0]],
         ["n/1"],
     ),
-    "versions of format 1": (
-        [
-            ("m/9/objects.json", 30, objects_page(9, 1)),
-            (f"m/9/objects/{NAMED}", 30, b"x"),
-            ("m/9/objects/a", 8, b"x"),
-            ("m/9/objects/b", 6, b"x"),
-            ("m/11/objects/a", 8, b"x"),
-        ],
-        ["m/11/objects/a", "m/9/objects/a"],
-        [],
-    ),
     "what is no version": (
         [
-            (".hidden/1/objects/a", 30, b"x"),
-            ("m/latest/objects/a", 30, b"x"),
-            ("m/01/objects/a", 30, b"x"),
+            (f".hidden/{pool_path(LOST)}", 30, b"x"),
+            ("m/latest/started", 1, b""),
+            ("m/01/started", 1, b""),
             # A bundle that was copied as it lies on a disk.
             ("m/3/manifest.json", 30, b"{}"),
-            ("m/3/objects/a", 30, b"x"),
+            ("m/3/tables/a", 30, b"x"),
         ],
         [],
         [],

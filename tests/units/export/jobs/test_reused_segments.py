@@ -169,7 +169,7 @@ def remove(segment: Path, _nights: Nights) -> None:
 
 def unreadable(_segment: Path, nights: Nights) -> None:
     page = nights.version(1) / "manifest.json"
-    page.write_text(page.read_text().replace('"format_version": 2', '"format_version": 99', 1))
+    page.write_text(page.read_text().replace('"format_version": 1', '"format_version": 99', 1))
 
 
 @pytest.mark.parametrize(

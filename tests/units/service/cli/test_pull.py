@@ -26,7 +26,6 @@ from tests.bundles.large_files import DIM, EXTRA_BYTES, ROWS, write_large_bundle
 from tests.units.object_store.memory_stores import (
     CountedStore,
     published_as_objects,
-    published_in_format_1,
     uploaded,
 )
 from tests.units.service.running import flip
@@ -87,10 +86,6 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return published
 
 
-def in_format_1(published: Path, store: RemotePath) -> None:
-    published_in_format_1(published / "m/2", store / "m/2")
-
-
 def as_objects(published: Path, store: RemotePath) -> None:
     published_as_objects(published / "m/2", store / "m/2")
     (store / "m/3/started").write(b"unfinished")
@@ -118,7 +113,7 @@ def sent_bytes(store: RemotePath) -> int:
     return CountedStore.bytes_read[store.parent.name]
 
 
-@pytest.mark.parametrize("publish", [as_files, as_objects, in_format_1])
+@pytest.mark.parametrize("publish", [as_files, as_objects])
 @pytest.mark.parametrize("options", PARTS)
 def test_pull_downloads_what_a_role_reads_once_and_adds_the_rest(
     publish: Callable[[Path, RemotePath], None],
@@ -272,17 +267,15 @@ def test_damaged_list_of_objects_or_manifest_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("publish", "damage", "downloaded"),
+    ("damage", "downloaded"),
     [
-        (published_as_objects, "nothing", BLOCK_BYTES),
-        (published_in_format_1, "nothing", (ROWS - 1000) * DIM * 4),
-        (published_as_objects, "a block", 2 * BLOCK_BYTES),
-        (published_as_objects, "a file", BLOCK_BYTES + EXTRA_BYTES),
-        (published_as_objects, "the manifest", WHOLE_BYTES),
+        ("nothing", BLOCK_BYTES),
+        ("a block", 2 * BLOCK_BYTES),
+        ("a file", BLOCK_BYTES + EXTRA_BYTES),
+        ("the manifest", WHOLE_BYTES),
     ],
 )
 def test_pull_takes_from_an_older_version_what_is_the_same_and_sound(
-    publish: Callable[[Path, RemotePath], RemotePath],
     damage: str,
     downloaded: int,
     published: Path,
@@ -291,7 +284,7 @@ def test_pull_takes_from_an_older_version_what_is_the_same_and_sound(
 ) -> None:
     store = RemotePath(f"counted://{tmp_path.name}/nights")
     for version in ("m/1", "m/2"):
-        publish(published / version, store / version)
+        published_as_objects(published / version, store / version)
     assert pulled(store, root, "--version", 1)["reused_bytes"] == 0
     older = root / "m/1"
     if damage == "a block":
