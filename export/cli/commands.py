@@ -461,12 +461,12 @@ def explain(
             drawing = drawings.draw_prepared(prepared, recipe.name)
     text = explain_text(drawing)
     if html_file is not None:
-        from export.explain.page import explain_page
+        from export.explain.picture import explain_page
 
         _write_output(explain_page(drawing), html_file, "--html")
         text += f"\n\nand as a page: {html}"
     if svg_file is not None:
-        from export.explain.image import explain_image
+        from export.explain.picture import explain_image
 
         _write_output(explain_image(drawing), svg_file, "--svg")
         text += f"\n\nand as an image: {svg}"

@@ -473,7 +473,11 @@ def _inside_lines(
     lines = [f"tables of at most {largest} rows stay inside the towers, where {names} {verb} them"]
     for table in tables:
         if table.rows <= largest:
-            reasons = {_reason_outside(features[name]) for name in table.read_by}
+            reasons = {
+                _reason_outside(feature)
+                for feature in features.values()
+                if isinstance(feature, manifest.EmbeddedFeature) and feature.table == table.name
+            }
             lines.append(
                 f"table {table.name} of {thousands(table.rows)} rows is outside, since "
                 f"{' and '.join(sorted(reasons))}"
@@ -481,13 +485,12 @@ def _inside_lines(
     return lines
 
 
-def _reason_outside(feature: manifest.Feature) -> str:
+def _reason_outside(feature: manifest.EmbeddedFeature) -> str:
     """Returns why a feature does not read its table inside a tower, however small the table is."""
-    if isinstance(feature, manifest.EmbeddedFeature):
-        if not isinstance(feature.ids, manifest.IdentityIds):
-            return "its rows are computed from what requests send"
-        if feature.kind != "single":
-            return "it is read for lists of ids"
+    if not isinstance(feature.ids, manifest.IdentityIds):
+        return "its rows are computed from what requests send"
+    if feature.kind != "single":
+        return "it is read for lists of ids"
     return "the model or the recipe states what unknown ids read"
 
 

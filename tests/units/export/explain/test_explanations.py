@@ -17,8 +17,7 @@ from bundle.format import manifest
 from bundle.format.manifest import Manifest
 from bundle.storage.catalog import read_manifest
 from export.explain.drawing import draw_bundle
-from export.explain.image import explain_image
-from export.explain.page import explain_page
+from export.explain.picture import explain_image, explain_page
 from export.explain.text import explain_text
 from tests.bundles.sample import write_sample_bundle
 from tests.bundles.search_costs import COSTS
@@ -62,6 +61,19 @@ def test_feature_is_told_with_what_is_sent_and_what_is_done_to_it(
     page.features["f0"] = entry
     # Lines may end anywhere.
     assert words.replace(" ", "") in text_of(page).replace(" ", "")
+
+
+def test_table_outside_is_told_why_by_whatever_name_its_features_have() -> None:
+    page = ranker(1, 1)
+    # Features that read one input by several tables have the table in their names.
+    page.features["movie@t0"] = page.features.pop("f0").model_copy(update={"inputs": ("movie",)})
+    page.features["hour"] = manifest.DenseFeature(
+        kind="dense", role="context", dtype="int64", below=2000
+    )
+    towers = page.towers["ranking"].model_dump() | {"inputs": (), "parts": ()}
+    page.towers["ranking"] = manifest.Tower.model_validate(towers)
+    words = "table t0 of 1,000 rows is outside, since its rows are computed from what requests send"
+    assert words in text_of(page)
 
 
 def tried(leaves: int, recall: float, cost: float) -> manifest.CostPoint:
