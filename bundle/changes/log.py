@@ -560,8 +560,8 @@ class LogWriter:
           OSError: The disk is full or broken.
         """
         log = self._log
-        known = np.concatenate([_checksums_of(log._header), np.array([*former], _CHECKSUMS)])
-        rewrite.begin(log._model, log.sequence, np.unique(known)[-CHECKSUMS_MAX:])
+        checksums = np.concatenate([_checksums_of(log._header), np.array([*former], _CHECKSUMS)])
+        rewrite.begin(log._model, log.sequence, np.unique(checksums)[-CHECKSUMS_MAX:])
 
     def replace(self, rewrite: LogRewrite) -> None:
         """Puts a file that has the last record of the log in its place; `read` has to follow.

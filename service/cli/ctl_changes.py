@@ -224,8 +224,8 @@ def _items_help(change: ChangeClass) -> str:
     if change.action == "delete":
         return "Ids that are not there are counted, and are no error."
     parts = layout_of(change).parts
-    required = " and ".join([name for name, known in parts.items() if known.is_required])
-    optional = ", ".join([name for name, known in parts.items() if not known.is_required])
+    required = " and ".join([name for name, field in parts.items() if field.is_required])
+    optional = ", ".join([name for name, field in parts.items() if not field.is_required])
     return f"An item has {required}, and optionally {optional}."
 
 

@@ -62,17 +62,17 @@ def read_change(change: ChangeClass, body: Any, settings: ServiceSettings) -> Ch
             raise InvalidArgument.of_field(f"items[{number}]", "no id", "an id", "has")
 
     content = {
-        known.name: known.form.from_json(body[name], name)
-        for name, known in layout.options.items()
+        field.name: field.form.from_json(body[name], name)
+        for name, field in layout.options.items()
         if name in body
     }
     if content.get("stream") and "offset" not in content:
         raise stream_without_offset(content["stream"])
-    for name, known in layout.parts.items():
-        values = known.form.pack([item.get(name, ABSENT) for item in items], name)
-        if known.form.limit:
-            at_most(settings, known.form.limit, len(values), name)
-        content[known.name] = values
+    for name, field in layout.parts.items():
+        values = field.form.pack([item.get(name, ABSENT) for item in items], name)
+        if field.form.limit:
+            at_most(settings, field.form.limit, len(values), name)
+        content[field.name] = values
     request: ChangeRequest = change(**content)
     return request
 
@@ -96,9 +96,9 @@ def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target,
     message = protobuf.parse(pb.ChangeRequest, body)
     change = _change_of(message)
     layout = layout_of(change)
-    sent = {descriptor.name for descriptor, _ in message.ListFields()}
+    names = {descriptor.name for descriptor, _ in message.ListFields()}
     # A field that would be ignored is an error: the client expects it to have an effect.
-    unexpected = sorted(sent & _NAMES - layout.forms.keys())
+    unexpected = sorted(names & _NAMES - layout.forms.keys())
     if unexpected:
         expected = f"a request without it for {change.action} of {change.kind}"
         raise InvalidArgument.of_field(unexpected[0], "sent", expected, "was")
@@ -106,10 +106,10 @@ def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target,
     count = read_ids(message.ids, "ids").size
     if not count:
         raise InvalidArgument.of_field("ids", "empty", "at least one id")
-    sent.update([known.name for known in layout.required])
+    names.update([field.name for field in layout.required])
     content: dict[str, Any] = {}
     for name, form in layout.forms.items():
-        if name not in sent:
+        if name not in names:
             continue
         value = getattr(message, name)
         if form.limit:
@@ -133,10 +133,9 @@ def _change_of(message: pb.ChangeRequest) -> ChangeClass:
     actions = {change.action: change for change in CHANGES.values() if change.kind == kind}
     if not actions:
         raise InvalidArgument.of_field("kind", kind, "rows, candidates or contexts")
-    for known, change in actions.items():
-        if known == action:
-            return change
-    raise InvalidArgument.of_field("action", action, f"{' or '.join(actions)} for {kind}")
+    if action not in actions:
+        raise InvalidArgument.of_field("action", action, f"{' or '.join(actions)} for {kind}")
+    return actions[action]
 
 
 def change_value(result: ChangeResult) -> dict[str, Any]:
@@ -145,12 +144,15 @@ def change_value(result: ChangeResult) -> dict[str, Any]:
     value = {name: field for name, field in content.items() if field or name in _ALWAYS}
     for name in ("outdated", "unknown"):
         if name in value:
-            # Every JSON parser keeps an integer up to 2^53.
-            value[name] = [
-                str(key) if isinstance(key, int) and abs(key) > INTEGER_MAX else key
-                for key in value[name]
-            ]
+            value[name] = [_json_id(key) for key in value[name]]
     return value
+
+
+def _json_id(key: int | str) -> int | str:
+    """Returns an id as JSON has it: every parser keeps an integer up to 2^53."""
+    if isinstance(key, int) and abs(key) > INTEGER_MAX:
+        return str(key)
+    return key
 
 
 def change_message(result: ChangeResult) -> pb.ChangeResponse:

@@ -13,7 +13,7 @@ from service.versions.version import ModelVersion
 
 
 class ExampleCounts(NamedTuple):
-    """What merging asks a version; see `Counter`."""
+    """What merging reads from a version; see `Counter`."""
 
     version: ModelVersion
 

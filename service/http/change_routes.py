@@ -143,8 +143,8 @@ def change_routes(
             openapi_extra={"requestBody": body},
         )(change)
 
-    for known in CHANGES.values():
-        add(known)
+    for change_class in CHANGES.values():
+        add(change_class)
 
     copies = (responses or {}) | _BYTES_RESPONSE
 

@@ -201,8 +201,8 @@ class _Page(NamedTuple):
             if "ready" not in fields:
                 raise
             value = {"ready": False}
-        known = {name: value[name] for name in fields if name in value}
-        return bytes(self.response(**known).SerializeToString())
+        content = {name: value[name] for name in fields if name in value}
+        return bytes(self.response(**content).SerializeToString())
 
 
 def _permitted(context: RequestContext, model: str, version: str | None) -> Target:
