@@ -108,12 +108,8 @@ def decoder_text(decoder: str | None) -> str:
 def trained_ids_text(check: TrainedIdsCheck) -> str:
     """Returns how ids of training agree with a layout."""
     text = f"{check.agree} of {count_text(check.ids, 'trained id')} agree"
-    if check.correlation is not None:
-        text += f", and their counts correlate by {check.correlation:.2f}"
     if check.other_layout:
         text += f"; the best other layout ({check.other_layout}) reaches {check.other_agree}"
-        if check.other_correlation is not None:
-            text += f" and {check.other_correlation:.2f}"
     if not check.decisive:
         text += ", which does not decide it"
     return text

@@ -261,8 +261,8 @@ class PaddingCheck(StrictModel):
 
 
 class TrainedIdsCheck(StrictModel):
-    """How ids that occur in training agree with the layout of a table, counted over all tables of
-    its variable: their rows must be rows that training changed."""
+    """How ids that occur in training agree with the layout of a table: their rows must be rows that
+    training changed."""
 
     ids: Count
     """The number of trained ids that were checked."""
@@ -274,13 +274,9 @@ class TrainedIdsCheck(StrictModel):
     can have no other."""
     other_agree: Count
     """The number of trained ids whose row training changed, by that layout."""
-    correlation: float | None = None
-    """The rank correlation between how often ids occur and how far the accumulators of their rows
-    grew; absent without counts."""
-    other_correlation: float | None = None
-    """The same by the best other layout."""
     decisive: bool
-    """Whether all other layouts explain the ids far worse, which proves the layout."""
+    """Whether every other layout leaves more of the ids on rows that training did not change, which
+    proves the layout."""
 
 
 class TableCheck(StrictModel):

@@ -16,7 +16,7 @@ place the tables of a stack one behind the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -49,15 +49,19 @@ class Family:
     """Layouts that differ in their rotation alone, or a single layout of another kind.
 
     Attributes:
-      cores: The number of cores of a stack, or of partitions of `mod`. Layouts of tables in one
-        variable have the same number; 0 if the rows are in order.
       layout: The layout with rotation 0.
       rotations: [k] int64, ascending; [0] where the kind has no rotation.
     """
 
-    cores: int
     layout: Layout
     rotations: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, layout: Layout) -> Family:
+        """Returns the family of one layout alone."""
+        if not isinstance(layout, SparseCore):
+            return cls(layout, np.zeros(1, np.int64))
+        return cls(replace(layout, rotation=0), np.array([layout.rotation], np.int64))
 
     def stored_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns [n, k] int64: the stored row of each of [n] int64 rows, by each layout."""
@@ -73,35 +77,24 @@ class Family:
         """Returns the layout with rotation number `number`."""
         if not isinstance(self.layout, SparseCore):
             return self.layout
-        layout = self.layout
-        rotation = int(self.rotations[number])
-        return SparseCore(layout.cores, layout.core_rows, layout.offset, rotation)
+        return replace(self.layout, rotation=int(self.rotations[number]))
+
+    def overlaps(self, rows: int, layout: Layout, layout_rows: int) -> bool:
+        """Returns whether a table of `rows` rows, by any layout of this family, and a table of
+        `layout_rows` rows by `layout` take the same rows of each core.
+        """
+        first, end = _core_range(self.layout, rows)
+        other_first, other_end = _core_range(layout, layout_rows)
+        return first < other_end and other_first < end
 
 
-def family_of(layout: Layout) -> Family:
-    """Returns the family of one layout alone."""
-    if isinstance(layout, SparseCore):
-        unturned = SparseCore(layout.cores, layout.core_rows, layout.offset, 0)
-        return Family(layout.cores, unturned, np.array([layout.rotation], np.int64))
-    cores = 0
-    if isinstance(layout, Mod):
-        cores = layout.lanes
-    return Family(cores, layout, np.zeros(1, np.int64))
-
-
-def joined(layouts: Iterable[Layout]) -> list[Family]:
-    """Returns the families of layouts; those that differ in their rotation alone share one."""
-    rotations: dict[SparseCore, list[int]] = {}
-    joined_families = []
-    for layout in layouts:
-        if isinstance(layout, SparseCore):
-            rotations.setdefault(replace(layout, rotation=0), []).append(layout.rotation)
-        else:
-            joined_families.append(family_of(layout))
-    for unturned, turns in rotations.items():
-        turned = np.array(sorted(turns), np.int64)
-        joined_families.append(Family(unturned.cores, unturned, turned))
-    return joined_families
+def _core_range(layout: Layout, rows: int) -> tuple[int, int]:
+    """Returns the rows [first, end) that a table takes on each core; of a layout without cores, the
+    table takes the whole variable.
+    """
+    if not isinstance(layout, SparseCore):
+        return 0, rows
+    return layout.offset, layout.offset + ceil_div(rows, layout.cores)
 
 
 def families(
@@ -118,9 +111,9 @@ def families(
       usual: Whether only rotations that programs choose by themselves are considered: the number
         of the table in the stack times the SparseCores of a device.
     """
-    numbers_of_cores = core_counts(stored_rows, table_rows)
+    numbers_of_cores = _core_counts(stored_rows, table_rows)
     if len(table_rows) == 1:
-        yield family_of(Plain())
+        yield Family.of(Plain())
         # Partitions of `mod` have no padding.
         if table_rows[0] == stored_rows:
             yield from _partitions(stored_rows, slices, numbers_of_cores)
@@ -136,10 +129,10 @@ def families(
             }
             rotations = np.array(sorted(steps), np.int64)
         for offset in _offsets(cores, core_rows, table_rows, number):
-            yield Family(cores, SparseCore(cores, core_rows, offset, 0), rotations)
+            yield Family(SparseCore(cores, core_rows, offset, 0), rotations)
 
 
-def core_counts(stored_rows: int, table_rows: Sequence[int]) -> list[int]:
+def _core_counts(stored_rows: int, table_rows: Sequence[int]) -> list[int]:
     """Returns the numbers of SparseCores over which a variable can be spread, ascending; each core
     holds at least the rows to which programs pad.
 
@@ -201,41 +194,4 @@ def _partitions(
             continue
         short, longer = divmod(rows, partitions)
         sizes = [short + (partition < longer) for partition in range(partitions)]
-        yield family_of(Mod((0, *accumulate(sizes[:-1]))))
-
-
-def are_one(first: Layout, second: Layout, rows: int) -> bool:
-    """Returns whether two layouts place every row of a table alike."""
-    if first == second:
-        return True
-    # Lanes repeat, so two rounds of the longer ones represent all rows.
-    round_rows = 2 * max(first.lanes, second.lanes) + 1
-    rounds = np.arange(min(rows, round_rows), dtype=np.int64)
-    last = np.arange(max(0, rows - 2), rows, dtype=np.int64)
-    sample = np.concatenate([rounds, last])
-    return bool(np.array_equal(stored_rows(first, sample), stored_rows(second, sample)))
-
-
-def core_range(layout: Layout, rows: int) -> tuple[int, int]:
-    """Returns the rows [first, end) that a table takes on each core; of a layout without cores, the
-    table takes the whole variable.
-    """
-    if not isinstance(layout, SparseCore):
-        return 0, rows
-    return layout.offset, layout.offset + ceil_div(rows, layout.cores)
-
-
-def layout_text(layout: Layout) -> str:
-    """Returns a layout for reading, such as `32 cores, offset 8, rotation 4`."""
-    if isinstance(layout, Plain):
-        return "rows in order"
-    if isinstance(layout, Mod):
-        return f"mod over {layout.lanes} partitions"
-    parts = ["1 core"]
-    if layout.cores > 1:
-        parts = [f"{layout.cores} cores"]
-    if layout.offset:
-        parts.append(f"offset {layout.offset}")
-    if layout.rotation:
-        parts.append(f"rotation {layout.rotation}")
-    return ", ".join(parts)
+        yield Family.of(Mod((0, *accumulate(sizes[:-1]))))

@@ -1,32 +1,27 @@
-"""Proves by which layout a training program wrote tables to a variable: ids that occur in training
-must read rows that training changed.
+"""Compares layouts with ids that occur in training: the ids must read rows that training changed.
 
-A layout is proved if it explains the trained ids, and every other layout that the tables can have
-(`layout_candidates`) explains them far worse (`layout_scores`).
+A layout explains the ids if at most 1 % of them read rows that training left alone. It is proved if
+every other layout that the formula can give the table (`layout_candidates`) leaves at least two ids
+more on such rows. By the ids 0, 1, 9 and 10 of a table on 4 SparseCores of 4 rows each:
+
+    touched rows       0, 2 | 4, 6 | none | none    (| divides the cores)
+    4 cores            0, 4, 6, 2: all four agree
+    rotation 1         4, 8, 10, 6: two agree
+    rows in order      0, 1, 9, 10: one agrees
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bundle.format.manifest import TrainedIdsCheck
 from export.checkpoint.inventory.specs import TableSpec
-from export.checkpoint.layout_candidates import are_one, core_range, layout_text
-from export.checkpoint.layout_scores import (
-    DECISIVE,
-    LayoutScores,
-    ScoredLayout,
-    Variable,
-    count_evidence,
-    likelihoods,
-    weight_of_id,
-)
-from export.checkpoint.layouts import Layout
+from export.checkpoint.layout_candidates import Family, families
+from export.checkpoint.layouts import Layout, layout_text, place_alike
 from export.checkpoint.slot_marks import SlotMarks, SlotReader
 from export.checkpoint.trained_rows import TrainedRows
 from export.errors import NotConvertible
@@ -35,28 +30,41 @@ UNTOUCHED_SHARE_MAX = 0.01
 """The maximum share of trained ids on untouched rows, which examples that training skipped and zero
 gradients leave.
 """
-CORRELATION_MIN = 0.3
-"""Correlation of counts and accumulators that explains the data where all rows were trained."""
-_CORRELATION_IDS_MIN = 50
-"""The minimum number of trained ids whose correlation explains the data. Among fewer ids, chance
-reaches CORRELATION_MIN too often.
+MARGIN_IDS = 2
+"""The number of ids that another layout must leave on untouched rows beyond those of the best one.
+Each is at most 1 % likely (`UNTOUCHED_SHARE_MAX`), so two are 1 in 10,000.
 """
-_OPPOSED_IDS_MIN = 100
-"""The minimum number of trained ids whose counts can contradict the accumulators."""
-_OPPOSED_MAX = -0.1
-"""Correlation of counts with accumulators below which they contradict each other."""
-_DENSE_SHARE = 0.5
-"""Share of trained rows above which a message names it as a reason why ids do not decide."""
-_ARRANGEMENTS_MAX = 20_000
-"""The maximum number of combinations of layouts of one variable's tables that are tried. Their
-number grows exponentially with the number of tables; combinations that were not tried leave the
-layouts undecided.
+_STAGES = (256, 10_000)
+"""By how many trained ids layouts are compared. Few ids exclude most layouts, so that many ids are
+compared with few layouts only.
 """
+_KEPT_MIN = 32
+"""The minimum number of layouts that a stage keeps, so that a report names the best other one."""
+_RANKED_MAX = 64
+"""The number of best layouts of a table that are decided among."""
+_SPARSE_IDS_MAX = 64
+_SPARSE_IDS_MIN = 16
+"""The number of trained ids that are compared for a table whose slot variables are too large to be
+read as a whole. Fewer ids than the minimum would decide nothing.
+"""
+_SPARSE_ROWS_MAX = 400_000
+"""The maximum number of stored rows that are read of such a table: each is a read of its own."""
+_BACKGROUND_BLOCKS = 256
+_BACKGROUND_ROWS = 16
+"""Blocks, and rows of a block, that are read of such a table for the value of untouched rows."""
+_CELLS_MAX = 1 << 22
+"""The maximum number of stored rows that are computed at a time, which bounds the memory: 8 bytes
+each.
+"""
+_LOOKUPS_MAX = 1 << 30
+"""The maximum number of stored rows that are computed in the last stage, which bounds the time."""
+_LISTED_MAX = 4
+"""The number of layouts that a message lists."""
 
 
 @dataclass(frozen=True)
 class ProvedLayout:
-    """The layout of a table, and how trained ids prove it."""
+    """The layout of a table, and how trained ids agree with it."""
 
     layout: Layout
     proof: TrainedIdsCheck
@@ -87,32 +95,53 @@ def prove_layouts(
         equally well; or there is no data.
       CheckpointError: A slot variable cannot be read.
     """
-    tables_with_ids = [table for table in tables if table.name in trained]
-    if not tables_with_ids:
+    compared = [table for table in tables if table.name in trained]
+    if not compared:
         return {}
     if not reader.slots:
         raise NotConvertible(
-            f"table {tables_with_ids[0].name!r}: {cannot_be_proved(key, has_slots=False)}; leave "
-            "its trained ids out"
+            f"table {compared[0].name!r}: {cannot_be_proved(key, has_slots=False)}; leave its "
+            "trained ids out"
         )
-    for table in tables_with_ids:
+    table_rows = [table.rows for table in tables]
+    candidates = {}
+    for table in compared:
         _check_rows(table, trained[table.name])
-    variable = Variable(reader, key, slices, tables, dict(trained))
-    variable = variable.with_readable_ids()
-    marks = variable.read_marks()
-    _check_marks(key, marks)
-    scores = {table.name: variable.scores(table, marks) for table in tables_with_ids}
-    return _Decision(variable, tables_with_ids, scores, marks).proved()
-
-
-def _check_rows(table: TableSpec, trained: TrainedRows) -> None:
-    beyond = trained.rows[trained.rows >= table.rows]
-    if len(beyond):
-        raise NotConvertible(
-            f"table {table.name!r}: {len(beyond)} of {len(trained.rows)} trained ids "
-            f"({trained.source}) read rows that it does not have, such as row {beyond[0]} of "
-            f"{table.rows}; ids of this table that occurred in training were expected"
+        possible = list(
+            families(
+                reader.rows, table_rows, tables.index(table), slices, usual=not reader.reads_all
+            )
         )
+        # A statement need not be one that a program would choose.
+        if table.stated_layout is not None:
+            possible.append(Family.of(table.stated_layout))
+        if not possible:
+            raise NotConvertible(
+                f"variable {key!r} of {reader.rows} rows cannot hold tables of "
+                f"{', '.join(map(str, table_rows))} rows as SparseCores or TF1 place them; list "
+                "every table of the stack, with its rows"
+            )
+        candidates[table.name] = possible
+
+    ids_max = _STAGES[-1]
+    if not reader.reads_all:
+        ids_max = _sparse_ids(reader, key, candidates)
+    ids = {name: trained[name].sample(ids_max) for name in candidates}
+    marks = _read_marks(reader, candidates, ids)
+    if not marks.touched.any():
+        raise NotConvertible(
+            f"verify.trained_ids: all {len(marks.touched)} rows that were read of the slot "
+            f"variables of {key!r} ({', '.join(marks.slots)}) have one value, as if the optimizer "
+            "had been reset: nothing shows which rows training read; name a checkpoint with the "
+            "optimizer's state, or leave the trained ids out"
+        )
+
+    scored = {name: _scored(candidates[name], ids[name], marks) for name in candidates}
+    consistent = _consistent(scored, compared)
+    return {
+        table.name: _proved(table, consistent[table.name], ids[table.name], marks)
+        for table in compared
+    }
 
 
 def cannot_be_proved(key: str, *, has_slots: bool) -> str:
@@ -130,395 +159,227 @@ def cannot_be_proved(key: str, *, has_slots: bool) -> str:
     )
 
 
-def _check_marks(key: str, marks: SlotMarks) -> None:
-    if not marks.touched.any():
+def _check_rows(table: TableSpec, trained: TrainedRows) -> None:
+    beyond = trained.rows[trained.rows >= table.rows]
+    if len(beyond):
         raise NotConvertible(
-            f"verify.trained_ids: all {len(marks.touched)} rows that were read of the slot "
-            f"variables of {key!r} ({', '.join(marks.slots)}) have one value, as if the optimizer "
-            "had been reset: nothing shows which rows training read; name a checkpoint with the "
-            "optimizer's state, or leave the trained ids out"
+            f"table {table.name!r}: {len(beyond)} of {len(trained.rows)} trained ids "
+            f"({trained.source}) read rows that it does not have, such as row {beyond[0]} of "
+            f"{table.rows}; ids of this table that occurred in training were expected"
         )
 
 
-Arrangement = dict[str, ScoredLayout]
-"""A layout for each table that has trained ids, all in one variable."""
+def _sparse_ids(reader: SlotReader, key: str, candidates: Mapping[str, Sequence[Family]]) -> int:
+    """Returns how many trained ids can be compared if each layout may give an id another row to
+    read.
 
-
-class _Option(NamedTuple):
-    """A layout of a table among those of the other tables in the variable.
-
-    Attributes:
-      likelihood: The logarithm of its likelihood.
-      first, end: The rows [first, end) that it takes on each core.
-      scored: The layout.
+    Raises:
+      NotConvertible: So many layouts are possible that too few ids can be compared.
     """
-
-    likelihood: float
-    first: int
-    end: int
-    scored: ScoredLayout
-
-    def overlaps(self, option: _Option) -> bool:
-        """Returns whether two tables take the same rows."""
-        return self.first < option.end and option.first < self.end
-
-
-def _lead(options: Sequence[_Option]) -> float:
-    """Returns by how much the best layout of a table is more likely than the next."""
-    if len(options) < 2:
-        return math.inf
-    return options[0].likelihood - options[1].likelihood
-
-
-class _Decision:
-    """Decides which layouts the scores prove."""
-
-    def __init__(
-        self,
-        variable: Variable,
-        tables: Sequence[TableSpec],
-        scores: Mapping[str, LayoutScores],
-        marks: SlotMarks,
-    ) -> None:
-        self._variable = variable
-        self._tables = {table.name: table for table in tables}
-        self._scores = scores
-        self._marks = marks
-        self._weight = weight_of_id(0, self._ids, marks.touched_share)
-        self._unsearched = -math.inf
-
-    def proved(self) -> dict[str, ProvedLayout]:
-        """Returns the layout of each table with trained ids. Raises: see `prove_layouts`."""
-        # A stated layout need not be one that a program would choose, so it may fit where no
-        # candidate does.
-        best = self._best() or self._stated
-        if best is None:
-            raise NotConvertible(
-                f"variable {self._variable.key!r} of {self._variable.reader.rows} rows cannot hold "
-                f"tables of {', '.join(str(table.rows) for table in self._variable.tables)} rows "
-                "as SparseCores or TF1 place them; list every table of the stack, with its rows"
-            )
-        # The first weight assumes that the best layouts explain every id; with the share that they
-        # do explain, others may be better.
-        self._weight = self._weight_by(best)
-        best = self._best() or best
-
-        self._check_statement(best)
-        self._check_explained(best)
-
-        stated = self._stated
-        chosen = stated or best
-        proved = {}
-        for name in self._tables:
-            proof = self._proof(name, chosen)
-            if stated is None and not proof.decisive:
-                raise self._ambiguous(name, proof, chosen[name].layout)
-            proved[name] = ProvedLayout(chosen[name].layout, proof)
-        return proved
-
-    @property
-    def _ids(self) -> int:
-        return sum(len(scores.trained.rows) for scores in self._scores.values())
-
-    @property
-    def _stated(self) -> Arrangement | None:
-        stated = {}
-        for name, scores in self._scores.items():
-            if scores.stated is None:
-                return None
-            stated[name] = scores.stated
-        return stated
-
-    def _likelihood(self, name: str, scored: ScoredLayout) -> float:
-        return self._likelihoods(name, [scored])[0]
-
-    def _likelihoods(self, name: str, layouts: Sequence[ScoredLayout]) -> list[float]:
-        agree = np.array([scored.agree for scored in layouts])
-        correlation = np.array([scored.correlation for scored in layouts])
-        ids = self._scores[name].trained
-        values: list[float] = likelihoods(agree, correlation, ids, self._weight).tolist()
-        return values
-
-    def _total(self, arrangement: Arrangement) -> float:
-        return sum(self._likelihood(name, scored) for name, scored in arrangement.items())
-
-    def _weight_by(self, best: Arrangement) -> float:
-        """Returns what a trained id on a touched row is worth, by how the best layouts explain the
-        data.
-        """
-        # Laplace's rule of succession, as in `weight_of_id`: the share is neither 0 nor 1.
-        agree = sum(scored.agree for scored in best.values())
-        rows_without_id = len(self._marks.touched) - self._ids
-        touched_without_id = int(self._marks.touched.sum()) - agree
-        share = (max(0, touched_without_id) + 1) / (max(0, rows_without_id) + 2)
-        return weight_of_id(self._ids - agree, self._ids, share)
-
-    def _best(self, name: str = "", unlike: Layout | None = None) -> Arrangement | None:
-        """Returns the layouts that together explain the data best.
-
-        Args:
-          name: The table whose layout must differ from `unlike`; "" if none must.
-          unlike: The layout from which it must differ.
-        """
-        best: Arrangement | None = None
-        best_total = -math.inf
-        # Tables of one variable are spread over the same cores.
-        numbers = set.intersection(*(set(scores.by_cores) for scores in self._scores.values()))
-        options = {cores: self._options(cores, name, unlike) for cores in numbers}
-
-        # No combination is better than the best layout of each table, wherever they overlap.
-        bounds: dict[int, float] = {}
-        for cores, options_of_tables in options.items():
-            bound = 0.0
-            for choices in options_of_tables.values():
-                bound += choices[0].likelihood if choices else -math.inf
-            bounds[cores] = bound
-
-        for cores in sorted(numbers, key=lambda cores: -bounds[cores]):
-            if bounds[cores] <= best_total:
-                break
-            arrangement, total = self._arrange(options[cores], best_total)
-            if arrangement is not None:
-                best = arrangement
-                best_total = total
-        return best
-
-    def _options(self, cores: int, name: str, unlike: Layout | None) -> dict[str, list[_Option]]:
-        """Returns the layouts of each table, with their likelihoods, best first."""
-        options = {}
-        for table, scores in self._scores.items():
-            rows = self._tables[table].rows
-            layouts = scores.by_cores[cores]
-            choices = []
-            for likelihood, scored in zip(self._likelihoods(table, layouts), layouts, strict=True):
-                if unlike is not None and table == name and are_one(scored.layout, unlike, rows):
-                    continue
-                choices.append(_Option(likelihood, *core_range(scored.layout, rows), scored))
-            options[table] = sorted(choices, key=lambda option: -option.likelihood)
-        return options
-
-    def _arrange(
-        self, options: Mapping[str, Sequence[_Option]], total_min: float
-    ) -> tuple[Arrangement | None, float]:
-        """Returns the best combination of layouts of which no two overlap, if it is better than
-        `total_min`.
-        """
-        # Tables whose best layout is far better than the next leave the others few choices.
-        names = sorted(options, key=lambda name: _lead(options[name]), reverse=True)
-        tops = [options[name][0].likelihood for name in names]
-        best: tuple[_Option, ...] | None = None
-        best_total = total_min
-        visited = 0
-        pending: list[tuple[float, tuple[_Option, ...]]] = [(0.0, ())]
-        while pending and visited < _ARRANGEMENTS_MAX:
-            total, chosen = pending.pop()
-            visited += 1
-            if len(chosen) == len(names):
-                if total > best_total:
-                    best = chosen
-                    best_total = total
-                continue
-            # Combinations that cannot reach the best one are cut off (branch and bound).
-            remaining_total = sum(tops[len(chosen) + 1 :])
-            # The best option is pushed last, so that it is looked at first.
-            for option in reversed(options[names[len(chosen)]]):
-                reachable = total + option.likelihood + remaining_total
-                if reachable > best_total and not any(map(option.overlaps, chosen)):
-                    pending.append((total + option.likelihood, (*chosen, option)))
-        # An upper bound of what the combinations reach that the limit left out. Layouts are proved
-        # only if these are far worse, too.
-        for total, chosen in pending:
-            self._unsearched = max(self._unsearched, total + sum(tops[len(chosen) :]))
-        if best is None:
-            return None, best_total
-        arrangement = dict(zip(names, best, strict=True))
-        return {name: arrangement[name].scored for name in options}, best_total
-
-    def _proof(self, name: str, chosen: Arrangement) -> TrainedIdsCheck:
-        """Compares the chosen layouts with the best ones that place a table otherwise."""
-        self._unsearched = -math.inf
-        rival = self._best(name, chosen[name].layout)
-        agree = sum(scored.agree for scored in chosen.values())
-        scores = self._scores[name]
-        correlation = None
-        if scores.counted:
-            correlation = chosen[name].correlation
-        if rival is None:
-            # The table can have no other layout beside those of its neighbors.
-            return TrainedIdsCheck(
-                ids=self._ids,
-                agree=agree,
-                other_layout="",
-                other_agree=0,
-                correlation=correlation,
-                decisive=self._explains(name, chosen[name]),
-            )
-
-        rival_correlation = None
-        if scores.counted:
-            rival_correlation = rival[name].correlation
-        # Every other layout must be far worse: the best one, but also those that limits left
-        # untried or out of the ranking.
-        is_decisive = (
-            self._explains(name, chosen[name])
-            and self._unsearched < self._total(chosen) - DECISIVE
-            and self._margin(chosen, rival) >= DECISIVE
-            and self._is_unrivaled(name, chosen)
-            and not self._may_be_left_out(name, chosen)
-        )
-        return TrainedIdsCheck(
-            ids=self._ids,
-            agree=agree,
-            other_layout=layout_text(rival[name].layout),
-            other_agree=sum(scored.agree for scored in rival.values()),
-            correlation=correlation,
-            other_correlation=rival_correlation,
-            decisive=is_decisive,
-        )
-
-    def _margin(self, chosen: Arrangement, rival: Arrangement) -> float:
-        """Returns by how much the data favors layouts over others, as the logarithm of a
-        likelihood.
-        """
-        margin = 0.0
-        for name, scored in chosen.items():
-            margin += self._margin_of_table(name, scored, rival[name])
-        return margin
-
-    def _margin_of_table(self, name: str, chosen: ScoredLayout, rival: ScoredLayout) -> float:
-        scores = self._scores[name]
-        margin = 0.0
-        if scores.trained.all_trained:
-            margin = (chosen.agree - rival.agree) * self._weight
-        if scores.counted and chosen.layout != rival.layout:
-            margin += count_evidence(scores.trained, self._marks, chosen.layout, rival.layout)
-        return margin
-
-    def _is_unrivaled(self, name: str, chosen: Arrangement) -> bool:
-        """Returns whether every other layout of a table, beside the chosen ones of the others, is
-        far worse.
-        """
-        # Agreement orders layouts as the margin does. Correlation does not: the best layout by
-        # correlation need not be the one that the signed ranks exclude by the smallest margin.
-        if not self._scores[name].counted:
-            return True
-        rows = self._tables[name].rows
-        chosen_layout = chosen[name]
-        neighbors = {table: scored for table, scored in chosen.items() if table != name}
-        for scored in self._scores[name].by_cores.get(chosen_layout.cores, ()):
-            if are_one(scored.layout, chosen_layout.layout, rows):
-                continue
-            if self._overlaps(name, scored, neighbors):
-                continue
-            if self._margin_of_table(name, chosen_layout, scored) < DECISIVE:
-                return False
-        return True
-
-    def _overlaps(self, name: str, scored: ScoredLayout, neighbors: Arrangement) -> bool:
-        first, end = core_range(scored.layout, self._tables[name].rows)
-        for table, neighbor in neighbors.items():
-            neighbor_first, neighbor_end = core_range(neighbor.layout, self._tables[table].rows)
-            if first < neighbor_end and neighbor_first < end:
-                return True
-        return False
-
-    def _may_be_left_out(self, name: str, chosen: Arrangement) -> bool:
-        """Returns whether a layout that was left out may explain the data as well."""
-        for cores, left_out in self._scores[name].left_out.items():
-            bound = self._likelihood(name, left_out)
-            for table, scores in self._scores.items():
-                if table != name:
-                    layouts = scores.by_cores.get(cores, ())
-                    bound += max(self._likelihoods(table, layouts), default=-math.inf)
-            if bound > self._total(chosen) - DECISIVE:
-                return True
-        return False
-
-    def _explains(self, name: str, scored: ScoredLayout) -> bool:
-        """Returns whether a layout explains the trained ids of a table."""
-        trained = self._scores[name].trained
-        ids = len(trained.rows)
-        if trained.all_trained:
-            return ids - scored.agree <= UNTOUCHED_SHARE_MAX * ids
-        return ids >= _CORRELATION_IDS_MIN and scored.correlation >= CORRELATION_MIN
-
-    def _check_statement(self, best: Arrangement) -> None:
-        """Rejects a stated layout that the data contradicts."""
-        stated = self._stated
-        if stated is None:
-            return
-        margin = self._margin(best, stated)
-        for name, scored in stated.items():
-            best_layout = best[name]
-            if are_one(scored.layout, best_layout.layout, self._tables[name].rows):
-                continue
-            # A statement is contradicted if another layout is far more likely, or if ids that were
-            # surely trained read untouched rows by the statement and not by another layout.
-            explained = self._explains(name, scored)
-            refuted = self._scores[name].trained.all_trained and not explained
-            if margin >= DECISIVE or (refuted and self._explains(name, best_layout)):
-                raise NotConvertible(
-                    f"table {name!r}: its layout ({layout_text(scored.layout)}) contradicts the "
-                    f"ids of training ({self._scores[name].trained.source}): "
-                    f"{self._agreement(name, scored)}, and {self._agreement(name, best_layout)} by "
-                    f"another layout ({layout_text(best_layout.layout)}); {self._remedy(name)}"
-                )
-
-    def _remedy(self, name: str) -> str:
-        if not self._tables[name].stated:
-            return (
-                "check that these are ids of this table, that occurred in this training, and the "
-                "rule that makes rows of them"
-            )
-        return (
-            'correct the statement, or let the exporter derive the layout (kind = "derive" in a '
-            'layout file, checkpoint.layout = "derive" in a recipe)'
-        )
-
-    def _agreement(self, name: str, scored: ScoredLayout) -> str:
-        scores = self._scores[name]
-        text = f"{scored.agree} of {len(scores.trained.rows)} read rows that training changed"
-        if scores.counted:
-            text += f" (correlation with counts {scored.correlation:.2f})"
-        return text
-
-    def _check_explained(self, best: Arrangement) -> None:
-        """Rejects trained ids that no layout explains."""
-        chosen = self._stated or best
-        for name, scored in chosen.items():
-            scores = self._scores[name]
-            ids = len(scores.trained.rows)
-            # Ids of a vocabulary may all be rare, which says nothing against a statement.
-            must_be_explained = scores.trained.all_trained or self._stated is None
-            if must_be_explained and not self._explains(name, scored):
-                raise NotConvertible(
-                    f"table {name!r}: no layout explains the ids of training "
-                    f"({scores.trained.source}): at best, {self._agreement(name, scored)} "
-                    f"({layout_text(scored.layout)}); check that they are ids of this feature that "
-                    "occurred in this training, and that every table of the stack is listed with "
-                    "its rows; without trained ids, state the layout and accept it, or give "
-                    "recorded outputs (verify.expected)"
-                )
-            if scores.counted and ids >= _OPPOSED_IDS_MIN and scored.correlation < _OPPOSED_MAX:
-                raise NotConvertible(
-                    f"table {name!r}: the counts of the trained ids ({scores.trained.source}) "
-                    f"contradict the accumulators of their rows: their correlation is "
-                    f"{scored.correlation:.2f}, and a positive one was expected; give the number "
-                    "of times that each id occurs in training, or leave the counts out"
-                )
-
-    def _ambiguous(self, name: str, proof: TrainedIdsCheck, layout: Layout) -> NotConvertible:
-        share = self._marks.touched_share
-        hint = ""
-        if share > _DENSE_SHARE:
-            hint = f" ({share:.0%} of all rows were trained)"
-        if self._marks.growth is None:
-            hint += f", and the optimizer keeps no accumulators ({', '.join(self._marks.slots)})"
-        return NotConvertible(
-            f"table {name!r}: more than one layout explains the ids of training "
-            f"({self._scores[name].trained.source}): {proof.agree} of {proof.ids} read rows that "
-            f"training changed by {layout_text(layout)}, and {proof.other_agree} by "
-            f"{proof.other_layout or 'others'}{hint}; give more trained ids, or how often each of "
-            "them occurs; or state the layout and accept it, or give recorded outputs "
+    layouts = sum(len(family.rotations) for table in candidates.values() for family in table)
+    count = min(_SPARSE_IDS_MAX, _SPARSE_ROWS_MAX // layouts)
+    if count < _SPARSE_IDS_MIN:
+        raise NotConvertible(
+            f"variable {key!r} has {reader.rows} rows, and its tables can lie in {layouts} ways: "
+            "too many to compare; state the layout and accept it, or give recorded outputs "
             "(verify.expected)"
         )
+    return count
+
+
+def _read_marks(
+    reader: SlotReader,
+    candidates: Mapping[str, Sequence[Family]],
+    ids: Mapping[str, TrainedRows],
+) -> SlotMarks:
+    """Reads the slot variables: all rows, or those that some layout gives a trained id, and blocks
+    of others.
+    """
+    if reader.reads_all:
+        return reader.read_all()
+    starts = np.linspace(0, reader.rows - _BACKGROUND_ROWS, _BACKGROUND_BLOCKS).astype(np.int64)
+    row_groups = [(starts[:, None] + np.arange(_BACKGROUND_ROWS)).ravel()]
+    for name, possible in candidates.items():
+        row_groups += [family.stored_rows(ids[name].rows).ravel() for family in possible]
+    return reader.read(np.concatenate(row_groups))
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Layouts, and how they explain the trained ids.
+
+    Attributes:
+      family: The layouts.
+      missed: [k] int64, the number of trained ids on untouched rows, by each layout.
+    """
+
+    family: Family
+    missed: NDArray[np.int64]
+
+
+def _scored(possible: Sequence[Family], ids: TrainedRows, marks: SlotMarks) -> list[_Scored]:
+    """Returns the layouts that may explain the trained ids, and some that explain them worse."""
+    scored: list[_Scored] = []
+    remaining = list(possible)
+    for ids_max in _STAGES:
+        compared = ids.sample(ids_max)
+        layouts = sum(len(family.rotations) for family in remaining)
+        # So many layouts explain the first ids that more ids would hardly leave one.
+        if scored and layouts * len(compared.rows) > _LOOKUPS_MAX:
+            break
+        scored = [_Scored(family, _missed(family, compared, marks)) for family in remaining]
+        if len(compared.rows) == len(ids.rows):
+            break
+        missed = np.sort(np.concatenate([score.missed for score in scored]))
+        limit = missed[0] + MARGIN_IDS + UNTOUCHED_SHARE_MAX * len(compared.rows)
+        limit = max(limit, missed[:_KEPT_MIN][-1])
+        remaining = []
+        for score in scored:
+            kept = score.family.rotations[score.missed <= limit]
+            if len(kept):
+                remaining.append(Family(score.family.layout, kept))
+    return scored
+
+
+def _missed(family: Family, ids: TrainedRows, marks: SlotMarks) -> NDArray[np.int64]:
+    """Returns [k] int64: the number of trained ids on untouched rows, by each layout."""
+    missed = np.empty(len(family.rotations), np.int64)
+    step = max(1, _CELLS_MAX // len(ids.rows))
+    for first in range(0, len(missed), step):
+        part = Family(family.layout, family.rotations[first : first + step])
+        positions = marks.positions(part.stored_rows(ids.rows))
+        missed[first : first + step] = (~marks.touched[positions]).sum(axis=0)
+    return missed
+
+
+def _ranked(scored: Sequence[_Scored]) -> list[tuple[int, Layout]]:
+    """Returns the best layouts, and how many ids each leaves on untouched rows, best first."""
+    missed = np.concatenate([score.missed for score in scored])
+    # Positions count the members of all families, one family behind the other.
+    starts = np.cumsum([0, *(len(score.missed) for score in scored)])
+    ranked = []
+    # Stable: which of equally good layouts comes first does not depend on the machine.
+    for position in np.argsort(missed, kind="stable")[:_RANKED_MAX].tolist():
+        number = int(np.searchsorted(starts, position, side="right")) - 1
+        layout = scored[number].family.member(position - int(starts[number]))
+        ranked.append((int(missed[position]), layout))
+    return ranked
+
+
+def _consistent(
+    scored: Mapping[str, list[_Scored]], tables: Sequence[TableSpec]
+) -> Mapping[str, list[_Scored]]:
+    """Leaves out layouts that the ids of the other tables exclude: the tables of a variable are
+    spread over the same cores, and no two take the same rows.
+    """
+    rows = {table.name: table.rows for table in tables}
+    while True:
+        cores = []
+        proved: dict[str, Layout] = {}
+        for name, scores in scored.items():
+            ranked = _ranked(scores)
+            fewest, best = ranked[0]
+            limit = fewest + MARGIN_IDS
+            close = [score for score in scores if score.missed.min() < limit]
+            cores.append({score.family.layout.lanes for score in close})
+            if all(missed >= limit for missed, _ in _others(ranked, best, rows[name])):
+                proved[name] = best
+
+        shared_cores = set.intersection(*cores)
+        narrowed = {}
+        for name, scores in scored.items():
+            narrowed[name] = [
+                score
+                for score in scores
+                if score.family.layout.lanes in shared_cores
+                and not any(
+                    other != name and score.family.overlaps(rows[name], layout, rows[other])
+                    for other, layout in proved.items()
+                )
+            ]
+        # Without a layout for each table, the ids contradict each other, which others report.
+        if not all(narrowed.values()):
+            return scored
+        if sum(map(len, narrowed.values())) == sum(map(len, scored.values())):
+            return scored
+        scored = narrowed
+
+
+def _others(
+    ranked: Sequence[tuple[int, Layout]], layout: Layout, rows: int
+) -> list[tuple[int, Layout]]:
+    """Returns the ranked layouts that place some row of a table otherwise."""
+    return [scored for scored in ranked if not place_alike(scored[1], layout, rows)]
+
+
+def _proved(
+    table: TableSpec, scored: Sequence[_Scored], ids: TrainedRows, marks: SlotMarks
+) -> ProvedLayout:
+    """Returns the stated layout of a table, or the one that explains the ids.
+
+    Raises:
+      NotConvertible: The ids contradict the statement, or no layout or several explain them.
+    """
+    ranked = _ranked(scored)
+    fewest, best = ranked[0]
+    layout = table.stated_layout or best
+    missed = int(_missed(Family.of(layout), ids, marks)[0])
+    others = _others(ranked, layout, table.rows)
+    limit = fewest + MARGIN_IDS
+    rivals = [scored for scored in others if scored[0] < limit]
+    count = len(ids.rows)
+    missed_max = UNTOUCHED_SHARE_MAX * count
+
+    if fewest > missed_max and table.stated_layout is None:
+        raise NotConvertible(
+            f"table {table.name!r}: no layout explains the ids of training ({ids.source}): at "
+            f"best, {count - fewest} of {count} read rows that training changed "
+            f"({layout_text(best)}); check that they are ids of this feature that occurred in this "
+            "training, and that every table of the stack is listed with its rows; without trained "
+            "ids, state the layout and accept it, or give recorded outputs (verify.expected)"
+        )
+    other_layout = ""
+    other_agree = 0
+    if others:
+        other_agree = count - others[0][0]
+        other_layout = layout_text(others[0][1])
+    if missed > missed_max or missed >= limit:
+        compared = ""
+        if others:
+            compared = f", and {other_agree} of {count} by the best other layout ({other_layout})"
+        remedy = (
+            "check that these are ids of this table, that occurred in this training, and the rule "
+            "that makes rows of them"
+        )
+        if table.stated:
+            remedy = (
+                'correct the statement, or let the exporter derive the layout (kind = "derive" in '
+                'a layout file, checkpoint.layout = "derive" in a recipe)'
+            )
+        raise NotConvertible(
+            f"table {table.name!r}: its layout ({layout_text(layout)}) contradicts the ids of "
+            f"training ({ids.source}): {count - missed} of {count} read rows that training "
+            f"changed{compared}; {remedy}"
+        )
+    if rivals and table.stated_layout is None:
+        layouts = [layout, *(rival for _, rival in rivals)]
+        listed = " | ".join(map(layout_text, layouts[:_LISTED_MAX]))
+        if len(layouts) > _LISTED_MAX:
+            listed += " | ..."
+        raise NotConvertible(
+            f"table {table.name!r}: more than one layout explains the ids of training "
+            f"({ids.source}): at least {count - rivals[-1][0]} of {count} read rows that training "
+            f"changed ({marks.touched_share:.0%} of all rows) by each of these: {listed}; "
+            "give more trained ids, or state in a layout file which of these layouts each table "
+            "of the variable has (kind, cores, offset, rotation) and accept it, or give recorded "
+            "outputs (verify.expected)"
+        )
+
+    proof = TrainedIdsCheck(
+        ids=count,
+        agree=count - missed,
+        other_layout=other_layout,
+        other_agree=other_agree,
+        decisive=not rivals,
+    )
+    return ProvedLayout(layout, proof)

@@ -199,3 +199,31 @@ class StoredOrder:
         if self._last is not None:
             ranks = self._last - ranks
         return np.asarray(ranks)
+
+
+def place_alike(first: Layout, second: Layout, rows: int) -> bool:
+    """Returns whether two layouts place every row of a table alike."""
+    if first == second:
+        return True
+    # Lanes repeat, so two rounds of the longer ones represent all rows.
+    round_rows = 2 * max(first.lanes, second.lanes) + 1
+    rounds = np.arange(min(rows, round_rows), dtype=np.int64)
+    last = np.arange(max(0, rows - 2), rows, dtype=np.int64)
+    sample = np.concatenate([rounds, last])
+    return bool(np.array_equal(stored_rows(first, sample), stored_rows(second, sample)))
+
+
+def layout_text(layout: Layout) -> str:
+    """Returns a layout for reading, such as `32 cores, offset 8, rotation 4`."""
+    if isinstance(layout, Plain):
+        return "rows in order"
+    if isinstance(layout, Mod):
+        return f"mod over {layout.lanes} partitions"
+    parts = ["1 core"]
+    if layout.cores > 1:
+        parts = [f"{layout.cores} cores"]
+    if layout.offset:
+        parts.append(f"offset {layout.offset}")
+    if layout.rotation:
+        parts.append(f"rotation {layout.rotation}")
+    return ", ".join(parts)

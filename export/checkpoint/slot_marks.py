@@ -1,8 +1,7 @@
 """Which stored rows training changed, as the slot variables of an optimizer show.
 
 An optimizer initializes all values of a slot variable alike: to 0, or to an initial accumulator. A
-row that keeps this value was never trained. Accumulators of squared gradients grow with the number
-of updates, so they also show which rows were trained often.
+row that keeps this value was never trained.
 """
 
 from __future__ import annotations
@@ -44,14 +43,11 @@ class SlotMarks:
     Attributes:
       rows: [n] int64 ascending, the stored rows that were read; None: all of them.
       touched: [n] bool, whether training changed the row.
-      growth: [n] float64, the scores (`scores_of_ranks`) of what the accumulators of the row grew
-        by; None: the optimizer keeps no accumulators.
       slots: Names of the slot variables.
     """
 
     rows: NDArray[np.int64] | None
     touched: NDArray[np.bool_]
-    growth: NDArray[np.float64] | None
     slots: tuple[str, ...]
 
     @property
@@ -60,7 +56,7 @@ class SlotMarks:
         return float(self.touched.mean())
 
     def positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns where stored rows, all of which were read, are in `touched` and `growth`."""
+        """Returns where stored rows, all of which were read, are in `touched`."""
         if self.rows is None:
             return rows
         return np.searchsorted(self.rows, rows)
@@ -113,36 +109,26 @@ class SlotReader:
         if rows is not None:
             count = len(rows)
         touched = np.zeros(count, bool)
-        growth: NDArray[np.float64] | None = None
         is_marked = False
         for _, key in self.slots:
-            state = self._read_slot(key, rows, count)
-            initial = state.initial
-            if initial is None:
-                changed = np.ones(count, bool)
-            else:
-                changed = ~(state.uniform & (state.first == initial))
-            if state.accumulates:
-                # Slot variables have scales of their own, so scores are added, not values.
-                scores = scores_of_ranks(state.sums)
-                if growth is None:
-                    growth = scores
-                else:
-                    growth = growth + scores
-            if initial is None:
-                continue
-            is_marked = True
-            touched |= changed
+            uniform, first = self._read_slot(key, rows, count)
+            initial = self._initial(key, first[uniform])
+            if initial is not None:
+                is_marked = True
+                touched |= ~(uniform & (first == initial))
         if not is_marked:
             # No row was left as it was initialized, or nothing distinguishes such rows.
             touched[:] = True
-        return SlotMarks(rows, touched, growth, tuple(name for name, _ in self.slots))
+        return SlotMarks(rows, touched, tuple(name for name, _ in self.slots))
 
-    def _read_slot(self, key: str, rows: NDArray[np.int64] | None, count: int) -> _SlotState:
+    def _read_slot(
+        self, key: str, rows: NDArray[np.int64] | None, count: int
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Returns [n] bool, whether all values of a row are equal, and [n] float32, the first value
+        of each row.
+        """
         uniform = np.empty(count, bool)
         first = np.empty(count, np.float32)
-        sums = np.empty(count, np.float64)
-        lowest = np.inf
         start = 0
         for values in self._blocks(key, rows):
             used = values.reshape(len(values), -1)[:, : self.columns].astype(np.float32)
@@ -150,16 +136,21 @@ class SlotReader:
             end = start + len(used)
             uniform[start:end] = (used == used[:, :1]).all(axis=1)
             first[start:end] = used[:, 0]
-            sums[start:end] = used.sum(axis=1, dtype=np.float64)
-            lowest = min(lowest, float(used.min(initial=np.inf)))
             start = end
-        return _SlotState(uniform, first, sums, lowest, self._columns_of(key))
+        return uniform, first
 
-    def _columns_of(self, key: str) -> int:
+    def _initial(self, key: str, uniform_values: NDArray[np.float32]) -> np.float32 | None:
+        """Returns the value that all rows began with, the most frequent one of [n] float32 values
+        of uniform rows; None: too few rows have the same.
+        """
+        values, counts = np.unique(uniform_values, return_counts=True)
+        alike_min = _ALIKE_SCALARS_MIN
         shape = self.checkpoint.entries[key].shape
-        if len(shape) != 2:
-            return 1
-        return min(self.columns, shape[1])
+        if len(shape) == 2 and min(self.columns, shape[1]) > 1:
+            alike_min = _ALIKE_ROWS_MIN
+        if not len(values) or counts.max() < alike_min:
+            return None
+        return np.float32(values[counts.argmax()])
 
     def _blocks(self, key: str, rows: NDArray[np.int64] | None) -> Iterator[NDArray[Any]]:
         """Yields the values of the requested rows, in their order."""
@@ -178,42 +169,6 @@ class SlotReader:
             yield values[rows[low:high] - first]
 
 
-@dataclass(frozen=True)
-class _SlotState:
-    """What was read of one slot variable.
-
-    Attributes:
-      uniform: [n] bool, whether all values of a row are equal.
-      first: [n] float32, the first value of each row.
-      sums: [n] float64, the sum of each row.
-      lowest: The lowest value of all rows.
-      columns: The number of columns of the tables.
-    """
-
-    uniform: NDArray[np.bool_]
-    first: NDArray[np.float32]
-    sums: NDArray[np.float64]
-    lowest: float
-    columns: int
-
-    @property
-    def initial(self) -> np.float32 | None:
-        """The value that all rows began with: the most frequent one of uniform rows. None: no two
-        rows have the same.
-        """
-        values, counts = np.unique(self.first[self.uniform], return_counts=True)
-        alike_min = _ALIKE_ROWS_MIN if self.columns > 1 else _ALIKE_SCALARS_MIN
-        if not len(values) or counts.max() < alike_min:
-            return None
-        return np.float32(values[counts.argmax()])
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether the slot variable may hold sums of squares: no value is negative."""
-        # Equal sums would rank no row above another.
-        return self.lowest >= 0 and bool(np.ptp(self.sums) > 0)
-
-
 def _ranges(rows: NDArray[np.int64], step: int) -> Iterable[tuple[int, int]]:
     """Yields ranges that hold ascending rows, and few others: first row and how many."""
     if not len(rows):
@@ -226,16 +181,3 @@ def _ranges(rows: NDArray[np.int64], step: int) -> Iterable[tuple[int, int]]:
             count = min(step, end - first)
             yield first, count
             first += count
-
-
-def scores_of_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns [n] float64, the exponential scores of the ranks of [n] values: equal values have
-    equal scores, and differences among the largest values count most.
-
-    Source: I. R. Savage, Contributions to the theory of rank order statistics, 1956.
-    """
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    # The middle rank of equal values is less than the number of values: no logarithm is infinite.
-    middles = np.cumsum(counts) - counts / 2
-    scores: NDArray[np.float64] = -np.log1p(-middles / len(values))[inverse]
-    return scores

@@ -98,8 +98,8 @@ TrainedIds = Annotated[
         "--trained-ids",
         metavar="NAME=FILE",
         help="Rows of table NAME that occur in training: a text file with one per line, or a CSV, "
-        "Parquet or JSON-lines file with the column id, perhaps with count. They prove or "
-        'contradict layouts, and derive those of kind "derive". Repeatable.',
+        "Parquet or JSON-lines file with the column id. They prove or contradict "
+        'layouts, and derive those of kind "derive". Repeatable.',
     ),
 ]
 AcceptStated = Annotated[

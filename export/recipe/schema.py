@@ -604,14 +604,6 @@ class TrainedIdsSection(Section):
     """Column with the ids. Default: the column that has the name of the feature, else `id`, else
     the only one.
     """
-    counts: str | None = None
-    """Column that holds how often each id occurs in training. Default: `count`, if the file has
-    this column; without one, the occurrences in the file.
-    """
-    order: Literal["any", "frequency"] = "any"
-    """frequency: the ids are in the order of their frequency, most frequent first, as in many
-    vocabularies. Training may never have read the rare ones.
-    """
 
     @model_validator(mode="before")
     @classmethod

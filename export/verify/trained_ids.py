@@ -35,7 +35,6 @@ IDS_MAX = 5_000_000
 _DIGITS_MAX = 19
 """The number of digits of the largest int64; an id with more is a text."""
 _ID_COLUMN = "id"
-_COUNT_COLUMN = "count"
 _TABULAR = {".csv", ".parquet", ".jsonl", ".json"}
 """The suffixes of files with columns; other files have an id in each line."""
 
@@ -46,15 +45,11 @@ class _Ids:
 
     Attributes:
       values: [n] int64, or [n] object holding str.
-      counts: [n] float64, the number of occurrences of each id in training; None: not known.
-      all_trained: Whether training surely read the row of each id; not of a vocabulary.
       source: The file's name, for messages.
       some_unknown: Whether ids that have no row are left out instead of rejected.
     """
 
     values: NDArray[Any]
-    counts: NDArray[np.float64] | None
-    all_trained: bool
     source: str
     some_unknown: bool = False
 
@@ -174,35 +169,16 @@ def _read_ids(key: str, name: str, path: Path, section: TrainedIdsSection) -> _I
                 f"{key}: {path} has more than {FILE_BYTES_MAX} bytes; give a sample of the ids"
             )
         if path.suffix in _TABULAR:
-            table = _read_table(key, name, path, section)
+            ids = _read_column(key, name, path, section)
         else:
-            table = {_ID_COLUMN: _lines(path)}
+            ids = _lines(path)
     except OSError as problem:
         reason = problem.strerror or problem
         raise UsageError(f"{key}: {path} cannot be read: {reason}") from problem
     except (pa.ArrowException, UnicodeDecodeError, ValueError) as problem:
         raise UsageError(f"{key}: {path} cannot be read: {problem}") from problem
-    values = _values(key, path, table[_ID_COLUMN])
-    counts = None
-    if _COUNT_COLUMN in table:
-        counts = _counts(key, path, table[_COUNT_COLUMN], values)
-    source = path.name
-    if section.order == "frequency":
-        if counts is not None:
-            raise UsageError(
-                f'{key}: {path} has counts, and order = "frequency" says that there are none; '
-                "leave one of them out"
-            )
-        _check_distinct(key, path, values)
-        # Only the order of counts is compared, so ranks stand for them.
-        ranks = np.arange(len(values), 0, -1, dtype=np.float64)
-        return _Ids(values, ranks, all_trained=False, source=source)
-    distinct, occurrences = _occurrences(values)
-    if counts is None and len(distinct) < len(values):
-        # A list with repeated ids, such as a log, has their counts in it.
-        values = distinct
-        counts = occurrences
-    return _Ids(values, counts, True, source, some_unknown=section.file is None)
+    values = np.unique(_values(key, path, ids))
+    return _Ids(values, path.name, some_unknown=section.file is None)
 
 
 def _lines(path: Path) -> list[Any]:
@@ -211,46 +187,32 @@ def _lines(path: Path) -> list[Any]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def _read_table(
-    key: str, name: str, path: Path, section: TrainedIdsSection
-) -> dict[str, list[Any]]:
-    """Returns the columns of ids and of counts, if there are any, as `id` and `count`."""
+def _read_column(key: str, name: str, path: Path, section: TrainedIdsSection) -> list[Any]:
+    """Returns the column of ids."""
     if path.suffix == ".parquet":
         file = parquet.ParquetFile(path)
         if file.metadata.num_rows > IDS_MAX:
             raise UsageError(f"{key}: {path} has more than {IDS_MAX} rows; give a sample of them")
-        names = file.schema_arrow.names
-        column, counts = _columns(key, name, path, section, names)
-        table = file.read(columns=[column, *counts])
+        column = _column_name(key, name, path, section, file.schema_arrow.names)
+        table = file.read(columns=[column])
     elif path.suffix == ".csv":
-        names = csv.open_csv(path).schema.names
-        column, counts = _columns(key, name, path, section, names)
+        column = _column_name(key, name, path, section, csv.open_csv(path).schema.names)
         # As texts, so that a code such as 007 stays what it is.
-        options = csv.ConvertOptions(
-            column_types={column: pa.string()}, include_columns=[column, *counts]
-        )
+        options = csv.ConvertOptions(column_types={column: pa.string()}, include_columns=[column])
         table = csv.read_csv(path, convert_options=options)
     else:
         table = json.read_json(path)
-        column, counts = _columns(key, name, path, section, table.column_names)
+        column = _column_name(key, name, path, section, table.column_names)
     ids = table.column(column).combine_chunks()
     if pa.types.is_list(ids.type) or pa.types.is_large_list(ids.type):
-        if counts:
-            raise UsageError(
-                f"{key}: column {column!r} of {path} holds lists, which have no counts; one id in "
-                "each row was expected"
-            )
         ids = ids.flatten()
-    read = {_ID_COLUMN: ids.to_pylist()}
-    if counts:
-        read[_COUNT_COLUMN] = table.column(counts[0]).to_pylist()
-    return read
+    values: list[Any] = ids.to_pylist()
+    return values
 
 
-def _columns(
+def _column_name(
     key: str, name: str, path: Path, section: TrainedIdsSection, names: Sequence[str]
-) -> tuple[str, list[str]]:
-    """Returns the column of ids, and a list of the column of counts, empty without one."""
+) -> str:
     column = section.column
     if column is None:
         candidates = [candidate for candidate in (name, _ID_COLUMN) if candidate in names]
@@ -263,16 +225,7 @@ def _columns(
         if section.column:
             expected = repr(section.column)
         raise UsageError(f"{key}: {path} has no column {expected}; it has {', '.join(names)}")
-
-    counts = section.counts
-    if counts is not None and counts not in names:
-        raise UsageError(f"{key}: {path} has no column {counts!r}; it has {', '.join(names)}")
-    # Examples may have a column of this name that counts something else.
-    if counts is None and section.file is not None and _COUNT_COLUMN in names:
-        counts = _COUNT_COLUMN
-    if counts is None or counts == column:
-        return column, []
-    return column, [counts]
+    return column
 
 
 def _values(key: str, path: Path, ids: list[Any]) -> NDArray[Any]:
@@ -304,33 +257,6 @@ def _is_integer(value: int | str) -> bool:
     return str(int(value)) == value
 
 
-def _counts(key: str, path: Path, counts: list[Any], values: NDArray[Any]) -> NDArray[np.float64]:
-    for number, count in enumerate(counts, 1):
-        is_number = isinstance(count, int | float) and not isinstance(count, bool)
-        if not is_number or not 0 < count < float("inf"):
-            raise UsageError(
-                f"{key}: {path} has the count {count!r} in row {number}; how often the id occurs "
-                "in training was expected, at least once"
-            )
-    _check_distinct(key, path, values)
-    return np.array(counts, np.float64)
-
-
-def _check_distinct(key: str, path: Path, values: NDArray[Any]) -> None:
-    distinct, occurrences = _occurrences(values)
-    if len(distinct) < len(values):
-        repeated = distinct.tolist()[occurrences.argmax()]
-        raise UsageError(
-            f"{key}: {path} has id {repeated!r} {int(occurrences.max())} times; one count of each "
-            "id was expected"
-        )
-
-
-def _occurrences(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    distinct, occurrences = np.unique(values, return_counts=True)
-    return distinct, occurrences.astype(np.float64)
-
-
 def _rows_of_table(key: str, ids: _Ids) -> TrainedRows:
     """Returns the trained rows of a table, whose file lists rows themselves."""
     wrong = [value for value in ids.values.tolist() if isinstance(value, str) or value < 0]
@@ -339,7 +265,7 @@ def _rows_of_table(key: str, ids: _Ids) -> TrainedRows:
             f"{key}: {ids.source} has {wrong[0]!r}; of a table, its rows were expected: integers "
             "from 0; ids that a rule turns into rows are given under the name of their feature"
         )
-    return _sum_counts(ids, ids.values)
+    return TrainedRows(ids.values, ids.source)
 
 
 def _rows_of_feature(
@@ -392,11 +318,7 @@ def _rows_of_feature(
             f"{entry.table!r} of {table_rows} rows, such as {unknown[0]!r}; ids of feature "
             f"{name!r} that occurred in training were expected"
         )
-    counts = None
-    if ids.counts is not None:
-        counts = ids.counts[has_row]
-    ids_with_rows = _Ids(ids.values[has_row], counts, ids.all_trained, ids.source)
-    return _sum_counts(ids_with_rows, rows[has_row])
+    return TrainedRows(np.unique(rows[has_row]), ids.source)
 
 
 def _resolve_rows(embedded: TableFeature, values: NDArray[Any]) -> NDArray[np.int64]:
@@ -413,25 +335,9 @@ def _resolve_rows(embedded: TableFeature, values: NDArray[Any]) -> NDArray[np.in
     return embedded.rule.resolve(embedded.input_name, ids.values)
 
 
-def _sum_counts(ids: _Ids, rows: NDArray[np.int64]) -> TrainedRows:
-    """Returns distinct rows; the counts of ids that read one row are added."""
-    distinct, inverse = np.unique(rows, return_inverse=True)
-    counts = None
-    if ids.counts is not None:
-        counts = np.bincount(inverse, ids.counts, len(distinct)).astype(np.float64)
-    return TrainedRows(distinct, counts, ids.all_trained, ids.source)
-
-
 def _join(parts: Sequence[TrainedRows]) -> TrainedRows:
     """Returns the rows that several features read of one table."""
     if len(parts) == 1:
         return parts[0]
-    source = ", ".join(part.source for part in parts)
-    values = np.concatenate([part.rows for part in parts])
-    # Counts of one feature do not order the rows of another.
-    part_counts = [part.counts for part in parts if part.counts is not None]
-    counts = None
-    if len(part_counts) == len(parts):
-        counts = np.concatenate(part_counts)
-    all_trained = all(part.all_trained for part in parts)
-    return _sum_counts(_Ids(values, counts, all_trained, source), values)
+    rows = np.unique(np.concatenate([part.rows for part in parts]))
+    return TrainedRows(rows, ", ".join(part.source for part in parts))

@@ -1,4 +1,4 @@
-"""Files of ids that occur in training: the rows and counts that they become by the rule of their
+"""Files of ids that occur in training: the rows that they become by the rule of their
 feature, and what is rejected with the key of the recipe.
 """
 
@@ -39,32 +39,26 @@ def write(directory: Path, name: str, content: str | bytes | dict[str, Any]) -> 
         parquet.write_table(pa.table(content), directory / name)
 
 
-def columns(read: TrainedRows) -> tuple[list[int], list[int] | None]:
-    return read.rows.tolist(), None if read.counts is None else read.counts.tolist()
-
-
 @pytest.mark.parametrize(
-    ("name", "content", "part", "rows", "counts"),
+    ("name", "content", "part"),
     [
-        ("i.txt", "3\n1\n7\n", {}, [1, 3, 7], None),
-        ("i.txt", "3\r\n1\r\n3", {}, [1, 3], [1, 2]),
-        ("i.csv", "user,age\n3,9\n1,8\n", {}, [1, 3], None),
-        ("i.csv", "id,count\n3,9\n1,8\n", {}, [1, 3], [8, 9]),
-        ("i.csv", "who,often\n3,9\n1,8\n", {"column": "who", "counts": "often"}, [1, 3], [8, 9]),
-        ("i.csv", "anything\n3\n", {}, [3], None),
-        ("i.parquet", {"user": [3, 1, 3]}, {}, [1, 3], [1, 2]),
-        ("i.parquet", {"user": [[3, 1], [], [3]]}, {}, [1, 3], [1, 2]),
-        ("i.jsonl", '{"user": 3}\n{"user": 1}\n', {}, [1, 3], None),
-        ("i.txt", "3\n1\n7\n", {"order": "frequency"}, [1, 3, 7], [2, 3, 1]),
+        ("i.txt", "3\n1\n3\n", {}),
+        ("i.txt", "3\r\n1\r\n3", {}),
+        ("i.csv", "user,age\n3,9\n1,8\n", {}),
+        ("i.csv", "id,count\n3,9\n1,8\n", {}),
+        ("i.csv", "who,often\n3,9\n1,8\n", {"column": "who"}),
+        ("i.csv", "anything\n3\n1\n", {}),
+        ("i.parquet", {"user": [3, 1, 3]}, {}),
+        ("i.parquet", {"user": [[3, 1], [], [3]]}, {}),
+        ("i.jsonl", '{"user": 3}\n{"user": 1}\n', {}),
     ],
 )
-def test_ids_of_a_file_become_rows_with_the_counts_that_are_known(
-    tmp_path: Path, name: str, content: Any, part: dict[str, str], rows: Any, counts: Any
+def test_ids_of_a_file_become_rows(
+    tmp_path: Path, name: str, content: Any, part: dict[str, str]
 ) -> None:
     write(tmp_path, name, content)
     read = trained(tmp_path, {"user": {"file": name} | part})
-    assert columns(read["users"]) == (rows, counts)
-    assert read["users"].all_trained == ("order" not in part)
+    assert read["users"].rows.tolist() == [1, 3]
 
 
 NAMES = {"kind": "vocabulary", "vocabulary": "names", "first_row": 1}
@@ -78,26 +72,26 @@ def test_ids_become_rows_by_the_rule_of_their_feature(tmp_path: Path) -> None:
     write(tmp_path, "names.txt", "ann\nbob\n007\n12\n")
     for text, rows in (("12\nann\n007\n", [1, 3, 4]), ("12\n", [4])):
         write(tmp_path, "i.txt", text)
-        assert columns(trained(tmp_path, {"user": "i.txt"}, **VOCABULARY)["users"])[0] == rows
+        read = trained(tmp_path, {"user": "i.txt"}, **VOCABULARY)
+        assert read["users"].rows.tolist() == rows
     write(tmp_path, "i.txt", "\n".join(map(str, range(100))))
     hashed = trained(tmp_path, {"seen": "i.txt"}, features={"seen": {"ids": {"kind": "hash"}}})
-    assert columns(hashed["movies"]) == ([*range(ROWS)], None)
+    assert hashed["movies"].rows.tolist() == [*range(ROWS)]
 
 
 def test_ids_of_several_files_and_of_the_examples_are_taken_together(tmp_path: Path) -> None:
-    write(tmp_path, "a.csv", "id,count\n1,4\n2,5\n")
-    write(tmp_path, "b.csv", "id,count\n2,1\n3,2\n")
+    write(tmp_path, "a.csv", "id\n1\n2\n")
+    write(tmp_path, "b.csv", "id\n2\n3\n")
     joined = trained(tmp_path, {"user": "a.csv", "users": "b.csv"})["users"]
-    assert columns(joined) == ([1, 2, 3], [4, 6, 2])
+    assert joined.rows.tolist() == [1, 2, 3]
     # Examples may hold ids that the feature does not know.
-    examples = {"user": [1, 2, 1, 77], "seen": [[5], [5, 6], [], []], "count": [9, 9, 9, 9]}
+    examples = {"user": [1, 2, 1, 77], "seen": [[5], [5, 6], [], []]}
     write(tmp_path, "e.parquet", examples)
     read = trained(tmp_path, {"user": {}, "seen": {}}, verify={"examples": "e.parquet"})
-    assert columns(read["users"]) == ([1, 2], [2, 1])
-    assert columns(read["movies"])[0] == [5, 6]
+    assert read["users"].rows.tolist() == [1, 2]
+    assert read["movies"].rows.tolist() == [5, 6]
 
 
-FREQUENCY = {"order": "frequency"}
 REJECTED: list[tuple[str, Any, dict[str, str], tuple[str, ...]]] = [
     # the file, its content, what else the recipe says of it, words of the message
     ("i.txt", None, {}, ("No such file",)),
@@ -107,14 +101,7 @@ REJECTED: list[tuple[str, Any, dict[str, str], tuple[str, ...]]] = [
     ("i.parquet", b"PAR1 and no more", {}, ("cannot be read",)),
     ("i.csv", "a,b\n1,2\n", {}, ("'user' or 'id'", "a, b")),
     ("i.csv", "a,b\n1,2\n", {"column": "c"}, ("'c'", "a, b")),
-    ("i.csv", "id\n1\n", {"counts": "c"}, ("'c'", "id")),
-    ("i.csv", "id,count\n1,0\n", {}, ("count 0", "row 1")),
-    ("i.csv", "id,count\n1,often\n", {}, ("'often'",)),
-    ("i.csv", "id,count\n1,2\n1,3\n", {}, ("id 1 2 times",)),
-    ("i.csv", "id,count\n1,2\n", FREQUENCY, ("has counts", "order")),
-    ("i.txt", "1\n1\n", FREQUENCY, ("id 1 2 times",)),
     ("i.parquet", {"user": [1.5]}, {}, ("1.5", "row 1")),
-    ("i.parquet", {"user": [[1]], "count": [2]}, {}, ("lists", "counts")),
     ("i.txt", "9999999999999999999", {}, ("int64",)),
     ("i.txt", "ann", {}, ("'ann'", "integer")),
     ("i.txt", "1\n10\n-1\n", {}, ("2 of 3 ids", "10 rows")),

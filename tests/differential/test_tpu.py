@@ -124,7 +124,7 @@ def without_layout(checkpoint: Path, directory: Path) -> Path:
 
 def recognized(checkpoint: Path, layout: StatedTable) -> TableSpec:
     """Recognizes the table by a layout, with the trained words."""
-    trained = {TABLE: TrainedRows(TRAINED, None, True, "words")}
+    trained = {TABLE: TrainedRows(TRAINED, "words")}
     statements = Statements(layouts={TABLE: layout})
     return recognize(open_checkpoint(checkpoint), statements, trained).table(TABLE)
 

@@ -13,7 +13,7 @@ from tests.laws.trained_stacks import DIM, Place, Stack, Statement
 
 def trained_ids(stack: Stack) -> dict[str, TrainedRows]:
     return {
-        f"t{number}": TrainedRows(table.trained, None, True, f"t{number}.txt")
+        f"t{number}": TrainedRows(table.trained, f"t{number}.txt")
         for number, table in enumerate(stack.tables)
     }
 

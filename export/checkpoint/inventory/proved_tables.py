@@ -10,13 +10,15 @@ from dataclasses import replace
 
 from bundle.format.manifest import TrainedIdsCheck
 from export.checkpoint.inventory.findings import Findings
+from export.checkpoint.inventory.sparsecore import LayoutContradiction, check_stack
 from export.checkpoint.inventory.specs import Inventory, SlotSpec, TableSpec
-from export.checkpoint.layout_candidates import layout_text
 from export.checkpoint.layout_proofs import cannot_be_proved, prove_layouts
+from export.checkpoint.layouts import SparseCore, layout_text
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.slot_marks import SlotReader
 from export.checkpoint.trained_rows import TrainedRows
 from export.checkpoint.variables import Entry
+from export.errors import NotConvertible
 from export.report_text import trained_ids_text
 
 AVERAGES = re.compile(r"average|(^|[^a-z])ema([^a-z]|$)", re.IGNORECASE)
@@ -51,6 +53,7 @@ def derive_tables(
     reader = slot_reader(findings.checkpoint, tables.values(), slots)
     starts = _slice_starts(findings.checkpoint.entries[key])
     proved_layouts = prove_layouts(reader, key, starts, list(tables.values()), trained)
+    derived = []
     for name, table in tables.items():
         if name not in proved_layouts:
             findings.reject(name, key, cannot_be_proved(key, has_slots=bool(slots)))
@@ -59,6 +62,16 @@ def derive_tables(
         proof = proved_layouts[name].proof
         note = f"its layout ({layout_text(layout)}) is derived: {trained_ids_text(proof)}"
         findings.tables[name] = replace(table, layout=layout, proof=proof, note=note)
+        if isinstance(layout, SparseCore):
+            derived.append(findings.tables[name])
+    try:
+        check_stack(derived)
+    except LayoutContradiction as problem:
+        raise NotConvertible(
+            f"the ids of training contradict each other: by them, {problem} ({key!r}); check that "
+            "each table has ids of its own, and that every table of the stack is listed with its "
+            "rows"
+        ) from problem
 
 
 def compare_tables(

@@ -25,8 +25,15 @@ from export.checkpoint.inventory.specs import (
     TableSpec,
     is_to_be_derived,
 )
-from export.checkpoint.layout_candidates import are_one, layout_text
-from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore, fits
+from export.checkpoint.layouts import (
+    Layout,
+    Mod,
+    Plain,
+    SparseCore,
+    fits,
+    layout_text,
+    place_alike,
+)
 from export.checkpoint.trained_rows import TrainedRows
 from export.checkpoint.variables import Entry, StackedTable
 from export.errors import NotConvertible
@@ -334,7 +341,7 @@ def _compare_with_record(
 def _record_of(table: TableSpec, recorded: list[TableSpec]) -> TableSpec | None:
     """Returns the recorded table that lies where a table does; None if there is none."""
     for record in recorded:
-        if table.rows <= record.rows and are_one(table.layout, record.layout, table.rows):
+        if table.rows <= record.rows and place_alike(table.layout, record.layout, table.rows):
             return record
     return None
 
