@@ -164,8 +164,11 @@ class Number(Form):
 
     def write(self, message: Any, name: str, value: Any) -> None:
         """See `Form`."""
-        kind = "int64" if isinstance(value, int) else "float64"
-        setattr(getattr(message, name), kind, value)
+        number = getattr(message, name)
+        if isinstance(value, int):
+            number.int64 = value
+        else:
+            number.float64 = value
 
 
 @dataclass(frozen=True)
@@ -396,7 +399,7 @@ class Vectors(Form):
         if len(lengths) > 1:
             value = f"lengths {shown(lengths)}"
             raise InvalidArgument.of_field(where, value, "the dim of the index for each", "has")
-        dim = lengths[0] if lengths else 0
+        (dim,) = lengths or [0]
         return numbers(list(chain.from_iterable(vectors)), where).reshape(len(vectors), dim)
 
     def from_message(self, value: Any, where: str) -> Any:
@@ -492,12 +495,12 @@ class Struct(Form):
     """An object with the fields of a class, or a list of them. `reading` reads it.
 
     Attributes:
-      of: The class.
+      part_class: The class.
       is_list: Whether it is a list.
       fewest, most: The minimum and the maximum number of elements of a list; 0: any number.
     """
 
-    of: type[Any] = object
+    part_class: type[Any] = object
     is_list: bool = False
     fewest: int = 0
     most: int = 0
@@ -507,4 +510,4 @@ class Struct(Form):
 class StructByName(Form):
     """An object with the fields of a class for each name that is no other field."""
 
-    of: type[Any] = object
+    part_class: type[Any] = object

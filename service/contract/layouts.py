@@ -122,7 +122,7 @@ def layout_of(cls: Any) -> Layout:
       TypeError: A field has neither a form nor a type that implies its form.
     """
     hints = get_type_hints(cls, include_extras=True)
-    known: dict[str, Field] = {}
+    fields_by_name: dict[str, Field] = {}
     for entry in fields(cls):
         # Transports read the model that serves a request: its name may stand in a URL. The target
         # of a change is another field.
@@ -130,7 +130,7 @@ def layout_of(cls: Any) -> Layout:
             continue
         form = _form_of(hints[entry.name], f"{cls.__name__}.{entry.name}")
         is_required = entry.default is MISSING and entry.default_factory is MISSING
-        known[entry.name] = Field(entry.name, form.name or entry.name, form, is_required)
+        fields_by_name[entry.name] = Field(entry.name, form.name or entry.name, form, is_required)
 
     body: Body | None = getattr(cls, "body", None)
     list_name = ""
@@ -143,18 +143,18 @@ def layout_of(cls: Any) -> Layout:
     divisions: dict[str, bool] = {}
     by_name = ""
     of_others: type[Any] | None = None
-    for name, content in known.items():
+    for name, content in fields_by_name.items():
         match content.form:
             case Division(of_each=of_each):
                 divisions[name] = of_each
-            case StructByName(of=of_others):
+            case StructByName(part_class=of_others):
                 by_name = name
             case Form(axis=None):
                 options[content.json] = content
             case _:
                 parts[content.json] = content
     names = (*options, *parts, *filter(None, [list_name]))
-    forms = {name: content.form for name, content in known.items()}
+    forms = {name: content.form for name, content in fields_by_name.items()}
     return Layout(
         forms=forms,
         options=options,
@@ -169,8 +169,10 @@ def layout_of(cls: Any) -> Layout:
         lists={offsets_field(name): name for name, form in forms.items() if type(form) is Lists},
         by_name=by_name,
         of_others=of_others,
-        required=[content for content in known.values() if content.is_required],
-        is_nested=any(isinstance(form, Struct) and form.of is cls for form in forms.values()),
+        required=[content for content in fields_by_name.values() if content.is_required],
+        is_nested=any(
+            isinstance(form, Struct) and form.part_class is cls for form in forms.values()
+        ),
     )
 
 
@@ -186,15 +188,15 @@ def _form_of(hint: Any, where: str) -> Form:
     if arguments == (str, ...):
         form = Names(limit="max_names")
     elif get_origin(hint) is tuple and _is_message(arguments[0]):
-        form = Struct(of=arguments[0], is_list=True, fewest=1)
+        form = Struct(part_class=arguments[0], is_list=True, fewest=1)
     elif get_origin(hint) is Mapping and _is_message(arguments[1]):
-        form = StructByName(of=arguments[1])
+        form = StructByName(part_class=arguments[1])
     elif hint in (bool, int, float, str):
         form = Scalar(kind=hint)
     elif isinstance(hint, type) and issubclass(hint, StrEnum):
         form = Word(words=hint)
     elif _is_message(hint):
-        form = Struct(of=hint)
+        form = Struct(part_class=hint)
     if form is None:
         raise TypeError(f"{where} is declared without a form")
     return form

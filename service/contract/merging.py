@@ -260,7 +260,7 @@ def _key_of_fields(plan: _Plan, values: Sequence[Any], sizes: Sizes) -> Hashable
     """Returns what is equal for the fields of requests that differ in examples alone."""
     key: list[Hashable] = []
     for position, form, key_of_field in plan.keys:
-        # A field that is not sent tells by its absence.
+        # The position says which fields are sent.
         if values[position] is not None:
             key += position, key_of_field(values[position], form, sizes)
     return tuple(key)
@@ -371,10 +371,10 @@ def _merged(requests: Sequence[Any], sizes: Sequence[Sizes]) -> Any:
     contents = list(zip(*[plan.values(request) for request in requests], strict=True))
     changes = dict(vars(first))
     # The axes whose length is known without columns.
-    known = set()
+    counted_axes = set()
     if plan.division >= 0 and not plan.of_each:
         contents[plan.division] = _divisions(contents[plan.division], sizes)
-        known.add(_EXAMPLE)
+        counted_axes.add(_EXAMPLE)
     for (name, form), values in zip(plan.fields, contents, strict=True):
         kind = type(form)
         if values[0] is None:
@@ -385,10 +385,10 @@ def _merged(requests: Sequence[Any], sizes: Sequence[Sizes]) -> Any:
         elif kind in _JOINS:
             changes[name] = _JOINS[kind](values)
         if kind is forms.Ids:
-            known.add(form.axis)
+            counted_axes.add(form.axis)
     for position, axis in plan.tables:
         columns = changes[plan.fields[position][0]]
-        if axis not in known and columns:
+        if axis not in counted_axes and columns:
             _show_count(columns, sum([size[axis] for size in sizes]))
     return first.__class__(**changes)
 
@@ -470,11 +470,11 @@ def _part(value: Any, form: Any, bounds: Sequence[slice]) -> Any:
     if isinstance(value, IdLists):
         if value.offsets is None:
             return value
-        own = value.offsets[examples.start : examples.stop + 1]
-        return IdLists(value.ids[own[0] : own[-1]], own - own[0])
+        offsets = value.offsets[examples.start : examples.stop + 1]
+        return IdLists(value.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
     if type(form) is forms.Division:
-        own = value[examples.start : examples.stop + 1]
-        return own - own[0]
+        offsets = value[examples.start : examples.stop + 1]
+        return offsets - offsets[0]
     along = bounds[form.axis]
     if isinstance(value, dict):
         return {name: column[along] for name, column in value.items()}

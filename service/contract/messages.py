@@ -570,7 +570,7 @@ class RecommendationRequest(SelectionRequest):
     tower: str = ""
     """May be left out if only one ranks."""
     sources: Annotated[
-        tuple[Source, ...], forms.Struct(of=Source, is_list=True, most=SOURCES_MAX)
+        tuple[Source, ...], forms.Struct(part_class=Source, is_list=True, most=SOURCES_MAX)
     ] = ()
     """At most 16, whose candidates are merged and ranked together; absent: the candidates come
     from index.

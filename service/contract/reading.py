@@ -60,9 +60,9 @@ def read_body(layout: Layout, body: Any, settings: ServiceSettings) -> dict[str,
     parts = _parts(layout, body, settings)
     content: dict[str, Any] = {}
     for name, value in body.items():
-        known = layout.options.get(name)
-        if known is not None:
-            content[known.name] = _from_json(known.form, value, name, 1)
+        field = layout.options.get(name)
+        if field is not None:
+            content[field.name] = _from_json(field.form, value, name, 1)
     # All parts have the same features.
     tables = [parts[0].get(name) for name in layout.tables]
     _check_sizes(layout, [table for table in tables if type(table) is dict], content, settings)
@@ -73,8 +73,8 @@ def read_body(layout: Layout, body: Any, settings: ServiceSettings) -> dict[str,
             _check_same(parts, layout.one_of, layout.list_name)
         content |= _packed_parts(layout, parts)
     else:
-        for name, known in layout.parts.items():
-            content[known.name] = known.form.pack(check_list(body.get(name), name), name)
+        for name, field in layout.parts.items():
+            content[field.name] = field.form.pack(check_list(body.get(name), name), name)
     return content
 
 
@@ -82,25 +82,25 @@ def _packed_parts(layout: Layout, parts: Sequence[Part]) -> dict[str, Any]:
     """Returns the fields along the axes, packed over all parts."""
     content: dict[str, Any] = {}
     counts: list[int] | None = None
-    for name, known in layout.parts.items():
+    for name, field in layout.parts.items():
         having = sum([name in part for part in parts])
         if not having:
             continue
-        if having < len(parts) and not known.form.may_lack:
+        if having < len(parts) and not field.form.may_lack:
             _check_same(parts, (name,), layout.list_name)
-        values = [part.get(name, known.form.empty) for part in parts]
-        if isinstance(known.form, Columns):
+        values = [part.get(name, field.form.empty) for part in parts]
+        if isinstance(field.form, Columns):
             _check_tables(values, name, layout.list_name)
             # Columns without a feature are as good as none.
             if not values[0]:
                 continue
-        if known.form.axis is Axis.EXAMPLE:
-            content[known.name] = known.form.pack(values, name)
+        if field.form.axis is Axis.EXAMPLE:
+            content[field.name] = field.form.pack(values, name)
             continue
         # The first field along entries says how many there are.
         if counts is None:
-            counts = [len(known.form.entries(value, name)) for value in values]
-        content[known.name] = known.form.pack_entries(values, name, counts)
+            counts = [len(field.form.entries(value, name)) for value in values]
+        content[field.name] = field.form.pack_entries(values, name, counts)
     _divide(layout, content, counts, len(parts))
     return content
 
@@ -149,12 +149,12 @@ def _check_same(parts: Sequence[Part], names: Sequence[str], list_name: str) -> 
       InvalidArgument: A part has two, or two parts differ.
     """
     combinations = {tuple(name for name in names if name in part) for part in parts}
-    sent = combinations.pop()
+    names_sent = combinations.pop()
     if combinations:
         expected = f"the same one of {', '.join(names)} in each"
         raise InvalidArgument.of_field(list_name, "different fields", expected, "has")
-    if len(sent) > 1:
-        value = f"both {sent[0]!r} and {sent[1]!r}"
+    if len(names_sent) > 1:
+        value = f"both {names_sent[0]!r} and {names_sent[1]!r}"
         raise InvalidArgument.of_field("request", value, "exactly one", "has")
 
 
@@ -167,7 +167,9 @@ def _check_sizes(
     """Rejects a request with too many features, or with too many names in an option."""
     count = sum(map(len, tables))
     if count > settings.max_features:
-        where = layout.tables[0] if len(layout.tables) == 1 else "request"
+        where = "request"
+        if len(layout.tables) == 1:
+            where = layout.tables[0]
         at_most(settings, "max_features", count, where)
     for name, setting in layout.limits.items():
         names = content.get(name)
@@ -208,13 +210,15 @@ def _structs(
 ) -> Any:
     """Reads an object in others, or a list of them, whatever they come in."""
     if not form.is_list:
-        return read(form.of, value, where, depth)
+        return read(form.part_class, value, where, depth)
     if len(value) < form.fewest:
         raise InvalidArgument.of_field(where, "empty", "at least one")
     if form.most and len(value) > form.most:
         raise TooLarge.of_limit(where, f"{len(value)} entries", form.most)
     elements = enumerate(value)
-    return tuple([read(form.of, part, f"{where}[{number}]", depth) for number, part in elements])
+    return tuple(
+        [read(form.part_class, part, f"{where}[{number}]", depth) for number, part in elements]
+    )
 
 
 def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
@@ -228,15 +232,15 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
         _check_depth(where, depth)
     check_type(value, dict, where)
     content: dict[str, Any] = {}
-    others: dict[str, Any] = {}
+    objects_by_name: dict[str, Any] = {}
     if layout.by_name:
-        content[layout.by_name] = others
+        content[layout.by_name] = objects_by_name
     elif not value.keys() <= layout.in_json.keys():
         columns.fields(value, layout.names, where)
     for name, entry in value.items():
         path = f"{where}.{name}"
         if layout.by_name and (type(entry) is not list or name not in layout.in_json):
-            others[name] = _read_object(layout.of_others, entry, path, depth)
+            objects_by_name[name] = _read_object(layout.of_others, entry, path, depth)
             continue
         form = layout.in_json[name].form
         if isinstance(form, Struct):
@@ -296,7 +300,8 @@ def _fields_of_message(layout: Layout, message: Any, path: str, depth: int) -> d
         elif isinstance(form, StructByName):
             # JSON has the names beside those of other fields.
             content[name] = {
-                key: read_submessage(form.of, value[key], f"{path}{key}", depth) for key in value
+                key: read_submessage(form.part_class, value[key], f"{path}{key}", depth)
+                for key in value
             }
         else:
             content[name] = form.from_message(value, f"{path}{name}")

@@ -106,7 +106,9 @@ def _open_model(cls: Any, layout: Layout, of_others: Any) -> type[BaseModel]:
     # In TypeScript, the type of the other fields has to include those of the named ones.
     forms_of_options = [field.form for field in layout.options.values()]
     kinds: dict[str, Any] = {
-        form.of.__name__: form.of for form in forms_of_options if type(form) is forms.Struct
+        form.part_class.__name__: form.part_class
+        for form in forms_of_options
+        if type(form) is forms.Struct
     }
     extra = " | ".join([of_others.__name__, *[f"list[{name}]" for name in kinds]])
     namespace = {
@@ -118,7 +120,7 @@ def _open_model(cls: Any, layout: Layout, of_others: Any) -> type[BaseModel]:
     model: type[BaseModel] = create_model(
         cls.__name__, __doc__=cls.__doc__, __base__=base, **_fields_of(cls, layout)
     )
-    models = {name: model_of(of) for name, of in kinds.items() if of is not cls}
+    models = {name: model_of(kind) for name, kind in kinds.items() if kind is not cls}
     models |= {cls.__name__: model, of_others.__name__: model_of(of_others)}
     model.model_rebuild(_types_namespace=models)
     return model
@@ -128,11 +130,11 @@ def _fields_of(cls: Any, layout: Layout) -> dict[str, Any]:
     """Returns the type and the description of each field, as pydantic takes them."""
     docs = _docs_of(cls)
     fields = {}
-    for name, known in layout.in_json.items():
-        content = Field(description=docs.get(known.name), default_factory=lambda: None)
-        if known.is_required:
-            content = Field(description=docs.get(known.name))
-        fields[name] = (_type_of(known.form, cls), content)
+    for name, field in layout.in_json.items():
+        content = Field(description=docs.get(field.name), default_factory=lambda: None)
+        if field.is_required:
+            content = Field(description=docs.get(field.name))
+        fields[name] = (_type_of(field.form, cls), content)
     return fields
 
 
@@ -160,9 +162,11 @@ def _type_of(form: Any, cls: Any) -> Any:
         case forms.Word(words=words):
             kind = TypeAliasType(words.__name__, Literal[tuple(words)])  # type: ignore[misc]
         case forms.Struct():
-            of: Any = form.of
+            part_class: Any = form.part_class
             # The model of a class in itself is not known yet.
-            kind = of.__name__ if of is cls else model_of(of)
+            kind = part_class.__name__
+            if part_class is not cls:
+                kind = model_of(part_class)
             if form.is_list:
                 kind = list[kind]
         case forms.Ids(axis=Axis.EXAMPLE):

@@ -31,12 +31,12 @@ def _compare(cls: type, message: Descriptor) -> None:
                 prefix = "NOT_FOUND_RULE"
                 numbered = [f"{prefix}_{word.upper()}" for word in ("unspecified", *words)]
                 assert [value.name for value in field.enum_type.values] == numbered
-            case forms.Struct(of=of, is_list=is_list):
+            case forms.Struct(part_class=of, is_list=is_list):
                 assert field.is_repeated == is_list
                 # A filter has filters.
                 if of is not cls:
                     _compare(of, field.message_type)
-            case forms.StructByName(of=of):
+            case forms.StructByName(part_class=of):
                 _compare(of, field.message_type.fields_by_name["value"].message_type)
             case forms.Vectors() | forms.Division():
                 assert _kind(field) == "BYTES"
@@ -44,7 +44,9 @@ def _compare(cls: type, message: Descriptor) -> None:
                 assert (_kind(field), field.is_repeated) == ("STRING", True)
             case _:
                 content = field.message_type.fields_by_name.get("value", field)
-                kind = content.message_type.name if content.message_type else _kind(content)
+                kind = _kind(content)
+                if content.message_type is not None:
+                    kind = content.message_type.name
                 assert kind == MESSAGES.get(type(form).__name__, "Ids")
 
 
