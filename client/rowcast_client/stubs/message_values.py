@@ -67,9 +67,11 @@ def value_of(message: Any, records: Mapping[str, Callable[..., Any]] | None = No
             fields[field.name] = None
         # Maps, before repeated fields: protobuf has maps as repeated entries, too.
         elif hasattr(value, "items"):
-            fields[field.name] = {key: _plain(field, each, records) for key, each in value.items()}
+            fields[field.name] = {
+                key: _plain(field, entry, records) for key, entry in value.items()
+            }
         elif field.is_repeated:
-            fields[field.name] = [_plain(field, each, records) for each in value]
+            fields[field.name] = [_plain(field, entry, records) for entry in value]
         else:
             fields[field.name] = _plain(field, value, records)
     record = (records or {}).get(descriptor.name)
