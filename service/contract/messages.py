@@ -732,7 +732,9 @@ def magnitude(value: Any) -> Hashable:
     """
     match value:
         case str():
-            return value if len(value) <= _NAME_CHARS_MAX else ""
+            if len(value) > _NAME_CHARS_MAX:
+                return ""
+            return value
         case bool() | None:
             return value
         case int():

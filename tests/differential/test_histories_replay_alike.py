@@ -178,8 +178,11 @@ def test_compacted_log_leaves_what_the_whole_log_leaves(
                 changes.log.detach(loaded[0])
         dropped_count += compacted.compactor.compact(numbers, time.monotonic() + 60).dropped
         content = compacted.log.path.read_bytes()
-        again = compacted.compactor.compact(numbers, time.monotonic() + 60)
-        assert (again.dropped, again.bytes_before, again.bytes_after) == (0, *2 * [len(content)])
+        repetition = compacted.compactor.compact(numbers, time.monotonic() + 60)
+        assert (repetition.dropped, repetition.bytes_before, repetition.bytes_after) == (
+            0,
+            *2 * [len(content)],
+        )
         assert compacted.log.path.read_bytes() == content
         _copy(compacted, copy)
 
@@ -248,7 +251,9 @@ def _copy(source: ModelChanges, copy: ModelChanges) -> None:
 def _change(changes: ModelChanges, drawn: RandomChanges, version: int) -> Any:
     """Makes a change; returns the result, None if it is rejected."""
     path, body = drawn.draw()
-    change = next(known for known in CHANGES.values() if f"{known.kind}/{known.action}" == path)
+    (change,) = [
+        drawable for drawable in CHANGES.values() if f"{drawable.kind}/{drawable.action}" == path
+    ]
     try:
         body_json = orjson.loads(orjson.dumps(body))
         change_request = read_change(change, body_json, LIMITS)

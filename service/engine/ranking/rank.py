@@ -174,7 +174,9 @@ async def rank(
     ids = request.candidate_ids
     if ids is not None and scorable.size < m:
         ids = ids[scorable]
-    id_of = None if ids is None else ids.__getitem__
+    id_of = None
+    if ids is not None:
+        id_of = ids.__getitem__
     scores = plan.ordering.scores(outputs, id_of)
     if not request.formula:
         execution.count_scores(plan.tower, scores, context_count)

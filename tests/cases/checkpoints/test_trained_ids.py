@@ -78,7 +78,7 @@ def test_small_table_of_a_stack_is_derived_only_if_its_ids_leave_one_layout(
     write_stack(tmp_path, *tables)
     ids = {name: table.trained for name, table in zip("ab", tables, strict=True)}
     done = planned(tmp_path, derived(a=3, b=300), **ids)
-    # The ids of the other table tell the cores and the offset, and leave the rotation.
+    # The ids of the other table show the cores and the offset, and leave the rotation.
     assert_rejected(done, "'a'", "more than one layout", "of 3 read", ": 8 cores | 8 cores, rot")
     done = planned(tmp_path, derived(a=3, b=300), b=ids["b"])
     assert "offset 8, rotation 2" in done.json["tables"]["b"]["note"]

@@ -130,8 +130,8 @@ def test_forms_and_parameters_of_other_clients_are_the_same_request(
     nulls["inputs"][0]["parameters"] = {"binary_data_size": None, "content_type": None}
     nested = forms.json_body(inputs, "query")
     nested["inputs"][0]["data"] = [5]
-    for other in (named, nulls, nested):
-        assert posted(http, other) == expected
+    for equal_body in (named, nulls, nested):
+        assert posted(http, equal_body) == expected
     assert posted(http, body, f"/v2/models/{MODEL}/versions/1/infer") == expected
     text = json.dumps(body).encode()
     for content, headers in (

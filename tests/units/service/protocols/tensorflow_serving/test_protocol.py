@@ -182,5 +182,5 @@ def test_content_type_of_a_form_is_accepted_unless_a_web_page_sent_it(ways: Ways
     for headers, status in ((form, 200), (form | {"origin": "http://elsewhere"}, 400)):
         response = ways.clients.http.post(f"{MODEL}:predict", content=body, headers=headers)
         assert response.status_code == status
-    own = ways.clients.http.post(f"{MODEL}:rank", json={}).json()["error"]
-    assert own["code"] == "INVALID_ARGUMENT"
+    error = ways.clients.http.post(f"{MODEL}:rank", json={}).json()["error"]
+    assert error["code"] == "INVALID_ARGUMENT"
