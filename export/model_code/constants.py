@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from export.model_code.scopes import READS, root_name
+from export.model_code.effects import READS, root_name
 
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 MUTABLE_CALLS = {"OrderedDict", "defaultdict", "dict", "list", "set", "sorted"}
 """Functions that return a list, a dictionary or a set."""
 _CONSTANT_BY_PARTS = (
@@ -79,13 +78,11 @@ class Constants:
       unknown: Names whose values the definitions do not contain.
       bound: All names that the file binds.
       imports: Dotted names of imported modules and objects, by the name that they have in the file.
-      user_names: Names whose values the user states.
     """
 
     unknown: Collection[str]
     bound: Collection[str]
     imports: Mapping[str, str]
-    user_names: Collection[str] = ()
 
     def contain(self, node: ast.expr) -> bool:
         """Returns whether an expression is constant."""
@@ -95,8 +92,6 @@ class Constants:
             return node.id not in self.unknown
         if isinstance(node, ast.Call):
             return self._may_call(node.func) and self.contain_all(argument_values(node))
-        if isinstance(node, COMPREHENSIONS):
-            return self._contain_comprehension(node)
         if isinstance(node, ast.Lambda):
             # The body runs when the function is called; only defaults are computed now.
             defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
@@ -106,33 +101,6 @@ class Constants:
     def contain_all(self, nodes: Collection[ast.expr]) -> bool:
         """Returns whether all expressions of a list are constant."""
         return all(map(self.contain, nodes))
-
-    def contain_target(self, target: ast.expr) -> bool:
-        """Returns whether a definition may assign to a target: to names, and to parts of objects
-        that the file itself defines.
-        """
-        if isinstance(target, ast.Name):
-            return target.id not in self.unknown
-        if isinstance(target, ast.Tuple | ast.List):
-            return all(map(self.contain_target, target.elts))
-        name = root_name(target)
-        if name not in self.bound or name in self.imports or name in self.user_names:
-            return False
-        return self.contain(target)
-
-    def _contain_comprehension(self, node: ast.expr) -> bool:
-        generators = [child for child in ast.walk(node) if isinstance(child, ast.comprehension)]
-        # A comprehension binds names for itself, which may hide names of the file.
-        local_names = set()
-        for generator in generators:
-            for target in ast.walk(generator.target):
-                if isinstance(target, ast.Name):
-                    local_names.add(target.id)
-        inside = replace(self, unknown=set(self.unknown) - local_names)
-        expressions = _parts(node)
-        for generator in generators:
-            expressions += [generator.iter, *generator.ifs]
-        return inside.contain_all(expressions)
 
     def _may_call(self, function: ast.expr) -> bool:
         dotted = self.dotted(function)
@@ -162,15 +130,6 @@ class Constants:
 def argument_values(call: ast.Call) -> list[ast.expr]:
     """Returns the arguments of a call, without their names."""
     return [*call.args, *(keyword.value for keyword in call.keywords)]
-
-
-def last_name(function: ast.expr) -> str:
-    """Returns `c` for `a.b.c`; "" for an expression without a name."""
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    if isinstance(function, ast.Name):
-        return function.id
-    return ""
 
 
 def _parts(node: ast.AST) -> list[ast.expr]:

@@ -25,8 +25,8 @@ import numpy as np
 
 from bundle.storage.regular_files import read_regular
 from export.errors import UsageError
+from export.model_code.effects import bound_names
 from export.model_code.notes import add_note
-from export.model_code.scopes import bound_names
 from export.model_code.search_path import hidden_package, on_search_path
 from export.model_code.selection import (
     CLASSES_AND_FUNCTIONS,

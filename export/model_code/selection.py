@@ -1,8 +1,7 @@
 """Selects the definitions among the statements of a file: what it states, not what it computes.
 
-A name is known if only definitions bind it and nothing else changes its object. A constant consists
-of literals and known names. So definitions depend on the known names, and known names depend on the
-definitions: both are found together.
+One pass takes imports, classes, functions, and assignments of literals and of names that are known
+by then. A name is not known if the file gives it several values, or computes or changes its value.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ from export.model_code.constants import (
     MUTABLE_CALLS,
     Constants,
     argument_values,
-    last_name,
 )
-from export.model_code.scopes import Change, bound_names, changes, root_name
+from export.model_code.effects import Change, bound_names, changes, last_name, root_name
 from export.model_code.sources import Statement
 
 IMPORTS = (ast.Import, ast.ImportFrom)
 CLASSES_AND_FUNCTIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_ASSIGNMENTS = (ast.Assign, ast.AnnAssign)
-_MUTABLE = (ast.Dict, ast.List, ast.Set, ast.ListComp, ast.SetComp, ast.DictComp)
+_MUTABLE = (ast.Dict, ast.List, ast.Set)
 _SETTINGS = {
     "disable_eager_execution",
     "disable_v2_behavior",
@@ -66,24 +63,87 @@ def select_definitions(
       user_names: Names whose values the user states: they are known.
     """
     file = _File(statements, user_names)
-    computed: dict[str, str] = {}
-    uncertain: dict[str, str] = {}
-    # Every round can only add unknown names, so that this ends.
-    while True:
-        unknown = {**computed, **uncertain}
-        constants = Constants(unknown.keys(), file.bound, file.imports, user_names)
-        definitions = tuple(
-            statement for statement in statements if is_definition(statement.node, constants)
-        )
-        defining = frozenset(definitions)
-        computed = file.computed_names(defining)
-        # A name that is uncertain is left out, and then it is computed: the first reason counts.
-        uncertain = {**file.uncertain_names(defining), **uncertain}
-        if computed.keys() | uncertain.keys() <= unknown.keys():
-            break
-    left_out = tuple(statement for statement in statements if statement not in defining)
-    settings = tuple(statement for statement in left_out if _has_setting(statement.node, constants))
-    return Selection(definitions, left_out, {**computed, **uncertain}, settings)
+    definitions = []
+    left_out = []
+    for statement in statements:
+        if file.takes(statement):
+            definitions.append(statement)
+        else:
+            left_out.append(statement)
+    settings = [statement for statement in left_out if _has_setting(statement.node, file.constants)]
+    return Selection(tuple(definitions), tuple(left_out), file.unknown, tuple(settings))
+
+
+class _File:
+    """The names of a file, as far as its statements were seen.
+
+    Attributes:
+      unknown: Names whose values are not known, with the reason.
+      constants: Which expressions are constant.
+    """
+
+    def __init__(self, statements: Sequence[Statement], user_names: Collection[str]) -> None:
+        self._user_names = user_names
+        self._mutable: set[str] = set()
+        self._changes: dict[str, list[tuple[Statement, Change]]] = {}
+        binders: dict[str, list[Statement]] = {}
+        for statement in statements:
+            for name in bound_names(statement.node):
+                binders.setdefault(name, []).append(statement)
+            for change in changes(statement.node):
+                self._changes.setdefault(change.name, []).append((statement, change))
+        self.unknown = {
+            name: f"gives it several values, {_positions(binding)}"
+            for name, binding in binders.items()
+            if name not in user_names and _differ(binding)
+        }
+        self.constants = Constants(self.unknown, binders.keys(), _imported_names(statements))
+
+    def takes(self, statement: Statement) -> bool:
+        """Returns whether the next statement of the file is a definition."""
+        node = statement.node
+        names = [name for name in bound_names(node) if name not in self._user_names]
+        if not is_definition(node, self.constants):
+            explanation = f"computes it {_positions([statement])}, which was left out"
+            for name in names:
+                self.unknown.setdefault(name, explanation)
+            return False
+        if isinstance(node, CLASSES_AND_FUNCTIONS):
+            # Functions that change their class change it in the exporter, too.
+            for name in names:
+                self._note_changes([name], self._changers(name, in_functions=False))
+        elif not isinstance(node, IMPORTS):
+            self._note_values(node, names)
+        return True
+
+    def _note_values(self, node: ast.stmt, names: Sequence[str]) -> None:
+        """Notes which names that get constants are not known."""
+        parts = list(ast.walk(node))
+        sources = {part.id for part in parts if isinstance(part, ast.Name)} & self._mutable
+        is_mutable = bool(sources) or any(map(_is_mutable, parts))
+        for name in names:
+            # What the name was assigned from may be the same object.
+            changers = self._changers(name, by_methods=is_mutable)
+            self._note_changes([name, *sources], changers)
+            if is_mutable and not changers:
+                self._mutable.add(name)
+
+    def _changers(
+        self, name: str, *, by_methods: bool = False, in_functions: bool = True
+    ) -> list[Statement]:
+        """Returns the statements that change the object of a name."""
+        return [
+            statement
+            for statement, change in self._changes.get(name, ())
+            if (by_methods or not change.by_method)
+            and (in_functions or not isinstance(statement.node, CLASSES_AND_FUNCTIONS))
+        ]
+
+    def _note_changes(self, names: Sequence[str], changers: Sequence[Statement]) -> None:
+        if changers:
+            explanation = f"changes it {_positions(changers)}, so that its value is not known"
+            for name in names:
+                self.unknown.setdefault(name, explanation)
 
 
 def does_more_than_define(statements: Sequence[Statement]) -> bool:
@@ -116,12 +176,13 @@ def is_definition(node: ast.stmt, constants: Constants) -> bool:
     """Returns whether a statement is a definition, if some names are known."""
     if isinstance(node, (*IMPORTS, *CLASSES_AND_FUNCTIONS, ast.Pass)):
         return True
-    if isinstance(node, ast.Assign):
-        has_constant_targets = all(map(constants.contain_target, node.targets))
-        return has_constant_targets and constants.contain(node.value)
-    if isinstance(node, ast.AnnAssign):
-        is_stated = node.value is not None and constants.contain(node.value)
-        return is_stated and constants.contain_target(node.target)
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        # Other targets change a part of an object.
+        binds_names = all(map(_is_name, targets))
+        is_known = not any(name in constants.unknown for name in bound_names(node))
+        is_constant = node.value is not None and constants.contain(node.value)
+        return binds_names and is_known and is_constant
     if isinstance(node, ast.Expr):
         return _is_definite_expression(node.value, constants)
     if isinstance(node, ast.If | ast.Try):
@@ -155,109 +216,14 @@ def _is_definite_block(node: ast.If | ast.Try, constants: Constants) -> bool:
     return all(is_definition(child, constants) for child in body)
 
 
+def _is_name(target: ast.expr) -> bool:
+    if isinstance(target, ast.Tuple | ast.List):
+        return all(map(_is_name, target.elts))
+    return isinstance(target, ast.Name)
+
+
 def _names_in(node: ast.expr) -> set[str]:
     return {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
-
-
-class _File:
-    """The names that the statements of a file bind and change.
-
-    Attributes:
-      bound: The names that the file binds.
-      imports: Dotted names of imported modules and objects, by the name that they have in the file.
-    """
-
-    def __init__(self, statements: Sequence[Statement], user_names: Collection[str]) -> None:
-        self._user_names = set(user_names)
-        self._binders: dict[str, list[Statement]] = {}
-        self._changes: list[tuple[Statement, Change]] = []
-        for statement in statements:
-            for name in bound_names(statement.node):
-                self._binders.setdefault(name, []).append(statement)
-            self._changes += [(statement, change) for change in changes(statement.node)]
-        self.bound = frozenset(self._binders)
-        self.imports = _imported_names(statements)
-
-    def computed_names(self, definitions: Collection[Statement]) -> dict[str, str]:
-        """Returns the names that a statement binds which is no definition, with its position."""
-        computed = {}
-        for name, binders in self._binders.items():
-            left_out = [binder for binder in binders if binder not in definitions]
-            if left_out and name not in self._user_names:
-                computed[name] = f"computes it {_positions(left_out)}, which was left out"
-        return computed
-
-    def uncertain_names(self, definitions: Collection[Statement]) -> dict[str, str]:
-        """Returns the names that definitions bind, but whose values are not known, with reasons."""
-        uncertain = {}
-        for name, binders in self._binders.items():
-            if all(binder in definitions for binder in binders) and _differ(binders):
-                uncertain[name] = f"gives it several values, {_positions(binders)}"
-        for name, changing in self._changing(definitions).items():
-            explanation = f"changes it {_positions(changing)}, so that its value is not known"
-            # The object changes under all of its names.
-            for alias in self._aliases(name):
-                if all(binder in definitions for binder in self._binders[alias]):
-                    uncertain.setdefault(alias, explanation)
-        for name in self._user_names & uncertain.keys():
-            del uncertain[name]
-        return uncertain
-
-    def _changing(self, definitions: Collection[Statement]) -> dict[str, list[Statement]]:
-        """Returns the statements that change the object of a name, by name."""
-        changing: dict[str, list[Statement]] = {}
-        for statement, change in self._changes:
-            # What a definition changes at once, it changes in the exporter, too. A function may be
-            # called by a statement that was left out.
-            is_lost = change.in_function or statement not in definitions
-            if is_lost and self._is_changed(change):
-                changing.setdefault(change.name, []).append(statement)
-        return changing
-
-    def _is_changed(self, change: Change) -> bool:
-        binders = [binder.node for binder in self._binders.get(change.name, ())]
-        # The name is of a library, or no name of the file.
-        if all(isinstance(node, IMPORTS) for node in binders):
-            return False
-        if any(isinstance(node, CLASSES_AND_FUNCTIONS) for node in binders):
-            # Methods that change their class change it in the exporter, too.
-            return not change.in_function and not change.by_method
-        return not change.by_method or self._is_mutable(change.name, set())
-
-    def _is_mutable(self, name: str, visited: set[str]) -> bool:
-        """Returns whether a constant holds a list, a dictionary or a set."""
-        visited.add(name)
-        nodes = [node for value in self._values(name) for node in ast.walk(value)]
-        if any(isinstance(node, _MUTABLE) or _makes_mutable(node) for node in nodes):
-            return True
-        names = {node.id for node in nodes if isinstance(node, ast.Name)} & self.bound
-        return any(self._is_mutable(inner, visited) for inner in names if inner not in visited)
-
-    def _aliases(self, name: str) -> list[str]:
-        """Returns a name, and the constants that are the same object or within it."""
-        names = [name]
-        # The list grows while it is walked.
-        for alias in names:
-            for value in self._values(alias):
-                new_names = [root for root in _root_names(value) if root not in names]
-                names += [root for root in new_names if self._is_mutable(root, set())]
-        return names
-
-    def _values(self, name: str) -> list[ast.expr]:
-        nodes = [binder.node for binder in self._binders.get(name, ())]
-        values = [node.value for node in nodes if isinstance(node, _ASSIGNMENTS)]
-        return [value for value in values if value is not None]
-
-
-def _root_names(value: ast.expr) -> list[str]:
-    """Returns the names of objects that a value is or holds."""
-    if isinstance(value, ast.List | ast.Tuple):
-        objects = value.elts
-    elif isinstance(value, ast.Dict):
-        objects = value.values
-    else:
-        objects = [value]
-    return list(dict.fromkeys(filter(None, map(root_name, objects))))
 
 
 def _imported_names(statements: Sequence[Statement]) -> dict[str, str]:
@@ -292,17 +258,21 @@ def _is_setting(call: ast.Call, constants: Constants) -> bool:
     return is_of_jax or last_name(call.func) in _SETTINGS
 
 
-def _makes_mutable(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and last_name(node.func) in MUTABLE_CALLS
+def _is_mutable(node: ast.AST) -> bool:
+    """Returns whether an expression makes a list, a dictionary or a set."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func) in MUTABLE_CALLS
+    return isinstance(node, _MUTABLE)
 
 
 def _differ(binders: Sequence[Statement]) -> bool:
-    """Returns whether a name has several values, at least one of them a constant: its value depends
-    on when it is read.
+    """Returns whether a name has several values that are not all classes, functions or imports: its
+    value depends on when it is read.
     """
     nodes = [binder.node for binder in binders]
-    is_assigned = any(isinstance(node, _ASSIGNMENTS) for node in nodes)
-    return is_assigned and len(set(map(ast.dump, nodes))) > 1
+    if all(isinstance(node, (*IMPORTS, *CLASSES_AND_FUNCTIONS)) for node in nodes):
+        return False
+    return len(set(map(ast.dump, nodes))) > 1
 
 
 def _positions(statements: Sequence[Statement]) -> str:
