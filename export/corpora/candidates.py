@@ -105,6 +105,11 @@ def write_store(
     return manifest.Corpus(file=file, **vars(written), cut=dict(cut), padded=dict(padded))
 
 
+def store_of(corpus: manifest.Corpus) -> manifest.Corpus:
+    """Returns the entry of a corpus as steps take it that do not read its filters."""
+    return corpus.model_copy(update={"filters": {}})
+
+
 def notes_of_lengths(where: str, corpus: manifest.Corpus) -> list[str]:
     """Returns notes about the lists of a written corpus that were cut or padded.
 

@@ -59,6 +59,10 @@ class LoggedChanges:
     digest: str
     changes: Sequence[tuple[int, Change]]
 
+    def key_parts(self) -> Any:
+        """Returns what decides the changes."""
+        return self.digest
+
     def of(self, section: str, name: str) -> list[tuple[int, Change]]:
         """Returns the changes of one store that belong into a bundle, by their sequences.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,6 +18,7 @@ from bundle.format import paths
 from bundle.format.indexes import Codes, DepthPoint
 from bundle.format.manifest import Corpus, CostPoint, Distance, Index
 from bundle.format.search_costs import SearchCosts
+from bundle.storage.staging import Staging
 from bundle.tables.segments import RowRange
 from export.corpora.cost_process import CostTask, measure_in_process
 from export.corpora.recall import (
@@ -33,15 +34,21 @@ from export.corpora.recall import (
 from export.corpora.search_costs import COST_QUERIES_MAX
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexSection
+from export.steps import Step, Written
 from runtime.errors import InvalidIndex, InvalidInput
 from runtime.partitions import partition_rows
-from runtime.scann import TREE_PARAMETERS, Kind, ScannIndex, check_parameters, set_search_parameters
+from runtime.scann import (
+    CONFIG,
+    TREE_PARAMETERS,
+    Kind,
+    ScannIndex,
+    check_parameters,
+    set_search_parameters,
+)
 from runtime.scann_build import Run, build_files, run_here
 from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
-BuildOnce = Callable[[str, Any, Callable[[], None]], None]
-"""Builds a directory by a function, unless an earlier run built it from the same inputs."""
 
 SEARCH_PARAMETERS = ("leaves_to_search", "reorder")
 """Parameters of a tree that only searches depend on."""
@@ -61,19 +68,14 @@ _GROWTHS = ((0.5, 0.75), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.0, 1.25))
 """How the leaves and the reordered candidates may grow with k, as powers, by rising cost."""
 
 
-def always(_: str, __: Any, build: Callable[[], None]) -> None:
-    """Builds a directory, whatever earlier runs did."""
-    build()
-
-
 def build_index(
     base: Path,
     name: str,
     section: IndexSection,
     queries: Vectors,
     run: Run = run_here,
-    build_once: BuildOnce = always,
     *,
+    stage: Staging | None = None,
     representative: bool = True,
     vectors_file: str = "",
     coded: bool = False,
@@ -89,9 +91,8 @@ def build_index(
       queries: [q, dim] float32, the query tower's results for examples; up to
         `section.recall.queries` of them are used, evenly.
       run: Encodes blocks of vectors, perhaps several at a time.
-      build_once: Takes the directory of each partition, relative to `base`; the values that its
-        content depends on beside the vectors (neither queries nor the required recall); and a
-        function that builds it.
+      stage: The staging directory at `base`, whose journal knows the partitions that an earlier run
+        built; None: all are built.
       representative: Whether the examples are real; on synthetic ones recall is measured, but stops
         nothing.
       vectors_file: The file of the vectors of an index over the same candidates, relative to
@@ -121,7 +122,7 @@ def build_index(
         # The smallest partition, which is the last one, comes first: it fails first.
         for partition, rows in reversed([*zip(partitions, row_ranges, strict=True)]):
             _build_partition(
-                base, vectors, section.distance, kind, parameters, partition, rows, run, build_once
+                base, vectors, section.distance, kind, parameters, partition, rows, run, stage
             )
         sampled = queries[sample_rows(len(queries), section.recall.queries)]
         exact = ExactNeighbors(
@@ -444,22 +445,44 @@ def _build_partition(
     partition: str,
     rows: RowRange,
     run: Run,
-    build_once: BuildOnce,
+    stage: Staging | None,
 ) -> None:
+    """Builds one partition, unless an earlier run did."""
     check_parameters(kind, parameters, rows.rows)
     # The same files are built whatever searches will use, so that another choice keeps them.
     built = dict(parameters)
     for key in SEARCH_PARAMETERS:
         if key in built:
             built[key] = 1
-    partition_vectors = VectorFile(vectors.path, vectors.shape[1], rows)
+    file = Written(vectors.path.relative_to(base).as_posix())
+    dim = vectors.shape[1]
+    if stage is None:
+        _build(base, partition, file, dim, distance, kind, built, rows, run=run)
+        return
+    # The setting that is chosen is written to the configuration.
+    config = f"{partition}/{CONFIG}"
+    step = Step(partition_step(partition), ("numpy", "scann"), partition, rewritten=config)
+    config_hex = step.run(stage, _build, partition, file, dim, distance, kind, built, rows, run=run)
+    (base / config).write_bytes(bytes.fromhex(config_hex))
 
-    def build() -> None:
-        # Files that an interrupted run left would be taken for a part of this index.
-        shutil.rmtree(base / partition, ignore_errors=True)
-        build_files(partition_vectors, distance, kind, built, base / partition, run)
 
-    build_once(partition, (distance, kind, built, rows), build)
+def _build(
+    base: Path,
+    partition: str,
+    vectors: Written,
+    dim: int,
+    distance: Distance,
+    kind: Kind,
+    parameters: Mapping[str, Any],
+    rows: RowRange,
+    run: Run,
+) -> str:
+    """Builds a partition, and returns its configuration in hexadecimal."""
+    # Files that an interrupted run left would be taken for a part of this index.
+    shutil.rmtree(base / partition, ignore_errors=True)
+    partition_vectors = VectorFile(base / vectors.path, dim, rows)
+    build_files(partition_vectors, distance, kind, parameters, base / partition, run)
+    return (base / partition / CONFIG).read_bytes().hex()
 
 
 def _levels(section: IndexSection, parameters: dict[str, Any], size: int) -> list[list[Setting]]:

@@ -110,6 +110,12 @@ class CorpusReader:
         self._seen: set[str] = set()
         self._batches: list[tuple[int, int, str, str]] = []
 
+    def key_parts(self) -> Any:
+        """Returns all that decides what is read: how a column is read and checked depends on the
+        features that read it.
+        """
+        return [self.key, self.section, self._columns, self._features, self._files]
+
     def batches(self) -> Iterator[Batch]:
         """Yields the candidates.
 

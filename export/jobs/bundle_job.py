@@ -28,7 +28,13 @@ from export.jobs.bundle_context import BundleContext
 from export.jobs.index_steps import IndexSteps
 from export.jobs.preparation import Prepared, prepare
 from export.jobs.progress import Progress
-from export.jobs.provided_files import ProvidedFiles
+from export.jobs.provided_files import (
+    write_contexts,
+    write_corpora,
+    write_lists,
+    write_vocabularies,
+    write_warm_up,
+)
 from export.jobs.staged import Published, open_staged, provenance
 from export.jobs.table_steps import check_staged, copy_tables, staged_bundle
 from export.recipe.settings import ExportSettings
@@ -164,17 +170,29 @@ class _BundleSteps:
         # A resumed run takes the time of the first one, so that both write the same manifest.
         created = staged_version.start_time(self.job, self.prepared.inventory.fingerprint)
 
-        provided_files = ProvidedFiles(self.context)
         with self.progress.step("vocabularies"):
-            vocabularies = provided_files.write_vocabularies()
-        provided = self._write_provided(provided_files)
+            vocabularies = write_vocabularies(self.context)
+        provided = self._write_provided()
         tables = self._copy_tables()
         features = self._open_features(tables, vocabularies)
         towers = self._write_towers(tables, features, provided.examples)
+        id_files = [entry.file for entry in vocabularies.values()]
+        id_files += [entry.file for entry in tables.keys.values()]
         steps = IndexSteps(
-            self.context, towers.reference, features.trained, towers.entries, provided.corpora
+            self.context,
+            towers.reference,
+            features.trained,
+            towers.entries,
+            provided.corpora,
+            tables.entries,
+            id_files,
         )
-        indexes, stages = self._write_indexes(steps, tables, vocabularies)
+        with self.progress.step("vectors", steps.vector_count, unit="rows") as moved:
+            steps.write_vectors(moved)
+        with self.progress.step("indexes"):
+            indexes = steps.write_indexes()
+        with self.progress.step("stages"):
+            stages = steps.measure_stages(indexes)
 
         complete = Manifest(
             model=self.job.model,
@@ -213,14 +231,14 @@ class _BundleSteps:
             staged_version.reused(complete, tables.reused),
         )
 
-    def _write_provided(self, provided_files: ProvidedFiles) -> _Provided:
+    def _write_provided(self) -> _Provided:
         """Converts the user's own files beside the vocabularies."""
         with self.progress.step("corpora", unit="rows") as moved:
-            corpora = provided_files.write_corpora(moved)
-            contexts = provided_files.write_contexts(moved)
-            lists = provided_files.write_lists(corpora)
+            corpora = write_corpora(self.context, moved)
+            contexts = write_contexts(self.context, moved)
+            lists = write_lists(self.context, corpora)
             examples = examples_of(self.job, self.prepared.base, self.spec, self.prepared.entries)
-            warm_up = provided_files.write_warm_up()
+            warm_up = write_warm_up(self.context)
         return _Provided(corpora, contexts, lists, warm_up, examples)
 
     def _copy_tables(self) -> _Tables:
@@ -322,23 +340,6 @@ class _BundleSteps:
             parts = splits[name].parts if name in splits else ()
             entries[name] = files.write(tower, parts, self.job)
         return entries
-
-    def _write_indexes(
-        self,
-        steps: IndexSteps,
-        tables: _Tables,
-        vocabularies: Mapping[str, manifest.Vocabulary],
-    ) -> tuple[dict[str, manifest.Index], dict[str, manifest.Stage]]:
-        """Writes indexes over the corpora, and measures stages of rankings."""
-        id_files = [entry.file for entry in vocabularies.values()]
-        id_files += [entry.file for entry in tables.keys.values()]
-        with self.progress.step("vectors", steps.vector_count, unit="rows") as moved:
-            steps.write_vectors(tables.entries, id_files, moved)
-        with self.progress.step("indexes"):
-            indexes = steps.write_indexes()
-        with self.progress.step("stages"):
-            stages = steps.measure_stages(indexes)
-        return indexes, stages
 
     def _with_recipe(self, entries: Mapping[str, manifest.Table]) -> dict[str, manifest.Table]:
         """Returns the entries of tables with what the recipe chooses beside their rows."""

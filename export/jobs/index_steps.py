@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
+from bundle.storage.staging import Staging
 from export.corpora import candidates, indexes
 from export.corpora.recall import (
     note_of_cold_users,
@@ -26,11 +27,9 @@ from export.errors import UsageError
 from export.jobs import executors
 from export.jobs.bundle_context import BundleContext
 from export.recipe.schema import IndexSection
-from export.steps import LIBRARIES, Step, StepKey
+from export.steps import LIBRARIES, Step, Written
 from export.verify.parity import query_vectors, with_empty_bags
 from export.verify.reference_inputs import Reference
-from runtime.scann import CONFIG
-from runtime.towers import find_form
 from runtime.vectors import VectorFile
 
 
@@ -53,6 +52,29 @@ class Queries:
     are_converted: bool
 
 
+@dataclass(frozen=True)
+class CandidateTower:
+    """What leads from the columns of a candidate to its vector.
+
+    Attributes:
+      entry: The tower in the manifest, with its forms in f32 alone.
+      reader: The features that it reads.
+      features: The entries of these features, each with that of its table.
+      id_files: The files by which rows of ids are found.
+    """
+
+    entry: manifest.Tower
+    reader: FeatureReader
+    features: Mapping[str, tuple[manifest.Feature, manifest.Table | None]]
+    id_files: Sequence[Written]
+
+    def key_parts(self) -> Any:
+        """Returns what decides vectors: the rows of tables by the checksums of their entries."""
+        forms = [(form.kind, Written(form.path)) for form in self.entry.forms]
+        entry = [self.entry.inputs, self.entry.outputs, self.entry.result]
+        return [entry, forms, self.features, self.id_files]
+
+
 class IndexSteps:
     """Writes the indexes of a bundle.
 
@@ -69,6 +91,8 @@ class IndexSteps:
         trained: FeatureReader,
         towers: Mapping[str, manifest.Tower],
         corpora: Mapping[str, manifest.Corpus],
+        tables: Mapping[str, manifest.Table],
+        id_files: Sequence[str],
     ) -> None:
         """Creates the steps.
 
@@ -78,6 +102,8 @@ class IndexSteps:
           trained: The features with the rows of tables as they were trained.
           towers: The towers in the manifest, written.
           corpora: The corpora in the manifest, written.
+          tables: The tables in the manifest, written.
+          id_files: The files by which rows of ids are found.
         """
         self._context = context
         self._job = context.job
@@ -86,6 +112,8 @@ class IndexSteps:
         self._trained = trained
         self._towers = towers
         self._corpora = corpora
+        self._tables = tables
+        self._id_files = [Written(file) for file in id_files]
         first_index: dict[tuple[str, str], str] = {}
         self.vector_owners: dict[str, str] = {}
         for name, section in self._job.indexes.items():
@@ -98,64 +126,40 @@ class IndexSteps:
         owners = set(self.vector_owners.values())
         return sum(self._corpora[self._job.indexes[name].corpus].size for name in owners)
 
-    def write_vectors(
-        self,
-        tables: Mapping[str, manifest.Table],
-        id_files: Sequence[str],
-        moved: Callable[[int], None],
-    ) -> None:
+    def write_vectors(self, moved: Callable[[int], None]) -> None:
         """Writes the vectors of the candidates of all indexes.
 
         Args:
-          tables: The tables in the manifest, written.
-          id_files: The files by which rows of ids are found.
           moved: Takes the number of vectors that were written since its last call.
         """
         for name in dict.fromkeys(self.vector_owners.values()):
-            self._write_vectors(name, tables, id_files, moved)
+            section = self._job.indexes[name]
+            tower = self._candidate_tower(section.candidate_tower, self._reference.features)
+            library = "tensorflow"
+            if any(form.kind == "litert" for form in tower.entry.forms):
+                library = "ai-edge-litert"
+            self._context.staged.run(
+                # Another release of the library that runs the tower may compute other vectors.
+                Step(paths.index_vectors(name), ("numpy", library)),
+                _write_vectors,
+                name,
+                section.corpus,
+                candidates.store_of(self._corpora[section.corpus]),
+                tower,
+                moved=moved,
+            )
 
-    def _write_vectors(
-        self,
-        name: str,
-        tables: Mapping[str, manifest.Table],
-        id_files: Sequence[str],
-        moved: Callable[[int], None],
-    ) -> None:
-        section = self._job.indexes[name]
-        corpus = self._corpora[section.corpus]
-        tower = self._towers[section.candidate_tower]
-        sources = {source for tensor in tower.inputs for source in tensor.sources}
+    def _candidate_tower(self, name: str, reader: FeatureReader) -> CandidateTower:
+        entry = self._towers[name]
+        forms = tuple(form for form in entry.forms if form.precision == "f32")
+        sources = {source for tensor in entry.inputs for source in tensor.sources}
         features = {
-            feature: (entry, tables.get(getattr(entry, "table", "")))
-            for feature, entry in self._context.prepared.entries.items()
+            feature: (feature_entry, self._tables.get(getattr(feature_entry, "table", "")))
+            for feature, feature_entry in self._context.prepared.entries.items()
             if feature in sources
         }
-        library = "tensorflow"
-        form = find_form(tower.forms, ("litert", "f32"), ("saved_model", "f32"))
-        if form is not None and form.kind == "litert":
-            library = "ai-edge-litert"
-        # The files that lead from a candidate to its vector, beside the rows of tables: these are
-        # known by the checksums in `features`.
-        files = [form.path for form in tower.forms if form.precision == "f32"]
-        files += [corpus.file, *id_files]
-        key = StepKey(
-            paths.index_vectors(name),
-            {"corpus": section.corpus, "features": features},
-            content=[self._context.stage.files(path) for path in files],
-            # Another release of the library that runs the tower may compute other vectors.
-            libraries=("numpy", library),
-        )
-        write = partial(
-            candidates.write_vectors,
-            self._directory,
-            name,
-            section.corpus,
-            corpus,
-            tower,
-            self._reference.features,
-            moved,
-        )
-        self._context.staged.run(Step(key, int, write))
+        entry = entry.model_copy(update={"forms": forms})
+        return CandidateTower(entry, reader, features, self._id_files)
 
     def write_indexes(self) -> dict[str, manifest.Index]:
         """Builds the indexes and measures their recall.
@@ -169,37 +173,40 @@ class IndexSteps:
         }
 
     def _write_index(self, name: str, section: IndexSection) -> manifest.Index:
+        context = self._context
         corpus = self._corpora[section.corpus]
         queries = self._queries(name, section)
         if not queries.are_real:
-            self._context.notes.append(
+            context.notes.append(
                 f"index {name!r}: recall on invented queries, which is not representative: name "
                 "real ones as verify.examples"
             )
-        vectors_file = paths.index_vectors(self.vector_owners[name])
-        has_codes = self._write_codes(name, section, corpus, vectors_file, queries.served.shape[1])
-        vectors = self._context.stage.files(vectors_file)
-        key = StepKey(
-            paths.index_directory(name),
-            {
-                "index": section,
-                "queries": queries.served,
-                "true_queries": queries.trained,
-                "cold_queries": queries.cold,
-                "representative": queries.are_real,
-                "coded": has_codes,
-            },
-            content=vectors,
-            libraries=LIBRARIES,
+        vectors = Written(paths.index_vectors(self.vector_owners[name]))
+        kind, _ = indexes.choose(section, name, corpus.size)
+        has_codes = indexes.has_codes(kind, corpus)
+        if has_codes:
+            step = Step(paths.index_codes(name), ("numpy", "faiss-cpu"))
+            dim = queries.served.shape[1]
+            context.staged.run(step, _write_codes, name, vectors, dim, section.distance)
+        entry = context.staged.run(
+            Step(paths.index_directory(name), LIBRARIES),
+            _build_index,
+            name,
+            section,
+            queries,
+            vectors,
+            candidates.store_of(corpus),
+            self._candidate_tower(section.candidate_tower, self._trained),
+            has_codes,
+            workers=context.settings.workers,
+            stage=context.stage,
         )
-        build = partial(self._build_index, name, section, queries, vectors_file, has_codes)
-        entry = self._context.staged.run(Step(key, manifest.Index, build))
 
         # These notes are also given for an index that an earlier run wrote.
         if queries.cold is not None and (note := note_of_cold_users(name, entry)):
-            self._context.notes.append(note)
+            context.notes.append(note)
         if note := indexes.note_of_costs(name, entry, corpus.size):
-            self._context.notes.append(note)
+            context.notes.append(note)
         return entry
 
     def _queries(self, name: str, section: IndexSection) -> Queries:
@@ -232,116 +239,6 @@ class IndexSteps:
         are_real = self._job.verify.examples is not None
         return Queries(served, trained, cold, are_real, are_converted)
 
-    def _build_index(
-        self,
-        name: str,
-        section: IndexSection,
-        queries: Queries,
-        vectors_file: str,
-        has_codes: bool,
-    ) -> manifest.Index:
-        """Builds an index, and returns its entry with all recalls that were measured."""
-        directory = self._directory
-        encoders = executors.LocalExecutor(executors.encoder_count(self._context.settings.workers))
-        build_once = partial(self._build_once, self._context.stage.files(vectors_file))
-        entry = indexes.build_index(
-            directory,
-            name,
-            section,
-            queries.served,
-            encoders.run,
-            build_once,
-            representative=queries.are_real,
-            vectors_file=vectors_file,
-            coded=has_codes,
-        )
-        if queries.are_converted:
-            trained_vectors = directory / ".vectors"
-            candidates.write_vectors(
-                directory,
-                name,
-                section.corpus,
-                self._corpora[section.corpus],
-                self._towers[section.candidate_tower],
-                self._trained,
-                aside=trained_vectors,
-            )
-            recall = recall_of_tables(
-                directory, name, section, entry, queries.served, queries.trained, trained_vectors
-            )
-            entry = entry.model_copy(update={"recall_of_tables": recall})
-            # They are as large as the vectors: what follows may need the space.
-            trained_vectors.unlink()
-        if queries.cold is not None:
-            rows = sample_rows(len(queries.cold), section.recall.queries)
-            cold_recall = recall_of_cold_users(directory, name, section, entry, queries.cold, rows)
-            entry = entry.model_copy(update={"recall_of_cold_users": cold_recall})
-        return entry
-
-    def _write_codes(
-        self,
-        name: str,
-        section: IndexSection,
-        corpus: manifest.Corpus,
-        vectors_file: str,
-        dim: int,
-    ) -> bool:
-        """Writes the codes of an index's vectors, and returns whether it has any."""
-        kind, _ = indexes.choose(section, name, corpus.size)
-        if not indexes.has_codes(kind, corpus):
-            return False
-
-        def write() -> int:
-            # faiss takes time and memory to load, and most bundles have no codes.
-            from export.corpora.codes import write_codes
-
-            vectors = VectorFile(self._directory / vectors_file, dim)
-            write_codes(self._directory, name, vectors, section.distance)
-            return corpus.size
-
-        key = StepKey(
-            paths.index_codes(name),
-            {"distance": section.distance},
-            content=self._context.stage.files(vectors_file),
-            libraries=("numpy", "faiss-cpu"),
-        )
-        self._context.staged.run(Step(key, int, write))
-        return True
-
-    def _build_once(
-        self,
-        vectors: Sequence[manifest.File],
-        partition: str,
-        inputs: Any,
-        build: Callable[[], None],
-    ) -> None:
-        """Builds a partition of an index, unless an earlier run built it of the same vectors.
-
-        Its configuration is not among the files of its step: the chosen setting is written to it.
-        The journal keeps the configuration as it was built.
-
-        Args:
-          vectors: The files of the vectors.
-          partition: The directory of the partition in the bundle.
-          inputs: All other values that decide what is built.
-          build: Builds the partition.
-        """
-        stage = self._context.stage
-        step = indexes.partition_step(partition)
-        key = StepKey(
-            step, {"partition": inputs}, content=vectors, libraries=("numpy", "scann")
-        ).digest()
-        config = f"{partition}/{CONFIG}"
-        finished = stage.finished(step, key)
-        if finished is not None:
-            (self._directory / config).write_bytes(bytes.fromhex(finished.payload))
-            return
-
-        build()
-        config_bytes = (self._directory / config).read_bytes()
-        files = [file for file in stage.digests(partition) if file.path != config]
-        stage.finish(step, key, config_bytes.hex(), files)
-
     def measure_stages(self, entries: Mapping[str, manifest.Index]) -> dict[str, manifest.Stage]:
         """Returns the stages of rankings with their measured recall.
 
@@ -370,3 +267,76 @@ class IndexSteps:
             stages[name], notes = judge.judge(name, section, entries, queries)
             self._context.notes.extend(notes)
         return stages
+
+
+def _write_vectors(
+    base: Path,
+    index: str,
+    corpus_name: str,
+    corpus: manifest.Corpus,
+    tower: CandidateTower,
+    moved: Callable[[int], None],
+) -> int:
+    """Writes the vectors of an index; see `candidates.write_vectors`."""
+    return candidates.write_vectors(
+        base, index, corpus_name, corpus, tower.entry, tower.reader, moved
+    )
+
+
+def _write_codes(
+    base: Path, name: str, vectors: Written, dim: int, distance: manifest.Distance
+) -> None:
+    """Writes the codes of an index's vectors."""
+    # faiss takes time and memory to load, and most bundles have no codes.
+    from export.corpora.codes import write_codes
+
+    write_codes(base, name, VectorFile(base / vectors.path, dim), distance)
+
+
+def _build_index(
+    base: Path,
+    name: str,
+    section: IndexSection,
+    queries: Queries,
+    vectors: Written,
+    corpus: manifest.Corpus,
+    trained: CandidateTower,
+    has_codes: bool,
+    workers: int,
+    stage: Staging,
+) -> manifest.Index:
+    """Builds an index, and returns its entry with all recalls that were measured."""
+    encoders = executors.LocalExecutor(executors.encoder_count(workers))
+    entry = indexes.build_index(
+        base,
+        name,
+        section,
+        queries.served,
+        encoders.run,
+        stage=stage,
+        representative=queries.are_real,
+        vectors_file=vectors.path,
+        coded=has_codes,
+    )
+    if queries.are_converted:
+        trained_vectors = base / ".vectors"
+        candidates.write_vectors(
+            base,
+            name,
+            section.corpus,
+            corpus,
+            trained.entry,
+            trained.reader,
+            aside=trained_vectors,
+        )
+        recall = recall_of_tables(
+            base, name, section, entry, queries.served, queries.trained, trained_vectors
+        )
+        entry = entry.model_copy(update={"recall_of_tables": recall})
+        # They are as large as the vectors: what follows may need the space.
+        trained_vectors.unlink()
+    if queries.cold is not None:
+        rows = sample_rows(len(queries.cold), section.recall.queries)
+        cold_recall = recall_of_cold_users(base, name, section, entry, queries.cold, rows)
+        entry = entry.model_copy(update={"recall_of_cold_users": cold_recall})
+    return entry

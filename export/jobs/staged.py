@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
-from typing import Any
+from pathlib import Path
+from typing import Any, Concatenate
 
 from bundle.errors import BundleError, DestinationExists, FeatureError, VersionBusy
 from bundle.format.manifest import Manifest, Provenance, Table
@@ -19,7 +20,7 @@ from export.errors import DestinationError, ExportError, UsageError, Verificatio
 from export.jobs.destinations import Destination
 from export.jobs.progress import Progress
 from export.jobs.uploads import Uploads
-from export.steps import LIBRARIES, Result, Step, StepKey, versions
+from export.steps import LIBRARIES, Arguments, Result, Step, versions
 from export.tables.older_versions import NOTHING_REUSED, ReusedSegments
 from object_store.locations import Location
 
@@ -70,10 +71,17 @@ class StagedVersion:
     uploads: Uploads | None
     steps: list[str] = field(default_factory=list)
 
-    def run(self, step: Step[Result]) -> Result:
-        """Runs a step, unless an earlier run of the job did; returns its result."""
-        self.steps.append(step.key.step)
-        return step.run(self.stage)
+    def run(
+        self,
+        step: Step,
+        function: Callable[Concatenate[Path, Arguments], Result],
+        /,
+        *inputs: Arguments.args,
+        **how: Arguments.kwargs,
+    ) -> Result:
+        """Runs a step that writes files of the bundle; see `Step.run`."""
+        self.steps.append(step.name)
+        return step.run(self.stage, function, *inputs, **how)
 
     def open_table(self, table: Table) -> TableReader:
         """Opens a table that was written, wherever its rows are now.
@@ -93,8 +101,7 @@ class StagedVersion:
           job: All that the user requested.
           fingerprint: Identifies the content of the checkpoint.
         """
-        key = StepKey("created", {"job": job}, content=[fingerprint])
-        return Step(key, str, _now).run(self.stage)
+        return Step("created").run(self.stage, _time_of_first_run, job, fingerprint)
 
     def reused(self, manifest: Manifest, copied: ReusedSegments) -> ReusedSegments:
         """Returns what the version takes from older ones, once it is published.
@@ -120,7 +127,7 @@ class StagedVersion:
             return self.destination.publish(self.stage, manifest, self.uploads, moved)
 
 
-def _now() -> str:
+def _time_of_first_run(_base: Path, _job: Any, _fingerprint: str) -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

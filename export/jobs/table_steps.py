@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +22,11 @@ from export.jobs.space import check_plan_fits
 from export.jobs.staged import StagedVersion
 from export.jobs.uploads import FinishedStep, Uploads, without_objects
 from export.recipe.settings import ExportSettings
-from export.steps import Step, StepKey
+from export.steps import Step
 from export.tables.finite_rows import check_finite
 from export.tables.links import link_files
 from export.tables.older_versions import ReusedSegments, compare_with_newest, reused_segments
-from export.tables.plan import ExportPlan, TablePlan, WriteOptions, plan_tables
+from export.tables.plan import ExportPlan, WriteOptions, plan_tables
 from export.tables.segments import (
     Receipt,
     Source,
@@ -36,10 +35,10 @@ from export.tables.segments import (
     manifest_table,
     sources_of,
 )
-from export.tables.task_keys import is_current, task_key
+from export.tables.task_keys import KeyedTask, is_current
 from export.tables.tasks import SumTask, TableTask
 from export.tables.unpacking import with_sums
-from export.tables.zip_sums import check_zip_sums
+from export.tables.zip_sums import ZipSlices, check_zip_sums
 from export.verify.checks import STAGED, CheckedBundle, check_bundle
 from export.verify.stated_layouts import StatedLayout
 from export.verify.unverified import unverified
@@ -143,7 +142,9 @@ def copy_tables(
       ExportError: A source is damaged, or a segment cannot be written.
     """
     for table in plan.tables:
-        _check_sums(table, stage)
+        slices = ZipSlices.of(table.spec.name, table.slices)
+        if slices.slices:
+            Step(f"checksums/{slices.table}").run(stage, check_zip_sums, slices)
     sources = [part.file for table in plan.tables for part in table.slices]
     # Decoded arrays are only read by the tasks of tables, so they are never sent.
     unpacking = TaskRun(stage, settings, sources, moved)
@@ -173,17 +174,6 @@ def copy_tables(
     return CopiedTables(tables, reused_segments(receipts))
 
 
-def _check_sums(table: TablePlan, stage: Staging) -> None:
-    """Checks the slices of a table that lie in zip files, unless an earlier run did."""
-    if all(part.crc32 is None for part in table.slices):
-        return
-    name = table.spec.name
-    # A checkpoint that was moved is the same one.
-    content = [part._replace(stamp=None, file=Path(part.file).name) for part in table.slices]
-    key = StepKey(f"checksums/{name}", content=content)
-    Step(key, type(None), partial(check_zip_sums, name, table.slices)).run(stage)
-
-
 @dataclass(frozen=True)
 class TaskRun:
     """Table tasks of one run.
@@ -211,7 +201,7 @@ class TaskRun:
         Raises:
           ExportError: A source is damaged, or a segment cannot be written or sent.
         """
-        keys = {task.step: task_key(task).digest() for task in tasks}
+        keys = {task.step: Step(task.step).key(self.stage, KeyedTask(task)) for task in tasks}
         finished, unsent = self._resume(tasks, keys)
         receipts = list(finished.values())
         pending: list[TableTask | SumTask] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bundle.format.features import input_facts, readers_of
 from bundle.format.manifest import WARM_UP_REQUESTS_MAX, Feature
@@ -100,6 +101,16 @@ class WarmUpWriter:
         self._entries = entries
         self._unread = unread
         self._inputs: dict[str, dict[str, SentInput]] = {}
+
+    def key_parts(self) -> Any:
+        """Returns all that requests are compared with, and how they are read."""
+        job = self._job
+        towers = {
+            name: [tower.role, self._has_candidate(tower), self._inputs_of(tower)]
+            for name, tower in self._model.towers.items()
+        }
+        sections = [job.warm_up, job.indexes, job.stages]
+        return [sections, towers, self._all_inputs(), self._unread]
 
     def write(self, source: Path, target: Path) -> int:
         """Writes the requests of a file, each once it was compared with its signature.

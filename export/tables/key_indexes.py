@@ -5,7 +5,7 @@ its vectors, and checked against them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from export.checkpoint.datafiles import changed, check_unchanged, stamps_of
 from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, VerificationFailed
-from export.steps import Step, StepKey
+from export.steps import Step
 from export.tables.dumped import BLOCK_KEYS, KeyFile
 
 Stored = NDArray[Any]
@@ -49,13 +49,32 @@ def write_key_indexes(
             continue
         file = paths.key_index(table.name)
         # The storage keeps no checksum of the keys, so that a first pass computes one.
-        content_crc = _content_crc(checkpoint, table)
-        inputs = {"rows": table.rows, "dtype": checkpoint.entries[table.keys].dtype}
-        key = StepKey(file, inputs, content=[content_crc])
-        write = partial(_write_index, checkpoint, table, stage.directory / file, content_crc)
-        Step(key, type(None), write).run(stage)
+        content_crc = 0
+        for _, keys in _blocks(checkpoint, table):
+            content_crc = extend(content_crc, keys)
+        Step(file).run(stage, _write_index, _DumpedKeys(checkpoint, table, content_crc))
         indexes[table.name] = manifest.KeyIndex(file=file, size=table.rows)
     return indexes
+
+
+@dataclass(frozen=True)
+class _DumpedKeys:
+    """The keys of a table.
+
+    Attributes:
+      checkpoint: The checkpoint that holds them.
+      table: The table.
+      content_crc: The crc32c of the keys as they are stored.
+    """
+
+    checkpoint: Checkpoint
+    table: TableSpec
+    content_crc: int
+
+    def key_parts(self) -> Any:
+        """Returns what decides the index."""
+        dtype = self.checkpoint.entries[self.table.keys].dtype
+        return [self.table.rows, dtype, self.content_crc]
 
 
 def _blocks(checkpoint: Checkpoint, table: TableSpec) -> Iterator[tuple[int, Stored]]:
@@ -64,27 +83,13 @@ def _blocks(checkpoint: Checkpoint, table: TableSpec) -> Iterator[tuple[int, Sto
         yield first, checkpoint.read(table.keys, first, min(BLOCK_KEYS, table.rows - first))
 
 
-def _content_crc(checkpoint: Checkpoint, table: TableSpec) -> int:
-    """Returns the crc32c of a table's keys as they are stored."""
-    crc = 0
-    for _, keys in _blocks(checkpoint, table):
-        crc = extend(crc, keys)
-    return crc
-
-
-def _write_index(checkpoint: Checkpoint, table: TableSpec, path: Path, content_crc: int) -> None:
-    """Writes the index of a table.
-
-    Args:
-      checkpoint: The checkpoint that holds the keys.
-      table: The table.
-      path: The file of the index.
-      content_crc: The crc32c of the keys, by which the index is keyed.
-    """
-    entry = checkpoint.entries[table.keys]
+def _write_index(base: Path, dumped: _DumpedKeys) -> None:
+    """Writes the index of a table."""
+    table = dumped.table
+    entry = dumped.checkpoint.entries[table.keys]
     read_crc = 0
-    with KeyIndexWriter(path) as index:
-        for first, keys in _blocks(checkpoint, table):
+    with KeyIndexWriter(base / paths.key_index(table.name)) as index:
+        for first, keys in _blocks(dumped.checkpoint, table):
             # A uint64 key above 2^63 - 1 is negative as an int64.
             signed_keys = keys
             if keys.dtype.itemsize == 8:
@@ -101,7 +106,7 @@ def _write_index(checkpoint: Checkpoint, table: TableSpec, path: Path, content_c
             index.append(keys.astype(np.int64))
         # The index is keyed by the content that was read before: the file must still hold it.
         check_unchanged(stamps_of(entry.slices))
-        if read_crc != content_crc:
+        if read_crc != dumped.content_crc:
             raise changed(entry.slices[0].file)
         try:
             index.finish()

@@ -10,32 +10,35 @@ what the task saw, not what the file held when it was opened.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from export.checkpoint.variables import Slice
-from export.steps import StepKey
 from export.tables.segments import Receipt, is_written, read_sources
 from export.tables.tasks import SumTask, TableTask
 
 
-def task_key(task: TableTask | SumTask) -> StepKey:
-    """Returns all that decides what a task writes, except contents of which the checkpoint has no
-    checksum.
-    """
-    # Sizes of reads and paths of this machine are left out: they change no byte of the result.
-    chunk = None
-    plain_task = replace(task, slices=(), block_bytes=0)
-    if isinstance(plain_task, TableTask):
-        if plain_task.array is not None:
-            chunk = plain_task.array.chunk
-        # Whichever older version it is compared with, the segment has the same bytes.
-        plain_task = replace(plain_task, older=None, older_scales=None)
-        plain_task = replace(plain_task, array=None, directory="", attempts=None)
+@dataclass(frozen=True)
+class KeyedTask:
+    """A task, as the input of its step."""
 
-    inputs = {"task": plain_task, "chunk": chunk}
-    return StepKey(task.step, inputs, content=[_content(part) for part in task.slices])
+    task: TableTask | SumTask
+
+    def key_parts(self) -> Any:
+        """Returns all that decides what the task writes, except contents of which the checkpoint
+        has no checksum.
+        """
+        # Sizes of reads and paths of this machine are left out: they change no byte of the result.
+        chunk = None
+        plain_task = replace(self.task, slices=(), block_bytes=0)
+        if isinstance(plain_task, TableTask):
+            if plain_task.array is not None:
+                chunk = plain_task.array.chunk
+            # Whichever older version it is compared with, the segment has the same bytes.
+            plain_task = replace(plain_task, older=None, older_scales=None)
+            plain_task = replace(plain_task, array=None, directory="", attempts=None)
+        return [plain_task, chunk, [_content(part) for part in self.task.slices]]
 
 
 def is_current(task: TableTask | SumTask, receipt: Receipt) -> bool:

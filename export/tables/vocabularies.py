@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FormatError
+from bundle.format import paths
 from bundle.storage.regular_files import read_regular
 from bundle.tables import vocabularies
 from export.errors import UsageError
@@ -45,8 +46,14 @@ def read_keys(path: Path, dtype: Literal["int64", "string"]) -> NDArray[Any]:
     return keys
 
 
-def write_vocabulary(source: Path, dtype: Literal["int64", "string"], destination: Path) -> int:
-    """Writes a bundle's vocabulary from a file of the training program.
+def write_vocabulary(base: Path, name: str, source: Path, dtype: Literal["int64", "string"]) -> int:
+    """Writes a vocabulary from a file of the training program.
+
+    Args:
+      base: The directory of the bundle that is being written.
+      name: The name of the vocabulary.
+      source: The file.
+      dtype: The type of its keys.
 
     Returns:
       The number of keys.
@@ -54,18 +61,16 @@ def write_vocabulary(source: Path, dtype: Literal["int64", "string"], destinatio
     Raises:
       UsageError: The file cannot be read, a line is not a key, or a key occurs twice.
     """
-    return _write(read_keys(source, dtype), destination, f"vocabulary file {source}")
+    return _write(base, name, read_keys(source, dtype), f"vocabulary file {source}")
 
 
-def write_model_vocabulary(
-    name: str, keys: Sequence[int] | Sequence[str], destination: Path
-) -> int:
+def write_model_vocabulary(base: Path, name: str, keys: Sequence[int] | Sequence[str]) -> int:
     """Writes a vocabulary of the model; returns the number of keys.
 
     Raises:
       UsageError: A key occurs twice.
     """
-    return _write(as_array(keys), destination, f"vocabulary {name!r} of the model")
+    return _write(base, name, as_array(keys), f"vocabulary {name!r} of the model")
 
 
 def as_array(keys: Sequence[int] | Sequence[str]) -> NDArray[Any]:
@@ -76,7 +81,8 @@ def as_array(keys: Sequence[int] | Sequence[str]) -> NDArray[Any]:
     return np.array(keys, dtype)
 
 
-def _write(keys: NDArray[Any], destination: Path, subject: str) -> int:
+def _write(base: Path, name: str, keys: NDArray[Any], subject: str) -> int:
+    destination = base / paths.vocabulary(name)
     destination.parent.mkdir(parents=True, exist_ok=True)
     try:
         vocabularies.write_vocabulary(destination, keys)

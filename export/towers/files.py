@@ -7,18 +7,17 @@ Every part needs each form that its tower has; otherwise the tower is written wi
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bundle.format import manifest, paths
 from bundle.format.manifest import Precision
 from bundle.storage.staging import Staging
 from export.front_end.interface import OriginalModel, TracedTower
 from export.recipe.schema import ExportJob
-from export.steps import LIBRARIES, Step, StepKey
+from export.steps import LIBRARIES, Step
 from export.towers.bfloat16 import in_bfloat16
 from export.towers.compiled import compile_tower, text_operations
 from export.towers.manifest_towers import describe_tower
@@ -100,22 +99,14 @@ class TowerFiles:
         Returns:
           The reason why LiteRT cannot run it; "" if it can.
         """
-        directory = self.stage.directory
         lines: Mapping[str, str] = {}
         texts: frozenset[str] = frozenset()
         if isinstance(traced, TracedTower):
             lines = traced.lines
             texts = text_operations(traced.function.graph)
-        compile_ = partial(
-            compile_tower, directory / saved_model, precision, directory / path, lines, texts
-        )
-        key = StepKey(
-            path,
-            {"precision": precision},
-            content=content_of_saved_model(directory / saved_model),
-            libraries=LIBRARIES,
-        )
-        return Step(key, str, compile_).run(self.stage)
+        source = _SavedModel(self.stage.directory / saved_model)
+        step = Step(path, LIBRARIES)
+        return step.run(self.stage, _compile, path, source, precision, lines, texts)
 
     def _write_saved_model(
         self, traced: TracedTower | TracedPart, tower: str, part: str, precision: Precision
@@ -126,16 +117,40 @@ class TowerFiles:
         # changed.
         attempt = self.stage.attempts / "saved_model"
         write_saved_model(traced, self.original, attempt)
-        key = StepKey(path, content=content_of_saved_model(attempt))
-        Step(key, type(None), partial(self._move, attempt, path)).run(self.stage)
+        Step(path).run(self.stage, _move, path, _SavedModel(attempt))
         shutil.rmtree(attempt, ignore_errors=True)
         return path
 
-    def _move(self, attempt: Path, path: str) -> None:
-        directory = self.stage.directory / path
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        attempt.rename(directory)
+
+@dataclass(frozen=True)
+class _SavedModel:
+    """A directory with a SavedModel."""
+
+    directory: Path
+
+    def key_parts(self) -> Any:
+        """Returns what is the same in each run that writes this model."""
+        return content_of_saved_model(self.directory)
+
+
+def _move(base: Path, path: str, attempt: _SavedModel) -> None:
+    """Moves a SavedModel to its path in a bundle."""
+    directory = base / path
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    attempt.directory.rename(directory)
+
+
+def _compile(
+    base: Path,
+    path: str,
+    saved_model: _SavedModel,
+    precision: Precision,
+    lines: Mapping[str, str],
+    texts: Collection[str],
+) -> str:
+    """Compiles a SavedModel to a path of a bundle; see `compile_tower`."""
+    return compile_tower(saved_model.directory, precision, base / path, lines, texts)
 
 
 def _form(

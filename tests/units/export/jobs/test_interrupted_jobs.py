@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bundle.storage.staging import Staging
+from runtime.scann import CONFIG
 from tests.units.export.commands import Command
 from tests.units.export.damaged_indexes import (
     build_of_reversed_vectors,
@@ -93,10 +94,10 @@ EDITED = {
     "keys": Meanwhile(STEPS, KEYS, {"vocabularies", "indexes"}),
     "code": Meanwhile(STEPS, CODE, {"towers", "indexes"}),
     "early keys": Meanwhile(TABLE_STEPS, KEYS, {"vocabularies"}),
-    "title": Meanwhile(STEPS, TITLE, {"corpora"}),
+    "title": Meanwhile(STEPS, TITLE, {"corpora", "indexes"}),
     "count": Meanwhile(STEPS, COUNT),
     "recall": Meanwhile(STEPS, RECALL),
-    "filters": Meanwhile(STEPS, FILTERS),
+    "filters": Meanwhile(STEPS, FILTERS, {"corpora", "indexes"}),
 }
 MEANWHILE = EDITED | {
     "nothing": Meanwhile(FORMS, lambda _: None),
@@ -138,14 +139,13 @@ def test_killed_job_resumes_to_the_bundle_of_an_undisturbed_one_and_does_again_w
     done = forked_command(*run_arguments(project))
     assert done.code == 0, done.err
     kept = {file: seen for file, seen in finished.items() if (model / "1" / file).exists()}
-    again = {file.partition("/")[0] for file in rewritten(kept, model / "1")}
+    written = rewritten(kept, model / "1")
+    again = {file.partition("/")[0] for file in written if not file.endswith(CONFIG)}
     assert hidden(model.parent) == []
+    assert again == meanwhile.again
     if name not in EDITED:
-        assert again == meanwhile.again
         assert facts(model / "1") == small_facts
         return
-    assert meanwhile.again <= again
-    assert "tables" not in again
     fresh = write_project(tmp_path / "fresh", small_recipe)
     meanwhile.change(fresh)
     done = forked_command(*run_arguments(fresh))
