@@ -1,18 +1,12 @@
-"""Figures as people read them: bytes, counts of things, and the tables in which results
-are shown.
-"""
+"""Figures as people read them: bytes, counts of things, and agreement with trained ids."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from rich.box import SIMPLE
-from rich.table import Column, Table
-from rich.text import Text
-
-from bundle.format.manifest import PaddingCheck, TrainedIdsCheck
+from bundle.format.manifest import TrainedIdsCheck
 
 NEEDS_TENSORFLOW = "the service needs the extra `savedmodel`"
 """What it takes to run a tower that LiteRT cannot run."""
@@ -71,40 +65,6 @@ def similar_name(wrong: str, names: Iterable[str]) -> str:
     return f" (did you mean {close_matches[0]!r}?)"
 
 
-def unverified_lines(unverified: Sequence[str], when: str = "") -> list[Text]:
-    """Returns the last line of a report: what no check verified; no line if all was.
-
-    Args:
-      unverified: What was not verified, each with the reason or the remedy.
-      when: The text behind "not verified", such as " at its export".
-    """
-    if not unverified:
-        return []
-    return [Text(f"not verified{when}: {'; '.join(unverified)}")]
-
-
-def report_table(title: str, *columns: str) -> Table:
-    """Returns an empty table in the look of every report; long names are folded, never cut."""
-    return Table(
-        *(Column(name, overflow="fold") for name in columns),
-        title=title,
-        title_justify="left",
-        box=SIMPLE,
-    )
-
-
-def decoder_text(decoder: str | None) -> str:
-    """Returns what a comparison of rows does not prove, to be written after its result.
-
-    Args:
-      decoder: The library that decoded the rows for the copy and for the comparison; None: they
-        are not encoded.
-    """
-    if decoder is None:
-        return ""
-    return f"; placement checked, decoding trusted to {decoder}"
-
-
 def trained_ids_text(check: TrainedIdsCheck) -> str:
     """Returns how ids of training agree with a layout."""
     text = f"{check.agree} of {count_text(check.ids, 'trained id')} agree"
@@ -112,20 +72,4 @@ def trained_ids_text(check: TrainedIdsCheck) -> str:
         text += f"; the best other layout ({check.other_layout}) reaches {check.other_agree}"
     if not check.decisive:
         text += ", which does not decide it"
-    return text
-
-
-def padding_text(padding: PaddingCheck | None) -> str:
-    """Returns what a stated layout was compared with, to be written after it.
-
-    Args:
-      padding: What was compared; None: the layout is not stated, or its kind has no padding.
-    """
-    if padding is None:
-        return ""
-    if not padding.rows:
-        return "; no padding could contradict it"
-    text = f"; compared with {count_text(padding.rows, 'padding row')}"
-    if padding.slots:
-        text += f" and their {', '.join(padding.slots)}"
     return text

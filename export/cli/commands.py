@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from bundle.errors import OutputRejected
@@ -74,7 +74,8 @@ def inspect(
     """
     from export.checkpoint.inventory.recognition import recognize
     from export.checkpoint.reader import open_checkpoint
-    from export.cli.inspect import inventory_json, inventory_table
+    from export.cli.documents import inspected
+    from export.cli.report import render
 
     opened = open_checkpoint(location_of(checkpoint), complete=False)
     problems = opened.problems
@@ -85,8 +86,8 @@ def inspect(
         if problems:
             raise CheckpointError(problems[0]) from problem
         raise
-    table = inventory_table(inventory, problems, opened.graph)
-    print_report(inventory_json(inventory, problems), table, as_json)
+    document = inspected(inventory, problems, opened.graph)
+    print_report(document, render(document), as_json)
     # An incomplete checkpoint is shown, and is an error for programs all the same.
     if problems:
         raise CheckpointError(problems[0])
@@ -185,21 +186,23 @@ def plan(
     with _showing_progress() as progress:
         prepared = _prepare(job, recipe, settings, version, progress)
         # Imported after `_prepare`, whose step covers the seconds that TensorFlow takes to load.
-        from export.cli import plan_report, saved_model_report
+        from export.cli import documents
+        from export.cli.report import render
         from export.cli.shard_sizes import shard_sizes
+        from export.explain.drawing import draw_prepared
+        from export.explain.text import explain_text
         from export.jobs.preparation import Prepared
 
         if isinstance(prepared, Prepared):
-            report = plan_report.plan_json(prepared)
-            sizes = []
+            document = documents.planned(prepared)
             if shards:
-                sizes = shard_sizes(prepared, shards, shard_min_bytes)
-                report["shards"] = sizes
-            table = plan_report.plan_report(prepared, recipe.name, sizes)
+                document["shards"] = shard_sizes(prepared, shards, shard_min_bytes)
+            partition = explain_text(draw_prepared(prepared, recipe.name))
+            report: RenderableType = Group(Text(f"{partition}\n"), render(document))
         else:
-            report = saved_model_report.plan_json(prepared, settings)
-            table = saved_model_report.plan_report(prepared, report)
-    print_report(report, table, as_json)
+            document = documents.planned_inline(prepared, settings)
+            report = render(document)
+    print_report(document, report, as_json)
 
 
 @app.command()
@@ -248,18 +251,17 @@ def run(
     with _showing_progress() as progress:
         prepared = _prepare(job, recipe, settings, version, progress)
         # Imported after `_prepare`, whose step covers the seconds that TensorFlow takes to load.
-        from export.cli import published_report, saved_model_report
+        from export.cli import documents
+        from export.cli.report import render
         from export.jobs import bundle_job, saved_model_job
         from export.jobs.preparation import Prepared
 
         if isinstance(prepared, Prepared):
-            published = bundle_job.run(prepared, settings, progress)
-            report = published_report.published_json(published)
-            table = published_report.published_report(published)
+            document = documents.published(bundle_job.run(prepared, settings, progress))
         else:
-            report = saved_model_job.run_inline(prepared, settings, progress)
-            table = saved_model_report.published_report(report)
-    print_report(report | {"seconds": progress.seconds}, table, as_json)
+            document = saved_model_job.run_inline(prepared, settings, progress)
+    document["seconds"] = progress.seconds
+    print_report(document, render(document), as_json)
 
 
 def _prepare(
@@ -311,8 +313,8 @@ def tables(
     """Export tables without model code: the tables that the metadata identifies or that you
     name.
     """
-    from export.cli import published_report
-    from export.cli.inspect import plan_table
+    from export.cli import documents
+    from export.cli.report import render
     from export.jobs import tables_job
     from export.jobs.destinations import open_destination
     from export.tables.conversions import read_dtypes
@@ -345,13 +347,11 @@ def tables(
         destination = open_destination(out, Path(), settings.scratch)
         prepared = tables_job.prepare_tables(location_of(checkpoint), destination, job, settings)
         if plan_only:
-            report = prepared.plan.to_json() | {"notes": list(prepared.notes)}
-            table = plan_table(prepared.plan, prepared.notes)
+            document = documents.planned_tables(prepared)
         else:
-            published = tables_job.export_tables(prepared, settings, progress)
-            report = published_report.published_json(published) | {"seconds": progress.seconds}
-            table = published_report.published_report(published)
-    print_report(report, table, as_json)
+            document = documents.published(tables_job.export_tables(prepared, settings, progress))
+            document["seconds"] = progress.seconds
+    print_report(document, render(document), as_json)
 
 
 @app.command()
@@ -374,7 +374,8 @@ def verify(
         )
     with _showing_progress() as progress, progress.step("verify"):
         from export.checkpoint.reader import open_checkpoint
-        from export.cli.verified_report import verified_json, verified_table
+        from export.cli import documents
+        from export.cli.report import render
         from export.verify.published import verify_against_recipe, verify_bundle
 
         # Without a recipe, no model code runs.
@@ -388,7 +389,8 @@ def verify(
             if checkpoint is not None:
                 source = open_checkpoint(location_of(checkpoint))
             verified = verify_bundle(directory, source, full=full)
-    print_report(verified_json(verified), verified_table(verified), as_json)
+    document = documents.verified(verified)
+    print_report(document, render(document), as_json)
 
 
 @app.command()

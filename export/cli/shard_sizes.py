@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
-
-from rich.console import RenderableType
 
 from bundle.tables.sharding import ShardNumber, row_range
 from export.jobs.preparation import Prepared
-from export.report_text import report_table, size_text
 
 
 def shard_sizes(prepared: Prepared, total: int, min_bytes: int) -> list[dict[str, Any]]:
@@ -45,11 +41,3 @@ def shard_sizes(prepared: Prepared, total: int, min_bytes: int) -> list[dict[str
     index_bytes = sum(index.disk_bytes for index in indexes if index.partitions <= 1)
     sizes.append({"shard": "router", "table_bytes": table_bytes, "index_bytes": index_bytes})
     return sizes
-
-
-def shard_table(sizes: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Returns the sizes of shards for a terminal."""
-    table = report_table("shards", "shard", "tables", "indexes, at most")
-    for size in sizes:
-        table.add_row(size["shard"], size_text(size["table_bytes"]), size_text(size["index_bytes"]))
-    return table

@@ -94,7 +94,7 @@ class PreparedInline(TracedJob):
                     "dim": spec.dim,
                     "dtype": spec.dtype,
                     "key": spec.key,
-                    "layout": spec.layout.kind,
+                    "layout": spec.layout_json,
                     "stated": spec.stated,
                     "variable": attributes[spec.key],
                     "stored": list(spec.stored),

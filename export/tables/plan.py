@@ -121,7 +121,7 @@ class TablePlan:
             "dim": self.spec.dim,
             "dtype": self.dtype,
             "key": self.spec.key,
-            "layout": self.spec.layout.kind,
+            "layout": self.spec.layout_json,
             "stated": self.spec.stated,
             "trained_ids": trained_ids,
             "bytes": self.bytes,
@@ -254,6 +254,8 @@ class ExportPlan:
             "tasks": len(self.unpacked) + len(self.all_tasks),
             "workers": self.workers,
             "peak_memory_bytes": self.peak_memory_bytes,
+            # Those of a table are beside its facts.
+            "notes": [self.older_note] if self.older_note else [],
         }
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rowcast_client import Client
 
-from export.cli.published_report import published_json
+from export.cli import documents
 from export.errors import ExportError, UsageError, VerificationFailed
 from export.explain.drawing import draw_bundle, draw_prepared
 from export.graphs.loading import load_tensorflow
@@ -197,7 +197,7 @@ def test_manifest_and_reports_have_the_recall_of_the_stage(
     assert recall.value == pytest.approx(np.mean(shares))
     assert (recall.k, recall.contexts, recall.pool_size) == (5, USERS, 40)
     assert recall.representative
-    assert published_json(published)["stages"]["deep"]["tower"] == "quick"
+    assert documents.published(published)["stages"]["deep"]["tower"] == "quick"
     text = f"recall@5 {recall.value:.4f}"
     drawn = draw_bundle(published.manifest, "bundle")
     assert f"stage quick: keeps 12 candidates of each context for deep, {text}" in "".join(

@@ -19,7 +19,8 @@ from rich.console import Console
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import NUMPY_DTYPES
-from export.cli.inspect import inventory_json, inventory_table
+from export.cli.documents import inspected
+from export.cli.report import render
 from export.cli.terminal import SafeReport, sentence
 from export.errors import ExportError
 from export.tables.plan import plan_tables
@@ -80,11 +81,11 @@ def endure(prefix: Path) -> str:
     try:
         checkpoint = open_checkpoint(prefix)
         inventory = recognize(checkpoint)
-        page = orjson.loads(orjson.dumps(inventory_json(inventory)))
+        page = orjson.loads(orjson.dumps(inspected(inventory)))
         assert set(page["tables"]) == {table.name for table in inventory.tables}
         assert len(page["tables"]) == len(inventory.tables)
         screen = io.StringIO()
-        Console(file=screen, width=200).print(SafeReport(inventory_table(inventory)))
+        Console(file=screen, width=200).print(SafeReport(render(page)))
         assert not OBEYED.search(screen.getvalue()), OBEYED.findall(screen.getvalue())
     except ExportError as problem:
         return sentence(str(problem))

@@ -22,7 +22,8 @@ from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
-from export.cli.inspect import inventory_json, inventory_table
+from export.cli.documents import inspected
+from export.cli.report import render
 from export.errors import DestinationError, ExportError
 from export.jobs.space import check_plan_fits
 from export.tables.plan import plan_tables
@@ -76,8 +77,9 @@ def test_names_of_files_in_a_dump_are_only_names(tmp_path: Path, name: str) -> N
     inventory = recognize(open_checkpoint(tmp_path))
     (table,) = inventory.tables
     assert table.name == name
-    assert inventory_json(inventory)["tables"][name]["rows"] == 40
-    assert inventory_table(inventory)
+    document = inspected(inventory)
+    assert document["tables"][name]["rows"] == 40
+    assert render(document)
 
 
 STATED = TOML.partition("[tables.words]")[0]

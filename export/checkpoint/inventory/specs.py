@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Self
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
 
@@ -175,6 +175,11 @@ class TableSpec:
     stated: bool = False
     proof: TrainedIdsCheck | None = None
     combiner: str = ""
+
+    @property
+    def layout_json(self) -> dict[str, Any]:
+        """The layout as JSON values."""
+        return {"kind": self.layout.kind, **asdict(self.layout)}
 
     @property
     def derived(self) -> bool:

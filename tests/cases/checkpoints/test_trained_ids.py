@@ -103,10 +103,10 @@ def test_ids_of_training_tell_mod_from_div(tmp_path: Path, mod: bool) -> None:
     variables = {"stack": table.values[order], "stack/Adagrad": table.slots["Adagrad"][order]}
     write_bundle(tmp_path / "ckpt", variables, boxes=dict.fromkeys(variables, boxes))
     page = planned(tmp_path, {"t": {"kind": "derive"}}, t=table.trained).json["tables"]["t"]
-    assert page["layout"] == ("mod" if mod else "plain")
+    assert page["layout"]["kind"] == ("mod" if mod else "plain")
     for kind in ("mod", "plain"):
         done = planned(tmp_path, {"t": {"kind": kind}}, t=table.trained)
-        if kind == page["layout"]:
+        if kind == page["layout"]["kind"]:
             assert done.json["tables"]["t"]["trained_ids"]["decisive"]
         else:
             assert_rejected(done, "contradicts the ids of training")

@@ -157,7 +157,7 @@ def test_run_and_verify_tell_what_was_verified(
     filters = {"corpus movies, filter genres", "corpus movies, filter year"}
     assert filters | {"tower ranking, litert int8", "index movies"} <= set(page["opened"])
     text = words_of(command(*line).out)
-    assert "rows of table users" in text
+    assert "table users the checkpoint 50 of 50 rows equal" in text
     assert "is whole" in text
     (undisturbed / "extra").touch()
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from export.cli.plan_report import plan_json
+from export.cli import documents
 from export.errors import ExportError
 from export.graphs.loading import tf
 from export.jobs.preparation import Prepared, prepare
@@ -101,11 +101,13 @@ def assert_recorded(example: str, planned_today: dict[str, Any]) -> None:
 
 def facts(prepared: Prepared) -> dict[str, Any]:
     """Returns what a plan's report says of the model."""
-    report = plan_json(prepared)
+    report = documents.planned(prepared)
     tables = {
         name: {fact: table[fact] for fact in FACTS_OF_TABLES}
         for name, table in report["tables"].items()
     }
+    for table in tables.values():
+        table["layout"] = table["layout"]["kind"]
     for tower in report["towers"].values():
         # Keras numbers the names of layers through the life of a process.
         tower["weights"] = len(tower["weights"])
