@@ -4,10 +4,10 @@ A layout explains the ids if at most 1 % of them read rows that training left al
 every other layout that the formula can give the table (`layout_candidates`) leaves at least two ids
 more on such rows. By the ids 0, 1, 9 and 10 of a table on 4 SparseCores of 4 rows each:
 
-    touched rows       0, 2 | 4, 6 | none | none    (| divides the cores)
-    4 cores            0, 4, 6, 2: all four agree
-    rotation 1         4, 8, 10, 6: two agree
-    rows in order      0, 1, 9, 10: one agrees
+    touched rows       0 | 4, 6 | 10 | none    (| divides the cores)
+    4 cores            0, 4, 6, 10: all four agree
+    rotation 1         4, 8, 10, 14: two agree
+    rows in order      0, 1, 9, 10: two agree
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ MARGIN_IDS = 2
 """The number of ids that another layout must leave on untouched rows beyond those of the best one.
 Each is at most 1 % likely (`UNTOUCHED_SHARE_MAX`), so two are 1 in 10,000.
 """
-_STAGES = (256, 10_000)
-"""By how many trained ids layouts are compared. Few ids exclude most layouts, so that many ids are
+_IDS_MAX = 10_000
+"""The maximum number of trained ids of a table that are compared."""
+_FIRST_IDS = 256
+"""The number of trained ids that are compared first. They exclude most layouts, so that all ids are
 compared with few layouts only.
 """
 _KEPT_MIN = 32
-"""The minimum number of layouts that a stage keeps, so that a report names the best other one."""
+"""The minimum number of layouts that all ids are compared with: a report names the best other one.
+"""
 _RANKED_MAX = 64
 """The number of best layouts of a table that are decided among."""
 _SPARSE_IDS_MAX = 64
@@ -57,7 +60,7 @@ _CELLS_MAX = 1 << 22
 each.
 """
 _LOOKUPS_MAX = 1 << 30
-"""The maximum number of stored rows that are computed in the last stage, which bounds the time."""
+"""The maximum number of stored rows that are computed for all ids, which bounds the time."""
 _LISTED_MAX = 4
 """The number of layouts that a message lists."""
 
@@ -123,7 +126,7 @@ def prove_layouts(
             )
         candidates[table.name] = possible
 
-    ids_max = _STAGES[-1]
+    ids_max = _IDS_MAX
     if not reader.reads_all:
         ids_max = _sparse_ids(reader, key, candidates)
     ids = {name: trained[name].sample(ids_max) for name in candidates}
@@ -136,7 +139,9 @@ def prove_layouts(
             "optimizer's state, or leave the trained ids out"
         )
 
-    scored = {name: _scored(candidates[name], ids[name], marks) for name in candidates}
+    scored = {}
+    for name, possible in candidates.items():
+        scored[name], ids[name] = _scored(possible, ids[name], marks)
     consistent = _consistent(scored, compared)
     return {
         table.name: _proved(table, consistent[table.name], ids[table.name], marks)
@@ -217,34 +222,34 @@ class _Scored:
     missed: NDArray[np.int64]
 
 
-def _scored(possible: Sequence[Family], ids: TrainedRows, marks: SlotMarks) -> list[_Scored]:
-    """Returns the layouts that may explain the trained ids, and some that explain them worse."""
-    scored: list[_Scored] = []
-    remaining = list(possible)
-    for ids_max in _STAGES:
-        compared = ids.sample(ids_max)
-        layouts = sum(len(family.rotations) for family in remaining)
-        # So many layouts explain the first ids that more ids would hardly leave one.
-        if scored and layouts * len(compared.rows) > _LOOKUPS_MAX:
-            break
-        scored = [_Scored(family, _missed(family, compared, marks)) for family in remaining]
-        if len(compared.rows) == len(ids.rows):
-            break
-        missed = np.sort(np.concatenate([score.missed for score in scored]))
-        limit = missed[0] + MARGIN_IDS + UNTOUCHED_SHARE_MAX * len(compared.rows)
-        limit = max(limit, missed[:_KEPT_MIN][-1])
-        remaining = []
-        for score in scored:
-            kept = score.family.rotations[score.missed <= limit]
-            if len(kept):
-                remaining.append(Family(score.family.layout, kept))
-    return scored
+def _scored(
+    possible: Sequence[Family], ids: TrainedRows, marks: SlotMarks
+) -> tuple[list[_Scored], TrainedRows]:
+    """Returns the layouts that may explain the trained ids, with some that explain them worse; and
+    the ids that were compared.
+    """
+    first = ids.sample(_FIRST_IDS)
+    scored = [_Scored(family, _missed(family, first, marks)) for family in possible]
+    missed = np.sort(np.concatenate([score.missed for score in scored]))
+    limit = missed[0] + MARGIN_IDS + UNTOUCHED_SHARE_MAX * len(first.rows)
+    limit = max(limit, missed[:_KEPT_MIN][-1])
+    layouts = int((missed <= limit).sum())
+    # So many layouts explain the first ids that more ids would hardly leave one.
+    if len(ids.rows) == len(first.rows) or layouts * len(ids.rows) > _LOOKUPS_MAX:
+        return scored, first
+
+    remaining = []
+    for score in scored:
+        kept = score.family.rotations[score.missed <= limit]
+        if len(kept):
+            remaining.append(Family(score.family.layout, kept))
+    return [_Scored(family, _missed(family, ids, marks)) for family in remaining], ids
 
 
 def _missed(family: Family, ids: TrainedRows, marks: SlotMarks) -> NDArray[np.int64]:
     """Returns [k] int64: the number of trained ids on untouched rows, by each layout."""
     missed = np.empty(len(family.rotations), np.int64)
-    step = max(1, _CELLS_MAX // len(ids.rows))
+    step = max(1, _CELLS_MAX // max(1, len(ids.rows)))
     for first in range(0, len(missed), step):
         part = Family(family.layout, family.rotations[first : first + step])
         positions = marks.positions(part.stored_rows(ids.rows))
@@ -297,10 +302,10 @@ def _consistent(
                     for other, layout in proved.items()
                 )
             ]
-        # Without a layout for each table, the ids contradict each other, which others report.
-        if not all(narrowed.values()):
-            return scored
-        if sum(map(len, narrowed.values())) == sum(map(len, scored.values())):
+        # Ids that leave a table no layout contradict each other: that of another table is refused
+        # as stated, or does not fit into the stack.
+        is_empty = not all(narrowed.values())
+        if is_empty or sum(map(len, narrowed.values())) == sum(map(len, scored.values())):
             return scored
         scored = narrowed
 

@@ -28,16 +28,20 @@ from tests.units.export.checkpoint.tensor_bundles import write_bundle
 def check_stack(directory: Path, stack: Stack, random: np.random.Generator) -> None:
     """Derives the layout, states it, and states wrong ones."""
     write_bundle(directory / "ckpt", stack.variables())
-    for statement in (None, list(stack.places)):
-        for table, trained, place in zip(
-            recognized(directory, stack, statement).tables, stack.tables, stack.places, strict=True
-        ):
+    stated = recognized(directory, stack, list(stack.places))
+    inventories = [stated]
+    # Of about one stack in 2,000, the ids leave several layouts.
+    if all(table.proof is not None and table.proof.decisive for table in stated.tables):
+        inventories.append(recognized(directory, stack, None))
+    else:
+        with pytest.raises(NotConvertible, match="more than one layout explains"):
+            recognized(directory, stack, None)
+    for inventory in inventories:
+        for table, trained, place in zip(inventory.tables, stack.tables, stack.places, strict=True):
             rows = np.arange(len(trained.values))
             np.testing.assert_array_equal(
                 stored_rows(table.layout, rows), place.stored_rows(len(rows))
             )
-            assert table.proof is not None
-            assert table.proof.decisive
     for draw in WRONG.values():
         statement = draw(random, stack)
         if is_right(stack, statement):
@@ -48,7 +52,7 @@ def check_stack(directory: Path, stack: Stack, random: np.random.Generator) -> N
 
 @settings(max_examples=settings().max_examples // 3)
 @given(optimizer=st.sampled_from(list(OPTIMIZERS)), seed=st.integers(0, 2**32 - 1))
-def test_layout_of_a_trained_stack_is_derived_and_every_wrong_statement_rejected(
+def test_layout_of_a_trained_stack_is_derived_if_it_is_proved_and_a_wrong_one_rejected(
     optimizer: str, seed: int
 ) -> None:
     random = np.random.default_rng(seed)

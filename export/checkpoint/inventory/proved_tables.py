@@ -5,19 +5,18 @@ where the training program recorded it or the user states it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bundle.format.manifest import TrainedIdsCheck
 from export.checkpoint.inventory.findings import Findings
 from export.checkpoint.inventory.sparsecore import LayoutContradiction, check_stack
 from export.checkpoint.inventory.specs import Inventory, SlotSpec, TableSpec
-from export.checkpoint.layout_proofs import cannot_be_proved, prove_layouts
+from export.checkpoint.layout_proofs import ProvedLayout, cannot_be_proved, prove_layouts
 from export.checkpoint.layouts import SparseCore, layout_text
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.slot_marks import SlotReader
 from export.checkpoint.trained_rows import TrainedRows
-from export.checkpoint.variables import Entry
 from export.errors import NotConvertible
 from export.report_text import trained_ids_text
 
@@ -50,9 +49,7 @@ def derive_tables(
         for name in tables:
             findings.reject(name, key, cannot_be_proved(key, has_slots=bool(slots)))
         return
-    reader = slot_reader(findings.checkpoint, tables.values(), slots)
-    starts = _slice_starts(findings.checkpoint.entries[key])
-    proved_layouts = prove_layouts(reader, key, starts, list(tables.values()), trained)
+    proved_layouts = _proved_layouts(findings.checkpoint, list(tables.values()), slots, trained)
     derived = []
     for name, table in tables.items():
         if name not in proved_layouts:
@@ -94,10 +91,10 @@ def compare_tables(
     # Tables of one variable are compared together: each rules out rows of the others.
     compared_tables: dict[str, TableSpec] = {}
     for tables in tables_by_key.values():
-        proofs = _proofs(checkpoint, tables, tables[0].slots, trained)
+        proved_layouts = _proved_layouts(checkpoint, tables, tables[0].slots, trained)
         for table in tables:
-            if table.name in proofs:
-                compared_tables[table.name] = _with_note(replace(table, proof=proofs[table.name]))
+            if table.name in proved_layouts:
+                compared_tables[table.name] = _with_proof(table, proved_layouts[table.name].proof)
     if not compared_tables:
         return inventory
     return replace(
@@ -116,57 +113,38 @@ def proofs_of(
       NotConvertible: See `compare_tables`.
     """
     slots = [slot for slot in findings.slots.values() if slot.trained_key == tables[0].key]
-    return _proofs(findings.checkpoint, tables, slots, trained)
+    proved_layouts = _proved_layouts(findings.checkpoint, tables, slots, trained)
+    return {name: proved.proof for name, proved in proved_layouts.items()}
 
 
-def _proofs(
+def _proved_layouts(
     checkpoint: Checkpoint,
     tables: Sequence[TableSpec],
     slots: Sequence[SlotSpec],
     trained: Mapping[str, TrainedRows],
-) -> dict[str, TrainedIdsCheck]:
-    if not any(table.name in trained for table in tables):
-        return {}
-    key = tables[0].key
-    reader = slot_reader(checkpoint, tables, slots)
-    starts = _slice_starts(checkpoint.entries[key])
-    proved_layouts = prove_layouts(reader, key, starts, tables, trained)
-    return {name: layout.proof for name, layout in proved_layouts.items()}
-
-
-def slot_reader(
-    checkpoint: Checkpoint, tables: Iterable[TableSpec], slots: Sequence[SlotSpec]
-) -> SlotReader:
-    """Returns a reader of the slot variables of one variable that have a row for each of its rows,
-    except averages of the rows.
-    """
-    tables = list(tables)
-    rows = tables[0].stored[0]
+) -> dict[str, ProvedLayout]:
+    """Returns the layouts of the tables of one variable that have trained rows."""
+    entry = checkpoint.entries[tables[0].key]
+    rows = entry.shape[0]
     row_slots = []
     for slot in sorted(slots, key=lambda slot: slot.name):
-        entry = checkpoint.entries[slot.key]
-        has_rows = 1 <= len(entry.shape) <= 2 and entry.shape[0] == rows and entry.itemsize > 0
-        if has_rows and entry.bytes and not AVERAGES.search(slot.name):
+        state = checkpoint.entries[slot.key]
+        has_rows = 1 <= len(state.shape) <= 2 and state.shape[0] == rows and state.itemsize > 0
+        if has_rows and state.bytes and not AVERAGES.search(slot.name):
             row_slots.append((slot.name, slot.key))
     # Columns beyond the narrowest table are padding in the rows of that table.
-    return SlotReader(checkpoint, row_slots, rows, min(table.dim for table in tables))
+    reader = SlotReader(checkpoint, row_slots, rows, min(table.dim for table in tables))
+    slice_starts = sorted({part.starts[0] for part in entry.slices})
+    return prove_layouts(reader, entry.key, slice_starts, tables, trained)
 
 
-def _with_note(table: TableSpec) -> TableSpec:
+def _with_proof(table: TableSpec, proof: TrainedIdsCheck) -> TableSpec:
     """Returns a table with a note of how trained ids agree with its layout."""
-    proof = table.proof
-    assert proof is not None  # noqa: S101 - it was compared
-    if table.stated and not proof.decisive:
-        return replace(table, note=f"{table.note}; {trained_ids_text(proof)}")
-    # The proof replaces the note that the statement may be wrong.
-    if table.stated:
-        return replace(table, note=f"its layout is stated, and proved: {trained_ids_text(proof)}")
-    agreement = f"its layout was compared with trained ids: {trained_ids_text(proof)}"
-    if table.note:
-        agreement = f"{table.note}; {agreement}"
-    return replace(table, note=agreement)
-
-
-def _slice_starts(entry: Entry) -> list[int]:
-    """Returns the first stored row of each slice of a variable."""
-    return sorted({part.starts[0] for part in entry.slices})
+    agreement = trained_ids_text(proof)
+    if not table.stated:
+        agreement = f"its layout was compared with trained ids: {agreement}"
+    note = f"{table.note}; {agreement}" if table.note else agreement
+    # A proof replaces the note that the statement may be wrong.
+    if table.stated and proof.decisive:
+        note = f"its layout is stated, and proved: {agreement}"
+    return replace(table, proof=proof, note=note)
