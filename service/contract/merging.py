@@ -397,12 +397,11 @@ def _divisions(offsets_by_request: Sequence[Any], sizes: Sequence[Sizes]) -> tup
     """Returns the offsets of each request. Without any, one context owns all candidates of its
     request, but not those of the others.
     """
-    return tuple(
-        [
-            np.array([0, entries]) if offsets is None else offsets
-            for offsets, (_, entries) in zip(offsets_by_request, sizes, strict=True)
-        ]
-    )
+    complete = list(offsets_by_request)
+    for number, (_, entries) in enumerate(sizes):
+        if complete[number] is None:
+            complete[number] = np.array([0, entries])
+    return tuple(complete)
 
 
 def _join_columns(tables: Sequence[Mapping[str, Column]]) -> dict[str, Column]:

@@ -732,9 +732,7 @@ def magnitude(value: Any) -> Hashable:
     """
     match value:
         case str():
-            if len(value) > _NAME_CHARS_MAX:
-                return ""
-            return value
+            return value if len(value) <= _NAME_CHARS_MAX else ""
         case bool() | None:
             return value
         case int():
