@@ -9,6 +9,7 @@ kept is another input.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -93,7 +94,8 @@ class Step:
           UsageError: A file of the user changed between the moment it was digested and the end of
             the step.
         """
-        if getattr(function, "__closure__", self) is not None:
+        # A closure, a method and a partial function hold values that the key would lack.
+        if not inspect.isfunction(function) or function.__closure__:
             raise TypeError(f"{function} may hold inputs that are no arguments")
         digested = _Inputs(stage)
         key = digested.key(self, inputs)
@@ -103,7 +105,7 @@ class Step:
             kept_result: Result = adapter.validate_python(finished.payload)
             return kept_result
 
-        result = function(stage.directory, *inputs, **how)
+        result: Result = function(stage.directory, *inputs, **how)
         for file, stamp in digested.stamps.items():
             if _stamp(file) != stamp:
                 raise UsageError(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -75,56 +76,46 @@ class CandidateTower:
         return [entry, forms, self.features, self.id_files]
 
 
+@dataclass(frozen=True)
 class IndexSteps:
     """Writes the indexes of a bundle.
 
     Attributes:
-      vector_owners: By index, the first index of the same corpus and candidate tower. Its file of
-        vectors serves them all: it is most of the bytes of an index, and the pages of one file are
-        in memory once.
+      context: The bundle while it is made.
+      reference: The examples, and the features as a service reads them.
+      trained: The features with the rows of tables as they were trained.
+      towers: The towers in the manifest, written.
+      corpora: The corpora in the manifest, written.
+      tables: The tables in the manifest, written.
+      id_files: The files by which rows of ids are found.
     """
 
-    def __init__(
-        self,
-        context: BundleContext,
-        reference: Reference,
-        trained: FeatureReader,
-        towers: Mapping[str, manifest.Tower],
-        corpora: Mapping[str, manifest.Corpus],
-        tables: Mapping[str, manifest.Table],
-        id_files: Sequence[str],
-    ) -> None:
-        """Creates the steps.
+    context: BundleContext
+    reference: Reference
+    trained: FeatureReader
+    towers: Mapping[str, manifest.Tower]
+    corpora: Mapping[str, manifest.Corpus]
+    tables: Mapping[str, manifest.Table]
+    id_files: Sequence[Written]
 
-        Args:
-          context: The bundle while it is made.
-          reference: The examples, and the features as a service reads them.
-          trained: The features with the rows of tables as they were trained.
-          towers: The towers in the manifest, written.
-          corpora: The corpora in the manifest, written.
-          tables: The tables in the manifest, written.
-          id_files: The files by which rows of ids are found.
+    @cached_property
+    def vector_owners(self) -> dict[str, str]:
+        """By index, the first index of the same corpus and candidate tower. Its file of vectors
+        serves them all: it is most of the bytes of an index, and the pages of one file are in
+        memory once.
         """
-        self._context = context
-        self._job = context.job
-        self._directory = context.directory
-        self._reference = reference
-        self._trained = trained
-        self._towers = towers
-        self._corpora = corpora
-        self._tables = tables
-        self._id_files = [Written(file) for file in id_files]
         first_index: dict[tuple[str, str], str] = {}
-        self.vector_owners: dict[str, str] = {}
-        for name, section in self._job.indexes.items():
+        owners = {}
+        for name, section in self.context.job.indexes.items():
             corpus_and_tower = (section.corpus, section.candidate_tower)
-            self.vector_owners[name] = first_index.setdefault(corpus_and_tower, name)
+            owners[name] = first_index.setdefault(corpus_and_tower, name)
+        return owners
 
     @property
     def vector_count(self) -> int:
         """The number of vectors that `write_vectors` writes."""
         owners = set(self.vector_owners.values())
-        return sum(self._corpora[self._job.indexes[name].corpus].size for name in owners)
+        return sum(self.corpora[self.context.job.indexes[name].corpus].size for name in owners)
 
     def write_vectors(self, moved: Callable[[int], None]) -> None:
         """Writes the vectors of the candidates of all indexes.
@@ -133,33 +124,33 @@ class IndexSteps:
           moved: Takes the number of vectors that were written since its last call.
         """
         for name in dict.fromkeys(self.vector_owners.values()):
-            section = self._job.indexes[name]
-            tower = self._candidate_tower(section.candidate_tower, self._reference.features)
+            section = self.context.job.indexes[name]
+            tower = self._candidate_tower(section.candidate_tower, self.reference.features)
             library = "tensorflow"
             if any(form.kind == "litert" for form in tower.entry.forms):
                 library = "ai-edge-litert"
-            self._context.staged.run(
+            self.context.staged.run(
                 # Another release of the library that runs the tower may compute other vectors.
                 Step(paths.index_vectors(name), ("numpy", library)),
                 _write_vectors,
                 name,
                 section.corpus,
-                candidates.store_of(self._corpora[section.corpus]),
+                candidates.store_of(self.corpora[section.corpus]),
                 tower,
                 moved=moved,
             )
 
     def _candidate_tower(self, name: str, reader: FeatureReader) -> CandidateTower:
-        entry = self._towers[name]
+        entry = self.towers[name]
         forms = tuple(form for form in entry.forms if form.precision == "f32")
         sources = {source for tensor in entry.inputs for source in tensor.sources}
         features = {
-            feature: (feature_entry, self._tables.get(getattr(feature_entry, "table", "")))
-            for feature, feature_entry in self._context.prepared.entries.items()
+            feature: (feature_entry, self.tables.get(getattr(feature_entry, "table", "")))
+            for feature, feature_entry in self.context.prepared.entries.items()
             if feature in sources
         }
         entry = entry.model_copy(update={"forms": forms})
-        return CandidateTower(entry, reader, features, self._id_files)
+        return CandidateTower(entry, reader, features, self.id_files)
 
     def write_indexes(self) -> dict[str, manifest.Index]:
         """Builds the indexes and measures their recall.
@@ -169,12 +160,13 @@ class IndexSteps:
           VerificationFailed: The recall is lower than the recipe allows.
         """
         return {
-            name: self._write_index(name, section) for name, section in self._job.indexes.items()
+            name: self._write_index(name, section)
+            for name, section in self.context.job.indexes.items()
         }
 
     def _write_index(self, name: str, section: IndexSection) -> manifest.Index:
-        context = self._context
-        corpus = self._corpora[section.corpus]
+        context = self.context
+        corpus = self.corpora[section.corpus]
         queries = self._queries(name, section)
         if not queries.are_real:
             context.notes.append(
@@ -196,7 +188,7 @@ class IndexSteps:
             queries,
             vectors,
             candidates.store_of(corpus),
-            self._candidate_tower(section.candidate_tower, self._trained),
+            self._candidate_tower(section.candidate_tower, self.trained),
             has_codes,
             workers=context.settings.workers,
             stage=context.stage,
@@ -215,9 +207,10 @@ class IndexSteps:
         Raises:
           UsageError: The recipe limits the recall for users with empty bags, and there are no bags.
         """
-        reference = self._reference
-        tower = self._towers[section.query_tower]
-        served = query_vectors(reference, self._directory, tower, reference.features)
+        reference = self.reference
+        directory = self.context.directory
+        tower = self.towers[section.query_tower]
+        served = query_vectors(reference, directory, tower, reference.features)
         trained = served
         are_converted = any(
             reference.converted_tables(tower_name)
@@ -225,18 +218,18 @@ class IndexSteps:
         )
         # Where no table is converted, both are the same, and the towers need not run again.
         if are_converted:
-            trained = query_vectors(reference, self._directory, tower, self._trained)
+            trained = query_vectors(reference, directory, tower, self.trained)
 
         cold = None
         cold_examples = with_empty_bags(reference, section.query_tower)
         if cold_examples is not None:
-            cold = query_vectors(cold_examples, self._directory, tower, cold_examples.features)
+            cold = query_vectors(cold_examples, directory, tower, cold_examples.features)
         elif section.recall.of_cold_users is not None:
             raise UsageError(
                 f"indexes.{name}.recall.of_cold_users is a limit for users with empty bags, but "
                 f"tower {section.query_tower!r} has no bags; leave the limit out"
             )
-        are_real = self._job.verify.examples is not None
+        are_real = self.context.job.verify.examples is not None
         return Queries(served, trained, cold, are_real, are_converted)
 
     def measure_stages(self, entries: Mapping[str, manifest.Index]) -> dict[str, manifest.Stage]:
@@ -245,27 +238,29 @@ class IndexSteps:
         Args:
           entries: The indexes in the manifest, written.
         """
-        if not self._job.stages:
+        if not self.context.job.stages:
             return {}
-        reference = self._reference
+        reference = self.reference
         judge = StageJudge(
-            base=self._directory,
-            features=self._context.prepared.entries,
+            base=self.context.directory,
+            features=self.context.prepared.entries,
             reader=reference.features,
-            towers=self._towers,
-            corpora=self._corpora,
+            towers=self.towers,
+            corpora=self.corpora,
             examples=reference.examples.columns,
             count=reference.examples.n,
-            representative=self._job.verify.examples is not None,
+            representative=self.context.job.verify.examples is not None,
         )
         queries = {}
         for name, index in entries.items():
-            tower = self._towers[index.query_tower]
-            queries[name] = query_vectors(reference, self._directory, tower, reference.features)
+            tower = self.towers[index.query_tower]
+            queries[name] = query_vectors(
+                reference, self.context.directory, tower, reference.features
+            )
         stages = {}
-        for name, section in self._job.stages.items():
+        for name, section in self.context.job.stages.items():
             stages[name], notes = judge.judge(name, section, entries, queries)
-            self._context.notes.extend(notes)
+            self.context.notes.extend(notes)
         return stages
 
 

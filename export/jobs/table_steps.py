@@ -17,13 +17,15 @@ from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 from export.jobs.destinations import Destination
 from export.jobs.executors import LocalExecutor, worker_count
+from export.jobs.progress import Progress
 from export.jobs.ray_executor import RayExecutor
 from export.jobs.space import check_plan_fits
-from export.jobs.staged import StagedVersion
+from export.jobs.staged import Published, StagedVersion
 from export.jobs.uploads import FinishedStep, Uploads, without_objects
 from export.recipe.settings import ExportSettings
 from export.steps import Step
 from export.tables.finite_rows import check_finite
+from export.tables.key_indexes import write_key_indexes
 from export.tables.links import link_files
 from export.tables.older_versions import ReusedSegments, compare_with_newest, reused_segments
 from export.tables.plan import ExportPlan, WriteOptions, plan_tables
@@ -113,65 +115,74 @@ class CopiedTables(NamedTuple):
 
     Attributes:
       entries: Their entries in the manifest, by name.
+      keys: The entries of the indexes of their keys, where rows are found by keys.
       reused: The segments that they take from older versions.
     """
 
     entries: dict[str, manifest.Table]
+    keys: dict[str, manifest.KeyIndex]
     reused: ReusedSegments
 
 
 def copy_tables(
+    checkpoint: Checkpoint,
     plan: ExportPlan,
-    stage: Staging,
+    staged_version: StagedVersion,
     settings: ExportSettings,
-    moved: Callable[[int], None],
-    uploads: Uploads | None = None,
+    progress: Progress,
 ) -> CopiedTables:
-    """Copies the planned tables but for the segments that an earlier run finished.
+    """Copies the planned tables but for the segments that an earlier run finished, and indexes
+    their keys.
 
     Args:
+      checkpoint: The checkpoint that holds the tables.
       plan: The tables.
-      stage: Where they are written.
+      staged_version: The version that is being made.
       settings: Where tasks run, and how many at a time.
-      moved: Takes the bytes that were written since its last call.
-      uploads: Sends each segment to a store as soon as it is written; None: the bundle stays here.
+      progress: Shows the step.
 
     Raises:
       VerificationFailed: Converted rows break a limit.
       NotConvertible: Rows are not finite, and not allowed to be.
       ExportError: A source is damaged, or a segment cannot be written.
     """
-    for table in plan.tables:
-        slices = ZipSlices.of(table.spec.name, table.slices)
-        if slices.slices:
-            Step(f"checksums/{slices.table}").run(stage, check_zip_sums, slices)
+    stage = staged_version.stage
     sources = [part.file for table in plan.tables for part in table.slices]
-    # Decoded arrays are only read by the tasks of tables, so they are never sent.
-    unpacking = TaskRun(stage, settings, sources, moved)
-    crcs = {
-        str(stage.directory / receipt.segment.file): receipt.segment.crc32c
-        for receipt in unpacking.run(plan.unpacked)
-        if receipt.segment is not None
-    }
     streamed = {table.spec.name for table in plan.tables if table.options.streamed}
-    copying = TaskRun(stage, settings, sources, moved, uploads, streamed)
-    receipts = copying.run_checked(with_sums(plan.all_tasks, crcs), sources_of(plan))
-    # A checkpoint that was written to meanwhile may have given rows of two trainings.
-    check_unchanged(stamps_of(part for table in plan.tables for part in table.slices))
-    link_files(plan, stage.directory)
-    tables = {table.spec.name: manifest_table(table, receipts, plan.links) for table in plan.tables}
-    for table in plan.tables:
-        entry = tables[table.spec.name]
-        table.options.limits.check(table.spec.name, entry.error)
-        # Linked rows were not read; a note of the plan says so.
-        if not table.linked:
-            check_finite(
-                table.spec.name,
-                entry.non_finite,
-                allowed=table.options.allow_non_finite,
-                converted=entry.error is not None,
-            )
-    return CopiedTables(tables, reused_segments(receipts))
+    with progress.step("tables", plan.moved_bytes) as moved:
+        for table in plan.tables:
+            slices = ZipSlices.of(table.spec.name, table.slices)
+            if slices.slices:
+                Step(f"checksums/{slices.table}").run(stage, check_zip_sums, slices)
+        # Decoded arrays are only read by the tasks of tables, so they are never sent.
+        unpacking = TaskRun(stage, settings, sources, moved)
+        crcs = {
+            str(stage.directory / receipt.segment.file): receipt.segment.crc32c
+            for receipt in unpacking.run(plan.unpacked)
+            if receipt.segment is not None
+        }
+        copying = TaskRun(stage, settings, sources, moved, staged_version.uploads, streamed)
+        receipts = copying.run_checked(with_sums(plan.all_tasks, crcs), sources_of(plan))
+        # A checkpoint that was written to meanwhile may have given rows of two trainings.
+        check_unchanged(stamps_of(part for table in plan.tables for part in table.slices))
+        link_files(plan, stage.directory)
+        entries = {
+            table.spec.name: manifest_table(table, receipts, plan.links) for table in plan.tables
+        }
+        for table in plan.tables:
+            entry = entries[table.spec.name]
+            table.options.limits.check(table.spec.name, entry.error)
+            # Linked rows were not read; a note of the plan says so.
+            if not table.linked:
+                check_finite(
+                    table.spec.name,
+                    entry.non_finite,
+                    allowed=table.options.allow_non_finite,
+                    converted=entry.error is not None,
+                )
+        # Rows of a dump are found by its keys, not by their numbers.
+        keys = write_key_indexes(checkpoint, [table.spec for table in plan.tables], stage)
+    return CopiedTables(entries, keys, reused_segments(receipts))
 
 
 @dataclass(frozen=True)
@@ -343,21 +354,40 @@ def staged_bundle(
     )
 
 
-def check_staged(bundle: CheckedBundle, recorded: Collection[str] = ()) -> manifest.Manifest:
-    """Checks a staged bundle; returns its manifest, which then says what was compared, and what was
-    not.
+def publish_checked(
+    staged_version: StagedVersion,
+    bundle: CheckedBundle,
+    tables: CopiedTables,
+    notes: Sequence[str],
+    progress: Progress,
+    recorded: Collection[str] = (),
+) -> Published:
+    """Checks a staged bundle, and publishes it with a manifest that says what was compared, and
+    what was not.
 
     Args:
+      staged_version: The version that is being made.
       bundle: The staged bundle.
+      tables: Its tables.
+      notes: What the user should know of it.
+      progress: Shows the steps.
       recorded: The features whose towers were compared with outputs that training recorded.
 
     Raises:
       VerificationFailed: A file differs from its source; the message names it, and the error has
         the steps to be done again.
+      ExportError: It cannot be published.
     """
-    compared = check_bundle(bundle, STAGED).tables
-    complete = _verified(bundle.manifest, tables=dict(compared))
-    return _verified(complete, unverified=unverified(complete, recorded))
+    with progress.step("checks"):
+        compared = check_bundle(bundle, STAGED).tables
+        complete = _verified(bundle.manifest, tables=dict(compared))
+        complete = _verified(complete, unverified=unverified(complete, recorded))
+    return Published(
+        staged_version.publish(complete, progress),
+        complete,
+        (*notes, *tables.reused.notes),
+        staged_version.reused(complete, tables.reused),
+    )
 
 
 def _verified(complete: manifest.Manifest, **update: object) -> manifest.Manifest:

@@ -16,9 +16,8 @@ from export.errors import NotConvertible, UsageError
 from export.jobs.destinations import Destination
 from export.jobs.progress import Progress
 from export.jobs.staged import Published, open_staged, provenance
-from export.jobs.table_steps import check_staged, copy_tables, plan_copy, staged_bundle
+from export.jobs.table_steps import copy_tables, plan_copy, publish_checked, staged_bundle
 from export.recipe.settings import ExportSettings
-from export.tables.key_indexes import write_key_indexes
 from export.tables.plan import AS_STORED, ExportPlan, WriteOptions, check_exportable
 from export.verify.stated_layouts import judge_layouts
 from export.verify.table_rows import SAMPLE_ROWS
@@ -168,35 +167,24 @@ def export_tables(
     ) as staged_version:
         stage = staged_version.stage
         created = staged_version.start_time(job, prepared.inventory.fingerprint)
-        with progress.step("tables", plan.moved_bytes) as moved:
-            tables, reused = copy_tables(plan, stage, settings, moved, staged_version.uploads)
-            # Rows of a dump are found by its keys, not by their numbers.
-            keys = write_key_indexes(
-                prepared.checkpoint, [table.spec for table in plan.tables], stage
-            )
+        tables = copy_tables(prepared.checkpoint, plan, staged_version, settings, progress)
+        keys = tables.keys
         written = manifest.Manifest(
             model=job.model,
             version=version,
             created=created,
             provenance=provenance(prepared.inventory, ""),
-            tables=tables,
+            tables=tables.entries,
             keys=keys,
             features={name: _feature(name, keyed=name in keys) for name in prepared.names},
             towers={},
             verification=manifest.Verification(tables={}, examples=0, tolerance="no towers"),
-            files=tuple(file for index in keys.values() for file in stage.digests(index.file)),
+            files=tuple(file for index in keys.values() for file in stage.files(index.file)),
         )
-        with progress.step("checks"):
-            rows: int | None = SAMPLE_ROWS
-            if settings.full:
-                rows = None
-            bundle = staged_bundle(
-                prepared.checkpoint, plan, staged_version, written, rows, layouts
-            )
-            written = check_staged(bundle)
-        notes = (*prepared.notes, *prepared.plan.notes, *reused.notes)
-        directory = staged_version.publish(written, progress)
-        return Published(directory, written, notes, staged_version.reused(written, reused))
+        rows = None if settings.full else SAMPLE_ROWS
+        bundle = staged_bundle(prepared.checkpoint, plan, staged_version, written, rows, layouts)
+        notes = (*prepared.notes, *plan.notes)
+        return publish_checked(staged_version, bundle, tables, notes, progress)
 
 
 def _feature(table: str, *, keyed: bool) -> manifest.EmbeddedFeature:

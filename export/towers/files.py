@@ -106,7 +106,7 @@ class TowerFiles:
             texts = text_operations(traced.function.graph)
         source = _SavedModel(self.stage.directory / saved_model)
         step = Step(path, LIBRARIES)
-        return step.run(self.stage, _compile, path, source, precision, lines, texts)
+        return step.run(self.stage, _write_compiled, path, source, precision, lines, texts)
 
     def _write_saved_model(
         self, traced: TracedTower | TracedPart, tower: str, part: str, precision: Precision
@@ -141,7 +141,7 @@ def _move(base: Path, path: str, attempt: _SavedModel) -> None:
     attempt.directory.rename(directory)
 
 
-def _compile(
+def _write_compiled(
     base: Path,
     path: str,
     saved_model: _SavedModel,

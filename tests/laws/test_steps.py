@@ -5,6 +5,7 @@ the changed job makes.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import os
@@ -165,6 +166,14 @@ def test_step_whose_file_changes_while_it_is_read_is_not_finished(tmp_path: Path
             Step("copy").run(stage, overwritten, file, text="six")
 
 
+@dataclass(frozen=True)
+class Box:
+    content: str
+
+    def copy(self, base: Path) -> str:
+        return self.content
+
+
 def test_step_cannot_have_inputs_that_its_key_lacks(tmp_path: Path) -> None:
     seen = "one"
 
@@ -172,8 +181,9 @@ def test_step_cannot_have_inputs_that_its_key_lacks(tmp_path: Path) -> None:
         return seen
 
     with Staging(tmp_path / "out", "m", 1) as stage:
-        with pytest.raises(TypeError, match="may hold inputs that are no arguments"):
-            Step("copy").run(stage, copy)
+        for function in (copy, Box("one").copy, functools.partial(make, name="a")):
+            with pytest.raises(TypeError, match="may hold inputs that are no arguments"):
+                Step("copy").run(stage, function)
         with pytest.raises(TypeError, match="a Staging has no digest"):
             Step("a").run(stage, make, "a", [stage], [], [], told=print)
         with pytest.raises(ValueError, match="no step has written b"):
