@@ -196,7 +196,9 @@ def _rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
 
 def _plan(document: Document) -> Iterator[RenderableType]:
     """Yields a plan: the tables, notes, and the bytes, tasks and memory that it takes."""
-    yield _tables("plan", document["tables"])
+    # A model may read all its rows inside the towers.
+    if document["tables"]:
+        yield _tables("plan", document["tables"])
     # Of a self-contained SavedModel.
     if "signatures" in document:
         rows = (
@@ -211,9 +213,7 @@ def _plan(document: Document) -> Iterator[RenderableType]:
         yield _rows("signatures", ("signature", "takes", "gives"), rows)
     for note in (*document["notes"], *_table_notes(document)):
         yield Text(f"note: {note}")
-
     yield Text(_totals(document))
-
     if "shards" in document:
         rows = (
             (shard["shard"], size_text(shard["table_bytes"]), size_text(shard["index_bytes"]))

@@ -4,6 +4,7 @@ facts that people act on.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -15,10 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from bundle.storage.catalog import read_manifest
 from bundle.storage.staging import Staging
+from export.cli.report import render
 from export.recipe.settings import ExportSettings
+from export.tables.plan import ExportPlan
 from tests.units.export.checkpoint.tensor_bundles import (
     GRAPH,
     SUFFIX,
@@ -142,6 +146,12 @@ def test_plan_lists_the_bundle_what_shards_hold_and_writes_nothing(
     assert "genres_all" in text.replace("…", "")
     assert "2/3" in text
     assert not (project.parent / "bundles").exists()
+
+
+def test_plan_without_tables_has_a_report() -> None:
+    shown = io.StringIO()
+    Console(file=shown).print(render(ExportPlan("ckpt-1", (), (), 0, 1).to_json()))
+    assert shown.getvalue().startswith("0 B read, 0 B written, 0 files, 0 tasks on 1 worker")
 
 
 def test_run_and_verify_tell_what_was_verified(
