@@ -81,6 +81,15 @@ def bound_names(statement: ast.stmt) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def global_names(statement: ast.stmt) -> set[str]:
+    """Returns the names of the file that functions bind when they are called."""
+    names: set[str] = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+    return names
+
+
 def changes(node: ast.AST, local_names: frozenset[str] = frozenset()) -> Iterator[Change]:
     """Yields the changes that a statement makes when it runs, and those that the functions in it
     make when they are called.
@@ -94,9 +103,6 @@ def changes(node: ast.AST, local_names: frozenset[str] = frozenset()) -> Iterato
     changed: list[str | None] = []
     by_method = False
     match node:
-        case ast.Global():
-            # A function declares names as global in order to bind them.
-            changed += node.names
         case (
             ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del())
         ):
@@ -158,14 +164,10 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
 
 def _local_names(function: Function) -> set[str]:
     """Returns the names that a function binds for itself."""
-    bound: set[str] = set()
-    global_names: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(function):
         if isinstance(node, ast.arg):
-            bound.add(node.arg)
+            names.add(node.arg)
         elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            bound.add(node.id)
-        elif isinstance(node, ast.Global):
-            # The file's, wherever the declaration stands.
-            global_names.update(node.names)
-    return bound - global_names
+            names.add(node.id)
+    return names

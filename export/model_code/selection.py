@@ -16,7 +16,14 @@ from export.model_code.constants import (
     Constants,
     argument_values,
 )
-from export.model_code.effects import Change, bound_names, changes, last_name, root_name
+from export.model_code.effects import (
+    Change,
+    bound_names,
+    changes,
+    global_names,
+    last_name,
+    root_name,
+)
 from export.model_code.sources import Statement
 
 IMPORTS = (ast.Import, ast.ImportFrom)
@@ -87,16 +94,21 @@ class _File:
         self._mutable: set[str] = set()
         self._changes: dict[str, list[tuple[Statement, Change]]] = {}
         binders: dict[str, list[Statement]] = {}
+        rebinders: dict[str, list[Statement]] = {}
         for statement in statements:
             for name in bound_names(statement.node):
                 binders.setdefault(name, []).append(statement)
+            for name in global_names(statement.node):
+                rebinders.setdefault(name, []).append(statement)
             for change in changes(statement.node):
                 self._changes.setdefault(change.name, []).append((statement, change))
-        self.unknown = {
-            name: f"gives it several values, {_positions(binding)}"
-            for name, binding in binders.items()
-            if name not in user_names and _differ(binding)
-        }
+        self.unknown: dict[str, str] = {}
+        for name, binding in binders.items():
+            if name not in user_names and _differ(binding):
+                self.unknown[name] = f"gives it several values, {_positions(binding)}"
+        for name, changers in rebinders.items():
+            if name not in user_names:
+                self._note_changes([name], changers)
         self.constants = Constants(self.unknown, binders.keys(), _imported_names(statements))
 
     def takes(self, statement: Statement) -> bool:
@@ -108,36 +120,27 @@ class _File:
             for name in names:
                 self.unknown.setdefault(name, explanation)
             return False
-        if isinstance(node, CLASSES_AND_FUNCTIONS):
-            # Functions that change their class change it in the exporter, too.
-            for name in names:
-                self._note_changes([name], self._changers(name, in_functions=False))
-        elif not isinstance(node, IMPORTS):
-            self._note_values(node, names)
+        if not isinstance(node, IMPORTS):
+            self._note_objects(node, names)
         return True
 
-    def _note_values(self, node: ast.stmt, names: Sequence[str]) -> None:
-        """Notes which names that get constants are not known."""
+    def _note_objects(self, node: ast.stmt, names: Sequence[str]) -> None:
+        """Notes which names of a definition are not known, as the file changes their objects."""
+        is_value = not isinstance(node, CLASSES_AND_FUNCTIONS)
         parts = list(ast.walk(node))
         sources = {part.id for part in parts if isinstance(part, ast.Name)} & self._mutable
-        is_mutable = bool(sources) or any(map(_is_mutable, parts))
+        is_mutable = is_value and (bool(sources) or any(map(_is_mutable, parts)))
         for name in names:
-            # What the name was assigned from may be the same object.
-            changers = self._changers(name, by_methods=is_mutable)
+            changers = []
+            for statement, change in self._changes.get(name, ()):
+                # Functions that change their class change it in the exporter, too.
+                in_function = isinstance(statement.node, CLASSES_AND_FUNCTIONS)
+                if (is_mutable or not change.by_method) and (is_value or not in_function):
+                    changers.append(statement)
+            # What the name was assigned from may be the same object, or a part of it.
             self._note_changes([name, *sources], changers)
-            if is_mutable and not changers:
+            if is_mutable or isinstance(node, ast.ClassDef):
                 self._mutable.add(name)
-
-    def _changers(
-        self, name: str, *, by_methods: bool = False, in_functions: bool = True
-    ) -> list[Statement]:
-        """Returns the statements that change the object of a name."""
-        return [
-            statement
-            for statement, change in self._changes.get(name, ())
-            if (by_methods or not change.by_method)
-            and (in_functions or not isinstance(statement.node, CLASSES_AND_FUNCTIONS))
-        ]
 
     def _note_changes(self, names: Sequence[str], changers: Sequence[Statement]) -> None:
         if changers:
