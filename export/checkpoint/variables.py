@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
@@ -81,6 +82,12 @@ class Slice(NamedTuple):
     shape: tuple[int, ...]
     stamp: Stamp | None = None
     crc32: int | None = None
+
+    def key_parts(self) -> list[Any]:
+        """Returns what decides the content: a checkpoint that was moved is the same one, whose
+        files have the same names.
+        """
+        return [Path(self.file).name, *self[1:6], self.crc32]
 
 
 class ArrayStore(NamedTuple):

@@ -4,8 +4,10 @@ it, in bounded memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from bundle.stores.reader import MappedColumns
 from bundle.stores.writer import StoreWriter
 from export.corpora.reading import CorpusReader
 from export.errors import DestinationError, NotConvertible
+from export.steps import Written
 from runtime.errors import InvalidInput
 from runtime.tower import Tower
 from runtime.tower_inputs import tower_inputs
@@ -30,6 +33,29 @@ BATCH_CANDIDATES = 2048
 
 Moved = Callable[[int], None]
 """Takes the number of candidates that were processed since its last call."""
+
+
+@dataclass(frozen=True)
+class CandidateTower:
+    """What leads from the columns of a candidate to its vector.
+
+    Attributes:
+      entry: The tower in the manifest, with its forms in f32 alone.
+      reader: The features that it reads.
+      features: The entries of these features, each with that of its table.
+      id_files: The files by which rows of ids are found.
+    """
+
+    entry: manifest.Tower
+    reader: FeatureReader
+    features: Mapping[str, tuple[manifest.Feature, manifest.Table | None]]
+    id_files: Sequence[Written]
+
+    def key_parts(self) -> Any:
+        """Returns what decides vectors: the rows of tables by the checksums of their entries."""
+        forms = [(form.kind, Written(form.path)) for form in self.entry.forms]
+        entry = [self.entry.inputs, self.entry.outputs, self.entry.result]
+        return [entry, forms, self.features, self.id_files]
 
 
 def check_candidate_count(key: str, count: int) -> None:
@@ -154,8 +180,7 @@ def write_vectors(
     index: str,
     corpus_name: str,
     corpus: manifest.Corpus,
-    spec: manifest.Tower,
-    features: FeatureReader,
+    tower: CandidateTower,
     moved: Moved = lambda _: None,
     aside: Path | None = None,
 ) -> int:
@@ -168,8 +193,7 @@ def write_vectors(
         little-endian float32 rows.
       corpus_name: The name of the corpus, for messages.
       corpus: The corpus' entry in the manifest.
-      spec: The candidate tower's entry in the manifest.
-      features: The features, which read the tables of this bundle.
+      tower: The candidate tower, whose features read the tables of this bundle.
       moved: Takes the number of candidates that were embedded since its last call.
       aside: The file that is written instead; None: the file of the bundle.
 
@@ -182,12 +206,13 @@ def write_vectors(
       DestinationError: The file cannot be written.
     """
     where = f"index {index!r}, corpus {corpus_name!r}"
-    sources = {source for tensor in spec.inputs for source in tensor.sources}
+    features = tower.reader
+    sources = {source for tensor in tower.entry.inputs for source in tensor.sources}
     inputs = {name: readers for name, readers in features.inputs.items() if sources & set(readers)}
     columns = [name for name in inputs if name in corpus.features]
     try:
         store = MappedColumns(base / corpus.file, corpus)
-        tower = open_tower(base, spec, "f32")
+        network = open_tower(base, tower.entry, "f32")
         # An input that the corpus has no column for must have a default.
         for name in sorted(set(inputs) - set(columns)):
             features.activation(inputs[name][0], {}, 1)
@@ -206,7 +231,7 @@ def write_vectors(
             for first in range(0, store.size, BATCH_CANDIDATES):
                 end = min(first + BATCH_CANDIDATES, store.size)
                 positions = np.arange(first, end, dtype=np.int64)
-                vectors = _vectors(tower, spec, features, store, columns, positions, where)
+                vectors = _vectors(network, tower, store, columns, positions, where)
                 dim = vectors.shape[1]
                 file.write(np.ascontiguousarray(vectors, "<f4").data)
                 moved(positions.size)
@@ -221,15 +246,16 @@ def write_vectors(
 
 
 def _vectors(
-    tower: Tower,
-    spec: manifest.Tower,
-    features: FeatureReader,
+    network: Tower,
+    tower: CandidateTower,
     store: MappedColumns,
     column_names: Sequence[str],
     positions: NDArray[np.int64],
     where: str,
 ) -> NDArray[np.float32]:
     """Returns the vectors of candidates, [n, dim] float32, which can be searched."""
+    spec = tower.entry
+    features = tower.reader
     activations = {}
     columns = store.features(positions, column_names)
     n = positions.size
@@ -240,7 +266,7 @@ def _vectors(
             candidate = _first_invalid(features, name, store, column_names, positions)
             raise NotConvertible(f"{where}: {candidate}: {problem}") from problem
     try:
-        vectors = tower.run(tower_inputs(spec.inputs, activations, n))[spec.result]
+        vectors = network.run(tower_inputs(spec.inputs, activations, n))[spec.result]
     except InvalidInput as problem:
         raise NotConvertible(f"{where}: {problem}") from problem
     if vectors.ndim != 2 or len(vectors) != n:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,29 +50,6 @@ class Queries:
     cold: NDArray[np.float32] | None
     are_real: bool
     are_converted: bool
-
-
-@dataclass(frozen=True)
-class CandidateTower:
-    """What leads from the columns of a candidate to its vector.
-
-    Attributes:
-      entry: The tower in the manifest, with its forms in f32 alone.
-      reader: The features that it reads.
-      features: The entries of these features, each with that of its table.
-      id_files: The files by which rows of ids are found.
-    """
-
-    entry: manifest.Tower
-    reader: FeatureReader
-    features: Mapping[str, tuple[manifest.Feature, manifest.Table | None]]
-    id_files: Sequence[Written]
-
-    def key_parts(self) -> Any:
-        """Returns what decides vectors: the rows of tables by the checksums of their entries."""
-        forms = [(form.kind, Written(form.path)) for form in self.entry.forms]
-        entry = [self.entry.inputs, self.entry.outputs, self.entry.result]
-        return [entry, forms, self.features, self.id_files]
 
 
 @dataclass(frozen=True)
@@ -132,7 +108,7 @@ class IndexSteps:
             self.context.staged.run(
                 # Another release of the library that runs the tower may compute other vectors.
                 Step(paths.index_vectors(name), ("numpy", library)),
-                _write_vectors,
+                candidates.write_vectors,
                 name,
                 section.corpus,
                 candidates.store_of(self.corpora[section.corpus]),
@@ -140,7 +116,7 @@ class IndexSteps:
                 moved=moved,
             )
 
-    def _candidate_tower(self, name: str, reader: FeatureReader) -> CandidateTower:
+    def _candidate_tower(self, name: str, reader: FeatureReader) -> candidates.CandidateTower:
         entry = self.towers[name]
         forms = tuple(form for form in entry.forms if form.precision == "f32")
         sources = {source for tensor in entry.inputs for source in tensor.sources}
@@ -150,7 +126,7 @@ class IndexSteps:
             if feature in sources
         }
         entry = entry.model_copy(update={"forms": forms})
-        return CandidateTower(entry, reader, features, self.id_files)
+        return candidates.CandidateTower(entry, reader, features, self.id_files)
 
     def write_indexes(self) -> dict[str, manifest.Index]:
         """Builds the indexes and measures their recall.
@@ -264,20 +240,6 @@ class IndexSteps:
         return stages
 
 
-def _write_vectors(
-    base: Path,
-    index: str,
-    corpus_name: str,
-    corpus: manifest.Corpus,
-    tower: CandidateTower,
-    moved: Callable[[int], None],
-) -> int:
-    """Writes the vectors of an index; see `candidates.write_vectors`."""
-    return candidates.write_vectors(
-        base, index, corpus_name, corpus, tower.entry, tower.reader, moved
-    )
-
-
 def _write_codes(
     base: Path, name: str, vectors: Written, dim: int, distance: manifest.Distance
 ) -> None:
@@ -295,7 +257,7 @@ def _build_index(
     queries: Queries,
     vectors: Written,
     corpus: manifest.Corpus,
-    trained: CandidateTower,
+    trained: candidates.CandidateTower,
     has_codes: bool,
     workers: int,
     stage: Staging,
@@ -320,8 +282,7 @@ def _build_index(
             name,
             section.corpus,
             corpus,
-            trained.entry,
-            trained.reader,
+            trained,
             aside=trained_vectors,
         )
         recall = recall_of_tables(

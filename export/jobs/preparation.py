@@ -35,7 +35,7 @@ from export.jobs.recipe_checks import check_recipe, mistakes_of_heads
 from export.jobs.table_steps import plan_copy
 from export.jobs.warm_up import locate_requests
 from export.model_code.factories import code_notes
-from export.recipe.schema import ExportJob, FeatureSection, IndexSection, TableSection
+from export.recipe.schema import ExportJob, FeatureSection, TableSection
 from export.recipe.settings import ExportSettings
 from export.report_text import count_text, size_text
 from export.tables.conversions import ErrorLimits
@@ -299,49 +299,47 @@ def prepare(
     """
     progress = progress or Progress()
     opened = trace_job(job, base, settings, version, progress)
-    with progress.step("divide and plan"):
-        return _planned(opened, settings)
-
-
-def _planned(opened: TracedJob, settings: ExportSettings) -> Prepared:
-    """Plans the tables, parts of towers and indexes of a traced job; see `prepare`."""
     job = opened.job
-    base = opened.base
-    # The checkpoint may be that of a SavedModel that has requests of its own.
-    requests = locate_requests(job, base, opened.checkpoint)
     traced = opened.traced
-    check_rankings(traced.spec, job)
-    check_vectors(traced.spec, job)
-    check_candidate_inputs(traced.spec, opened.entries)
-    _check_corpus_features(job, traced.spec)
-    # The model says more of its inputs than the recipe does: these are the features of the bundle.
-    for mistake in mistakes_of_heads(job, base, opened.entries):
-        raise mistake
-    _check_stages(job, traced.spec, opened.entries)
-    check_formulas(job, traced.spec)
-    writing = {}
-    for table in opened.inventory.tables:
-        if table.name in traced.spec.tables:
-            section = job.tables.get(table.name, TableSection())
-            writing[table.name] = _writing(section, link=job.output.tables == "link")
-    plan = plan_copy(
-        opened.checkpoint,
-        opened.inventory,
-        opened.destination,
-        opened.staging,
-        writing,
-        settings,
-        # Rows that are read for each candidate would cost a request each in a store (ADR 39), so
-        # these tables stay on the local disk.
-        _tables_of_candidates(opened),
-    )
-    # The plan shows which tables are converted: towers that read them may have limits for float32.
-    converted = [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype]
-    check_limits(job, traced.spec, converted)
-    traced, splits = arrange_towers(traced, job, opened.entries)
-    forecasts = {
-        name: _forecast(name, section, opened, settings) for name, section in job.indexes.items()
-    }
+    model = traced.spec
+    with progress.step("divide and plan"):
+        # The checkpoint may be that of a SavedModel that has requests of its own.
+        requests = locate_requests(job, base, opened.checkpoint)
+        check_rankings(model, job)
+        check_vectors(model, job)
+        check_candidate_inputs(model, opened.entries)
+        _check_corpus_features(job, model)
+        # The model says more of its inputs than the recipe does: these are the features of the
+        # bundle.
+        for mistake in mistakes_of_heads(job, base, opened.entries):
+            raise mistake
+        _check_stages(job, model, opened.entries)
+        check_formulas(job, model)
+        plan = plan_copy(
+            opened.checkpoint,
+            opened.inventory,
+            opened.destination,
+            opened.staging,
+            _writing(opened),
+            settings,
+            # Rows that are read for each candidate would cost a request each in a store (ADR 39),
+            # so these tables stay on the local disk.
+            _tables_of_candidates(opened),
+        )
+        # The plan shows which tables are converted: towers that read them may have limits for
+        # float32.
+        converted = [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype]
+        check_limits(job, model, converted)
+        traced, splits = arrange_towers(traced, job, opened.entries)
+        forecasts = {}
+        for name, section in job.indexes.items():
+            files = locate_corpus(base, section.corpus, job.corpora[section.corpus])
+            tower = model.towers[section.candidate_tower]
+            shape = next(entry.shape for entry in tower.outputs if entry.name == tower.result)
+            # The graph may leave the size of a vector open: then the forecast is too low.
+            dim = shape[-1] or 1
+            encoders = encoder_count(settings.workers)
+            forecasts[name] = forecast_index(name, section, files, dim, encoders)
     return Prepared(
         **vars(opened) | {"traced": traced},
         splits=splits,
@@ -351,14 +349,23 @@ def _planned(opened: TracedJob, settings: ExportSettings) -> Prepared:
     )
 
 
-def _forecast(
-    name: str, section: IndexSection, opened: TracedJob, settings: ExportSettings
-) -> IndexForecast:
-    files = locate_corpus(opened.base, section.corpus, opened.job.corpora[section.corpus])
-    tower = opened.traced.spec.towers[section.candidate_tower]
-    # The graph may leave the size of a vector open: then the forecast is too low.
-    dim = next(output.shape[-1] for output in tower.outputs if output.name == tower.result) or 1
-    return forecast_index(name, section, files, dim, encoder_count(settings.workers))
+def _writing(opened: TracedJob) -> dict[str, WriteOptions]:
+    """Returns how each table is written that a tower reads."""
+    job = opened.job
+    writing = {}
+    for table in opened.inventory.tables:
+        name = table.name
+        if name not in opened.traced.spec.tables:
+            continue
+        section = job.tables.get(name, TableSection())
+        writing[name] = WriteOptions(
+            section.segment_rows,
+            section.dtype,
+            ErrorLimits(section.max_abs_error, section.rms_error, section.cosine_min),
+            job.output.tables == "link",
+            allow_non_finite=section.allow_non_finite,
+        )
+    return writing
 
 
 def _tables_of_candidates(opened: TracedJob) -> set[str]:
@@ -371,17 +378,6 @@ def _tables_of_candidates(opened: TracedJob) -> set[str]:
         for source in tensor.sources
     }
     return {getattr(opened.entries[source], "table", "") for source in sources}
-
-
-def _writing(section: TableSection, *, link: bool) -> WriteOptions:
-    limits = ErrorLimits(section.max_abs_error, section.rms_error, section.cosine_min)
-    return WriteOptions(
-        section.segment_rows,
-        section.dtype,
-        limits,
-        link,
-        allow_non_finite=section.allow_non_finite,
-    )
 
 
 def _check_corpus_features(job: ExportJob, model: ModelSpec) -> None:

@@ -40,7 +40,7 @@ from export.tables.segments import (
 from export.tables.task_keys import KeyedTask, is_current
 from export.tables.tasks import SumTask, TableTask
 from export.tables.unpacking import with_sums
-from export.tables.zip_sums import ZipSlices, check_zip_sums
+from export.tables.zip_sums import check_zip_sums
 from export.verify.checks import STAGED, CheckedBundle, check_bundle
 from export.verify.stated_layouts import StatedLayout
 from export.verify.unverified import unverified
@@ -151,9 +151,9 @@ def copy_tables(
     streamed = {table.spec.name for table in plan.tables if table.options.streamed}
     with progress.step("tables", plan.moved_bytes) as moved:
         for table in plan.tables:
-            slices = ZipSlices.of(table.spec.name, table.slices)
-            if slices.slices:
-                Step(f"checksums/{slices.table}").run(stage, check_zip_sums, slices)
+            if any(part.crc32 is not None for part in table.slices):
+                name = table.spec.name
+                Step(f"checksums/{name}").run(stage, check_zip_sums, name, table.slices)
         # Decoded arrays are only read by the tasks of tables, so they are never sent.
         unpacking = TaskRun(stage, settings, sources, moved)
         crcs = {

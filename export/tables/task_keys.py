@@ -11,10 +11,8 @@ what the task saw, not what the file held when it was opened.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from export.checkpoint.variables import Slice
 from export.tables.segments import Receipt, is_written, read_sources
 from export.tables.tasks import SumTask, TableTask
 
@@ -31,14 +29,14 @@ class KeyedTask:
         """
         # Sizes of reads and paths of this machine are left out: they change no byte of the result.
         chunk = None
-        plain_task = replace(self.task, slices=(), block_bytes=0)
+        plain_task = replace(self.task, block_bytes=0)
         if isinstance(plain_task, TableTask):
             if plain_task.array is not None:
                 chunk = plain_task.array.chunk
             # Whichever older version it is compared with, the segment has the same bytes.
             plain_task = replace(plain_task, older=None, older_scales=None)
             plain_task = replace(plain_task, array=None, directory="", attempts=None)
-        return [plain_task, chunk, [_content(part) for part in self.task.slices]]
+        return [plain_task, chunk]
 
 
 def is_current(task: TableTask | SumTask, receipt: Receipt) -> bool:
@@ -66,8 +64,3 @@ def is_current(task: TableTask | SumTask, receipt: Receipt) -> bool:
         return True
     recorded_sums = sorted(receipt.sources, key=lambda source: (source.file, source.slice_offset))
     return tuple(recorded_sums) == read_sources(task)
-
-
-def _content(part: Slice) -> list[Any]:
-    # The name of the file and the offset are how receipts name a slice.
-    return [Path(part.file).name, part.offset, part.bytes, part.crc32c, part.starts, part.shape]

@@ -9,9 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,43 +23,23 @@ _PIECE_BYTES = 8 << 20
 """The number of bytes that are read at a time, in memory for each reader."""
 
 
-@dataclass(frozen=True)
-class ZipSlices:
-    """The slices of a table that lie in zip files.
+def check_zip_sums(_base: Path, table: str, slices: Sequence[Slice]) -> None:
+    """Reads the slices of a table that have a crc32, and compares their bytes with it.
 
-    Attributes:
-      table: The name of the table.
-      slices: The slices of its variable that have a crc32.
-    """
-
-    table: str
-    slices: Sequence[Slice]
-
-    @staticmethod
-    def of(table: str, slices: Sequence[Slice]) -> ZipSlices:
-        """Returns those of the slices of a table."""
-        return ZipSlices(table, [part for part in slices if part.crc32 is not None])
-
-    def key_parts(self) -> Any:
-        """Returns the slices without the place of their files: a checkpoint that was moved is the
-        same one.
-        """
-        return [part._replace(stamp=None, file=Path(part.file).name) for part in self.slices]
-
-
-def check_zip_sums(_base: Path, zipped: ZipSlices) -> None:
-    """Reads slices, and compares their bytes with their crc32.
+    Args:
+      table: The name of the table, for messages.
+      slices: The slices of its variable; slices without a crc32 are ignored.
 
     Raises:
       CheckpointError: A slice is damaged, or a data file is gone, cut short or cannot be read.
     """
-    slices = zipped.slices
+    zipped = [part for part in slices if part.crc32 is not None]
     # Slices are compared in their order, so that the error names the first damaged one.
     with ThreadPoolExecutor(_READERS, thread_name_prefix="rowcast-sums") as pool:
-        for part, crc32 in zip(slices, pool.map(_crc32, slices), strict=True):
+        for part, crc32 in zip(zipped, pool.map(_crc32, zipped), strict=True):
             if crc32 != part.crc32:
                 raise CheckpointError(
-                    f"table {zipped.table!r}: {part.bytes} bytes from byte {part.offset} on of "
+                    f"table {table!r}: {part.bytes} bytes from byte {part.offset} on of "
                     f"{part.file} do not match their crc32: the file is damaged; copy it anew (or "
                     "it was saved with torch.serialization.set_crc32_options(False): save it "
                     "without that)"

@@ -18,7 +18,7 @@ from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, Unknown
 from bundle.tables.reader import TableReader
-from export.corpora.candidates import write_vectors
+from export.corpora.candidates import CandidateTower, write_vectors
 from export.errors import NotConvertible
 from export.recipe.schema import CorpusSection
 from tests.bundles.tables import write_table
@@ -77,7 +77,8 @@ class Stage:
         self.reader = FeatureReader(self.features, {"movies": TableReader(base, entry)}, {})
 
     def vectors(self, **options: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
-        write_vectors(self.base, "nearest", "movies", self.corpus, TOWER, self.reader, **options)
+        tower = CandidateTower(TOWER, self.reader, {}, ())
+        write_vectors(self.base, "nearest", "movies", self.corpus, tower, **options)
         return np.fromfile(self.base / paths.index_vectors("nearest"), "<f4").reshape(-1, 8)
 
 
