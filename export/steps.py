@@ -75,7 +75,7 @@ class Step:
         function: Callable[Concatenate[Path, Arguments], Result],
         /,
         *inputs: Arguments.args,
-        **how: Arguments.kwargs,
+        **reporting: Arguments.kwargs,
     ) -> Result:
         """Calls a function, unless an earlier run of the job did with the same inputs.
 
@@ -85,7 +85,7 @@ class Step:
             The type of its result is annotated: JSON, or a model of pydantic.
           inputs: All that decides what the function makes: JSON, dataclasses, models of pydantic,
             arrays, files of the user as paths, `Written`, and `Keyed`.
-          how: What decides nothing, such as whom the function tells its progress.
+          reporting: What decides nothing, such as whom the function tells its progress.
 
         Returns:
           The result of the function, in this run or in the earlier one.
@@ -105,15 +105,15 @@ class Step:
             kept_result: Result = adapter.validate_python(finished.payload)
             return kept_result
 
-        result: Result = function(stage.directory, *inputs, **how)
+        result: Result = function(stage.directory, *inputs, **reporting)
         for file, stamp in digested.stamps.items():
             if _stamp(file) != stamp:
                 raise UsageError(
                     f"{file} changed while it was read; run again once nothing writes to it"
                 )
         written = stage.digests(self.path or self.name)
-        kept = [file for file in written if file.path != self.rewritten]
-        stage.finish(self.name, key, adapter.dump_python(result, mode="json"), kept)
+        final = [file for file in written if file.path != self.rewritten]
+        stage.finish(self.name, key, adapter.dump_python(result, mode="json"), final)
         return result
 
     def key(self, stage: Staging, *inputs: Any) -> str:

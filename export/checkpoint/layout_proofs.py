@@ -234,15 +234,15 @@ def _scored(
     limit = missed[0] + MARGIN_IDS + UNTOUCHED_SHARE_MAX * len(first.rows)
     limit = max(limit, missed[:_KEPT_MIN][-1])
     layouts = int((missed <= limit).sum())
-    # So many layouts explain the first ids that more ids would hardly leave one.
+    # Where this many layouts explain the first ids, more ids would hardly leave one.
     if len(ids.rows) == len(first.rows) or layouts * len(ids.rows) > _LOOKUPS_MAX:
         return scored, first
 
     remaining = []
     for score in scored:
-        kept = score.family.rotations[score.missed <= limit]
-        if len(kept):
-            remaining.append(Family(score.family.layout, kept))
+        rotations = score.family.rotations[score.missed <= limit]
+        if len(rotations):
+            remaining.append(Family(score.family.layout, rotations))
     return [_Scored(family, _missed(family, ids, marks)) for family in remaining], ids
 
 
@@ -298,8 +298,8 @@ def _consistent(
                 for score in scores
                 if score.family.layout.lanes in shared_cores
                 and not any(
-                    other != name and score.family.overlaps(rows[name], layout, rows[other])
-                    for other, layout in proved.items()
+                    neighbor != name and score.family.overlaps(rows[name], layout, rows[neighbor])
+                    for neighbor, layout in proved.items()
                 )
             ]
         # Ids that leave a table no layout contradict each other: that of another table is refused
@@ -329,9 +329,9 @@ def _proved(
     fewest, best = ranked[0]
     layout = table.stated_layout or best
     missed = int(_missed(Family.of(layout), ids, marks)[0])
-    others = _others(ranked, layout, table.rows)
+    alternatives = _others(ranked, layout, table.rows)
     limit = fewest + MARGIN_IDS
-    rivals = [scored for scored in others if scored[0] < limit]
+    rivals = [scored for scored in alternatives if scored[0] < limit]
     count = len(ids.rows)
     missed_max = UNTOUCHED_SHARE_MAX * count
 
@@ -345,12 +345,12 @@ def _proved(
         )
     other_layout = ""
     other_agree = 0
-    if others:
-        other_agree = count - others[0][0]
-        other_layout = layout_text(others[0][1])
+    if alternatives:
+        other_agree = count - alternatives[0][0]
+        other_layout = layout_text(alternatives[0][1])
     if missed > missed_max or missed >= limit:
         compared = ""
-        if others:
+        if alternatives:
             compared = f", and {other_agree} of {count} by the best other layout ({other_layout})"
         remedy = (
             "check that these are ids of this table, that occurred in this training, and the rule "

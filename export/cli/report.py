@@ -82,11 +82,13 @@ def _content(document: Document) -> Iterator[RenderableType]:
     # Variables that might be tables are among the dense ones, and are listed on their own.
     by_key = {variable["key"]: variable for variable in document["dense"]}
     candidates = [by_key.pop(key) for key in document["candidates"]]
-    others = sorted(by_key.values(), key=lambda variable: (-variable["bytes"], variable["key"]))
+    dense_variables = sorted(
+        by_key.values(), key=lambda variable: (-variable["bytes"], variable["key"])
+    )
     yield from _variables(
         f"might be tables ({len(candidates)}); --table NAME=KEY names one", candidates
     )
-    yield from _variables(f"other variables ({len(others)})", others)
+    yield from _variables(f"other variables ({len(dense_variables)})", dense_variables)
 
 
 def _first(prefix: str, texts: Sequence[str]) -> Iterator[Text]:

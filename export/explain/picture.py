@@ -128,8 +128,8 @@ def _image(drawing: Drawing) -> tuple[str, int]:
         _text("name", 0, -78, drawing.model),
         _text("totals", 0, -53, " · ".join(f"{figure} {unit}" for figure, unit in drawing.totals)),
     ]
-    for look, ((left, _), meaning) in LEGEND.items():
-        legend = _rect(look, left, -27, 22, 4) + _text("totals", left + 30, -20, meaning)
+    for look, ((x, _), meaning) in LEGEND.items():
+        legend = _rect(look, x, -27, 22, 4) + _text("totals", x + 30, -20, meaning)
         elements.append(f'<g class="legend">{legend}</g>')
     label = f"{drawing.model}: features, tables, towers and outputs"
     image = (
@@ -260,7 +260,7 @@ def _columns(drawing: Drawing) -> tuple[str, float]:
         for name in feature.taken_by:
             lines[_way(feature.role, x, y, TOWERS[0], arrivals[name] + offset)] = None
 
-    headings = [_text("head", left, 16, heading) for heading, (left, _) in COLUMNS.items()]
+    headings = [_text("head", start, 16, heading) for heading, (start, _) in COLUMNS.items()]
     # Boxes come after lines, which they cover.
     columns = "".join([*headings, *lines, *(box.svg() for box in boxes)])
     return columns, max((box.top + box.height for box in boxes), default=HEAD) + GAP

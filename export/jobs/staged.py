@@ -77,11 +77,11 @@ class StagedVersion:
         function: Callable[Concatenate[Path, Arguments], Result],
         /,
         *inputs: Arguments.args,
-        **how: Arguments.kwargs,
+        **reporting: Arguments.kwargs,
     ) -> Result:
         """Runs a step that writes files of the bundle; see `Step.run`."""
         self.steps.append(step.name)
-        return step.run(self.stage, function, *inputs, **how)
+        return step.run(self.stage, function, *inputs, **reporting)
 
     def open_table(self, table: Table) -> TableReader:
         """Opens a table that was written, wherever its rows are now.

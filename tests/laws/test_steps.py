@@ -64,10 +64,10 @@ def make(
     values: Sequence[Any],
     files: Sequence[Path],
     earlier: Sequence[Written | Vocabulary],
-    told: Callable[[str], None],
+    progress: Callable[[str], None],
 ) -> str:
     """Makes a file whose content depends on all that the step reads."""
-    told(name)
+    progress(name)
     content = hashlib.sha256(repr(values).encode())
     for file in files:
         content.update(file.read_bytes())
@@ -79,7 +79,7 @@ def make(
 
 
 def run(
-    root: Path, job: Sequence[Reads], changed: str, told: Callable[[str], None] = lambda _: None
+    root: Path, job: Sequence[Reads], changed: str, progress: Callable[[str], None] = lambda _: None
 ) -> list[str]:
     """Runs the steps of a job, one of whose inputs has its other value; returns their results."""
     results = []
@@ -94,7 +94,9 @@ def run(
                 for step in sorted(reads.earlier)
             ]
             name = f"made-{number}"
-            results.append(Step(name).run(stage, make, name, values, files, earlier, told=told))
+            results.append(
+                Step(name).run(stage, make, name, values, files, earlier, progress=progress)
+            )
     return results
 
 
@@ -143,8 +145,8 @@ def test_changed_input_runs_the_steps_that_read_it_and_no_others(
     for number, reads in enumerate(job):
         if changed in reads.inputs or reads.earlier & readers:
             readers.add(number)
-    again = readers | set(range(finished, len(job)))
-    assert ran == [f"made-{number}" for number in sorted(again)]
+    rerun = readers | set(range(finished, len(job)))
+    assert ran == [f"made-{number}" for number in sorted(rerun)]
     assert results == run(fresh, job, changed)
 
 
@@ -185,6 +187,6 @@ def test_step_cannot_have_inputs_that_its_key_lacks(tmp_path: Path) -> None:
             with pytest.raises(TypeError, match="may hold inputs that are no arguments"):
                 Step("copy").run(stage, function)
         with pytest.raises(TypeError, match="a Staging has no digest"):
-            Step("a").run(stage, make, "a", [stage], [], [], told=print)
+            Step("a").run(stage, make, "a", [stage], [], [], progress=print)
         with pytest.raises(ValueError, match="no step has written b"):
-            Step("a").run(stage, make, "a", [], [], [Written("b")], told=print)
+            Step("a").run(stage, make, "a", [], [], [Written("b")], progress=print)
