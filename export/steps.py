@@ -158,7 +158,8 @@ class _Inputs:
         elif isinstance(value, Keyed):
             parts = value.key_parts()
         elif isinstance(value, BaseModel):
-            parts = dict(value)
+            # Not `dict(value)`: a model may have a field called `keys`.
+            parts = {name: field for name, field in value}  # noqa: C416
             # An entry of the manifest stands for its file, unless it has the checksum itself.
             file = parts.get("file", parts.get("path"))
             if isinstance(value, StrictModel) and file and "crc32c" not in parts:
