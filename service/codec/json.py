@@ -6,16 +6,18 @@ The response to a body with one request has its fields; that to a list of reques
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from service.codec.protobuf import response_class
 from service.config import ServiceSettings
-from service.contract import messages
+from service.contract import forms, messages
+from service.contract.layouts import Field, layout_of
 from service.engine.context import check_decoding
 from service.errors import FieldViolation, InvalidArgument, TooLarge
 
@@ -158,83 +160,6 @@ def _slices(values: list[Any] | NDArray[Any]) -> Iterator[Sequence[bytes]]:
         yield (text[1:-1],)
 
 
-def retrieved_value(result: messages.RetrievalResult, is_list: bool) -> dict[str, Any]:
-    """Returns the response as a JSON value.
-
-    Args:
-      result: The result of the call.
-      is_list: Whether the body of the request had a list of requests.
-    """
-    return _response_value(result, _neighbors(result), is_list) | {"searched": result.searched}
-
-
-def ranked_value(result: messages.RankingResult, is_list: bool) -> dict[str, Any]:
-    """Returns the response as a JSON value; `ids` is null if candidates were sent by their features
-    alone. See `retrieved_value`.
-    """
-    return _response_value(result, _rankings(result), is_list)
-
-
-def _rankings(result: messages.RankingResult) -> Iterator[dict[str, Any]]:
-    """Yields the columns of each context's candidates as JSON values."""
-    ids = None
-    if result.ids is not None:
-        ids = identifiers(result.ids)
-    for context, (first, last) in enumerate(pairwise(result.offsets.tolist())):
-        context_ids = None
-        if ids is not None:
-            context_ids = ids[first:last]
-        yield {
-            "ids": context_ids,
-            "scores": result.scores[first:last],
-            "positions": result.positions[first:last],
-            "heads": {name: scores[first:last] for name, scores in result.heads.items()},
-            **_unscored_fields(result, context),
-        }
-
-
-def _unscored_fields(result: messages.RankingResult, context: int) -> dict[str, Any]:
-    """Returns the fields with the candidates of a context that have no score: those that failed, if
-    some did, and those that do not exist, if the request skips them.
-    """
-    candidates: dict[str, Any] = {}
-    if result.not_found is not None:
-        candidates["not_found"] = identifiers(result.not_found.only(context).ids)
-    failed = [
-        {"position": candidate.position, "message": candidate.message}
-        for candidate in result.failed
-        if candidate.context == context
-    ]
-    if failed:
-        candidates["failed"] = failed
-    return candidates
-
-
-def recommended_value(result: messages.RetrievalResult, is_list: bool) -> dict[str, Any]:
-    """Returns the response as a JSON value. See `retrieved_value`."""
-    return _response_value(result, _neighbors(result), is_list) | {
-        "degraded": bool(result.degraded_reason),
-        "degraded_reason": result.degraded_reason,
-    }
-
-
-def embedded_value(result: messages.EmbeddingResult, is_list: bool) -> dict[str, Any]:
-    """Returns the response as a JSON value. See `retrieved_value`."""
-    vectors = np.ascontiguousarray(result.vectors)
-    return _response_value(result, ({"vector": vector} for vector in vectors), is_list)
-
-
-def looked_up_value(result: messages.LookupResult, is_list: bool) -> dict[str, Any]:
-    """Returns the response as a JSON value. See `retrieved_value`."""
-    vectors = np.ascontiguousarray(result.vectors)
-    value = {"table": result.table, "vectors": vectors, "found": result.found}
-    if result.lost is not None:
-        value["lost"] = result.lost
-    if result.not_found is not None:
-        value["not_found"] = identifiers(result.not_found.ids)
-    return _response_value(result, iter([value]), is_list)
-
-
 def identifiers(ids: messages.Ids) -> list[Any]:
     """Returns ids as JSON values: strings as they are, integers beyond 2^53 as decimal strings, and
     the numbers of a lookup as their shortest text.
@@ -257,40 +182,111 @@ def _safe(value: Any) -> Any:
     return value
 
 
-def _response_value(result: Any, values: Iterator[dict[str, Any]], is_list: bool) -> dict[str, Any]:
+_PARTS: Mapping[type[forms.Form], Callable[[Any, Any, Any], Any]] = {
+    forms.AttributeLists: lambda lists, along, _result: {
+        name: list(map(_safe, lists[name][along])) for name in lists
+    },
+    forms.Choices: lambda numbers, along, result: [
+        result.source_names[number] for number in numbers[along].tolist()
+    ],
+    forms.Ids: lambda ids, along, _result: identifiers(ids[along]),
+    forms.Lists: lambda lists, example, _result: identifiers(lists.only(example).ids),
+    forms.MissingIds: lambda lists, _along, _result: identifiers(lists.ids),
+    forms.Numbers: lambda numbers, along, _result: numbers[along],
+    forms.NumbersByName: lambda lists, along, _result: {name: lists[name][along] for name in lists},
+    forms.Records: lambda records, example, _result: (
+        records[example]._asdict() if records else None
+    ),
+    forms.RecordLists: lambda records, example, _result: (
+        [
+            dict(zip(record._fields[1:], record[1:], strict=True))
+            for record in records
+            if record[0] == example
+        ]
+        or None
+    ),
+    forms.Scalar: lambda value, _along, _result: value,
+    forms.Vectors: lambda vectors, along, _result: np.ascontiguousarray(vectors[along]),
+}
+"""The JSON of what a field has for one example, by its form or a base of it; None: it is left out.
+
+A function takes the value of the field, the number of the example or a slice of values, and the
+result.
+"""
+
+
+def fields_of_response(call: str) -> tuple[list[Field], list[Field]]:
+    """Returns the fields at the top of a call's response, and those of each result."""
+    has_list = messages.REQUESTS[call].body.list_name
+    # Of the results of one class, each has the fields of its message.
+    message = response_class(call).DESCRIPTOR
+    options = []
+    parts = []
+    for field in layout_of(messages.RESULTS[call]).in_json.values():
+        if type(field.form) is forms.Head:
+            options.append(field)
+        elif field.name in message.fields_by_name:
+            if field.form.axis is None and has_list:
+                options.append(field)
+            else:
+                parts.append(field)
+    return options, parts
+
+
+@cache
+def _plan_of(call: str) -> tuple[list[Field], list[Any]]:
+    """Returns what is written for every response: the options behind the heads; and of each part,
+    its names in JSON and in the class, its axis, its function in `_PARTS`, and whether it is null
+    if it has no value.
+    """
+    options, fields = fields_of_response(call)
+    parts = []
+    for name, json_name, form, is_required in fields:
+        part_of = next(_PARTS[kind] for kind in type(form).__mro__ if kind in _PARTS)
+        parts.append((json_name, name, int(form.axis or 0), part_of, is_required))
+    return [field for field in options if type(field.form) is not forms.Head], parts
+
+
+def response_value(call: str, result: Any, is_list: bool) -> dict[str, Any]:
     """Returns a response as a JSON value.
 
     Args:
+      call: The name of the call.
       result: The result of the call.
-      values: The values of each request. They are not computed before they are written, so that a
-        large response never has all of them in memory.
       is_list: Whether the body of the request had a list of requests.
     """
-    head = {"model": result.model, "version": result.version}
+    options, parts = _plan_of(call)
+    value = {"model": result.model, "version": result.version}
     if result.coverage < 1:
-        head["coverage"] = result.coverage
+        value["coverage"] = result.coverage
+    # The values of each request are not computed before they are written, so that a large response
+    # never has all of them in memory.
+    values = _values_of_requests(result, parts)
     if is_list:
-        return head | {"results": values}
-    return head | next(values)
+        value["results"] = values
+    else:
+        value |= next(values)
+    for name, json_name, _, _ in options:
+        value[json_name] = getattr(result, name)
+    return value
 
 
-def _neighbors(result: messages.RetrievalResult) -> Iterator[dict[str, Any]]:
-    """Yields the columns of each query's neighbors as JSON values."""
-    for query, (first, last) in enumerate(pairwise(result.offsets.tolist())):
-        columns: dict[str, Any] = {
-            "ids": identifiers(result.ids[first:last]),
-            "scores": result.scores[first:last],
-        }
-        if result.retrieval_scores is not None:
-            columns["retrieval_scores"] = result.retrieval_scores[first:last]
-        if result.sources is not None:
-            numbers = result.sources[first:last].tolist()
-            columns["sources"] = [result.source_names[number] for number in numbers]
-        columns["attributes"] = {
-            name: list(map(_safe, values[first:last])) for name, values in result.attributes.items()
-        }
-        if result.explanations:
-            columns["explanation"] = result.explanations[query]._asdict()
-        if result.not_found is not None:
-            columns["not_found"] = identifiers(result.not_found.only(query).ids)
-        yield columns
+def _values_of_requests(result: Any, parts: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yields the fields of each request's result as JSON values."""
+    values = vars(result)
+    whole = slice(None)
+    bounds_of_requests: Iterable[tuple[Any, slice]] = [(whole, whole)]
+    if "offsets" in values:
+        offsets = values["offsets"].tolist()
+        bounds_of_requests = enumerate(map(slice, offsets, offsets[1:]))
+    elif isinstance(result, messages.EmbeddingResult):
+        bounds_of_requests = enumerate([whole] * len(result.vectors))
+    for bounds in bounds_of_requests:
+        part = {}
+        for json_name, name, axis, part_of, is_required in parts:
+            value = values[name]
+            if value is not None:
+                value = part_of(value, bounds[axis], result)
+            if value is not None or is_required:
+                part[json_name] = value
+        yield part

@@ -118,13 +118,6 @@ def _message_reader(request: type[Request]) -> Callable[[Any, Target | None, Ser
     return read
 
 
-_JSON_WRITERS: dict[str, Callable[[Any, bool], Any]] = {
-    "retrieve": json.retrieved_value,
-    "rank": json.ranked_value,
-    "recommend": json.recommended_value,
-    "embed": json.embedded_value,
-    "lookup": json.looked_up_value,
-}
 OPERATIONS: dict[str, Operation] = {
     name: Operation(
         name,
@@ -133,7 +126,7 @@ OPERATIONS: dict[str, Operation] = {
         read_message=_message_reader(request),
         write_message=partial(protobuf.result_message, protobuf.response_class(name)),
         read_json=partial(reading.from_body, request),
-        write_json=_JSON_WRITERS[name],
+        write_json=partial(json.response_value, name),
     )
     for name, request in REQUESTS.items()
 }

@@ -110,9 +110,7 @@ def response_class(call: str) -> type[Any]:
 
 def request_message(request: messages.Request) -> Any:
     """Returns a request as its message, without the model that it names."""
-    message = request_class(request.body.call)()
-    write_message(request, message)
-    return message
+    return write_message(request, request_class(request.body.call)())
 
 
 def result_message(message_class: type[Any], result: Any) -> Any:
@@ -120,15 +118,12 @@ def result_message(message_class: type[Any], result: Any) -> Any:
     message = message_class(model=pb.ModelSpec(name=result.model, version=result.version))
     if result.coverage < 1:
         message.coverage = result.coverage
-    if message_class is pb.RecommendResponse:
-        message.degraded = bool(result.degraded_reason)
-    write_message(result, message)
-    return message
+    return write_message(result, message)
 
 
-def explanation_message(explanation: messages.Explanation) -> pb.Explanation:
+def explanation_message(explanation: messages.Explanation) -> Any:
     """Returns an explanation as its message."""
-    return pb.Explanation(**messages.EXPLANATIONS.fields_of(explanation))
+    return write_message(explanation, pb.Explanation())
 
 
 def read_explanation(message: pb.Explanation) -> messages.Explanation:
@@ -137,12 +132,6 @@ def read_explanation(message: pb.Explanation) -> messages.Explanation:
     Raises:
       KeyError: It comes from another release, which has other search paths.
     """
-    paths = dict(enumerate(messages.SEARCH_PATHS, 1))
-    return messages.Explanation(
-        path=paths[message.path],
-        matches=message.matches,
-        selectivity=message.selectivity,
-        scored=message.scored,
-        search_ms=message.search_ms,
-        shortfall=message.shortfall,
-    )
+    fields = {name: getattr(message, name) for name in messages.Explanation._fields}
+    fields["path"] = dict(enumerate(messages.SearchPath, 1))[message.path]
+    return messages.Explanation(**fields)

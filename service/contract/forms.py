@@ -9,8 +9,7 @@ vectors of a query.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from itertools import chain
 from typing import Any, ClassVar
@@ -81,6 +80,7 @@ class Form:
       axis: What the values lie along; None: the field is an option.
       name: The name in JSON; "": that of the field.
       limit: The setting that limits how many elements the field has; "": none of its own.
+      in_json: Whether JSON has the field, and not protobuf alone.
       may_lack: Whether, of several requests in a body, some may have the field and others not:
         these have what `empty` says. Else all must have it, or none.
     """
@@ -88,6 +88,7 @@ class Form:
     axis: Axis | None = None
     name: str = ""
     limit: str = ""
+    in_json: bool = True
 
     may_lack: ClassVar[bool] = False
     empty: ClassVar[Any] = None
@@ -119,7 +120,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Scalar(Form):
-    """A string, a boolean, a float or an integer of 32 bits."""
+    """A string, a boolean, a float or an integer: int of 32 bits, np.int64 of 64."""
 
     kind: type[Any] = str
 
@@ -194,6 +195,10 @@ class Word(Form):
     def write(self, message: Any, name: str, value: Any) -> None:
         """See `Form`."""
         setattr(message, name, list(self.words).index(value) + 1)
+
+
+class Head(Scalar):
+    """What every response has, as transports write it."""
 
 
 class Names(Form):
@@ -313,6 +318,10 @@ class Ids(Form):
         fill_ids(getattr(message, name), value)
 
 
+class IdsOrNull(Ids):
+    """Ids of a result, null in JSON if it has none."""
+
+
 class Tokens(Ids):
     """A list of values of an attribute, as an option."""
 
@@ -413,14 +422,30 @@ class Vectors(Form):
             message.dim = value.shape[1]
 
 
+class OneVector(Vectors):
+    """One vector of each example of a result."""
+
+
+@dataclass(frozen=True)
 class Numbers(Form):
-    """Numbers of a result; several lists of them have names."""
+    """Numbers of a result, in JSON of a kind."""
+
+    kind: type[Any] = float
 
     def write(self, message: Any, name: str, value: Any) -> None:
         """See `Form`."""
-        if not isinstance(value, Mapping):
-            setattr(message, name, value.tobytes())
-            return
+        setattr(message, name, value.tobytes())
+
+
+class Choices(Numbers):
+    """The number of a name for each candidate of a result; its name in JSON."""
+
+
+class NumbersByName(Form):
+    """Several lists of numbers of a result."""
+
+    def write(self, message: Any, name: str, value: Any) -> None:
+        """See `Form`."""
         lists = getattr(message, name)
         for list_name, numbers_of_list in value.items():
             lists[list_name] = numbers_of_list.tobytes()
@@ -446,29 +471,6 @@ class AttributeLists(Form):
                 content.int64s = np.array([element or 0 for element in values], INT64).tobytes()
             elif kinds:
                 content.float64s = np.array([element or 0.0 for element in values]).tobytes()
-
-
-@dataclass(frozen=True)
-class Records(Form):
-    """Named tuples, as messages with the same fields.
-
-    Attributes:
-      words: The words of fields that are enumerated in protobuf, whose numbers begin at 1.
-    """
-
-    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def fields_of(self, record: Any) -> dict[str, Any]:
-        """Returns the fields of a record in protobuf."""
-        fields: dict[str, Any] = record._asdict()
-        for name, words in self.words.items():
-            fields[name] = words.index(fields[name]) + 1
-        return fields
-
-    def write(self, message: Any, name: str, value: Any) -> None:
-        """See `Form`."""
-        for record in value:
-            getattr(message, name).add(**self.fields_of(record))
 
 
 @dataclass(frozen=True)
@@ -504,6 +506,14 @@ class Struct(Form):
     is_list: bool = False
     fewest: int = 0
     most: int = 0
+
+
+class Records(Struct):
+    """Named tuples of a result, one of each example, or none at all."""
+
+
+class RecordLists(Struct):
+    """Named tuples of a result, of which each has the number of its example first."""
 
 
 @dataclass(frozen=True)

@@ -123,14 +123,20 @@ def layout_of(cls: Any) -> Layout:
     """
     hints = get_type_hints(cls, include_extras=True)
     fields_by_name: dict[str, Field] = {}
-    for entry in fields(cls):
+    # A named tuple is written whole.
+    required = dict.fromkeys(hints, True)
+    if is_dataclass(cls):
+        required = {
+            entry.name: entry.default is MISSING and entry.default_factory is MISSING
+            for entry in fields(cls)
+        }
+    for name, is_required in required.items():
         # Transports read the model that serves a request: its name may stand in a URL. The target
         # of a change is another field.
-        if entry.name == "target" and get_origin(hints[entry.name]) is not Annotated:
+        if name == "target" and get_origin(hints[name]) is not Annotated:
             continue
-        form = _form_of(hints[entry.name], f"{cls.__name__}.{entry.name}")
-        is_required = entry.default is MISSING and entry.default_factory is MISSING
-        fields_by_name[entry.name] = Field(entry.name, form.name or entry.name, form, is_required)
+        form = _form_of(hints[name], f"{cls.__name__}.{name}")
+        fields_by_name[name] = Field(name, form.name or name, form, is_required)
 
     body: Body | None = getattr(cls, "body", None)
     list_name = ""
@@ -149,6 +155,8 @@ def layout_of(cls: Any) -> Layout:
                 divisions[name] = of_each
             case StructByName(part_class=of_others):
                 by_name = name
+            case Form(in_json=False):
+                pass
             case Form(axis=None):
                 options[content.json] = content
             case _:

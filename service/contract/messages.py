@@ -49,12 +49,9 @@ ContextIds = Annotated[Ids | None, forms.Ids(EXAMPLE, name="context_id")]
 Context = forms.Columns(EXAMPLE)
 IdsToAvoid = Annotated[IdLists | None, forms.Lists(EXAMPLE)]
 IdsNotFound = Annotated[IdLists | None, forms.Lists(EXAMPLE)]
-HEAD = forms.Form()
-"""Fields that every response has, which transports write."""
-SEARCH_PATHS = ("index", "exact", "none")
-EXPLANATIONS = forms.Records(EXAMPLE, words={"path": SEARCH_PATHS})
-OF_EXAMPLES = forms.Numbers(EXAMPLE)
-OF_ENTRIES = forms.Numbers(ENTRY)
+Int64 = Annotated[int, forms.Scalar(kind=np.int64)]
+Scores = forms.Numbers(ENTRY)
+Flags = forms.Numbers(EXAMPLE, kind=bool)
 Tokens = Annotated[Ids | None, forms.Tokens()]
 Bound = Annotated[int | float | None, forms.Number()]
 
@@ -142,18 +139,14 @@ class Request(ABC):
 
 @dataclass(frozen=True)
 class Result:
-    """The base of the results of all calls.
+    """The model and version that served the request."""
 
-    Attributes:
-      model: The name of the model.
-      version: The version that computed the result.
-      coverage: The share of the rows that shards could give, or of the candidates that they
-        searched, whichever is smaller.
+    model: Annotated[str, forms.Head()]
+    version: Annotated[int, forms.Head(kind=np.int64)]
+    coverage: Annotated[float, forms.Head(kind=float)] = field(default=1.0, kw_only=True)
+    """Where shards are lost: share of the rows that were read, as the others count as unknown, or
+    of the candidates that were searched, whichever is smaller.
     """
-
-    model: Annotated[str, HEAD]
-    version: Annotated[int, HEAD]
-    coverage: Annotated[float, HEAD] = field(default=1.0, kw_only=True)
 
     @property
     def encoding_cost(self) -> int:
@@ -356,60 +349,66 @@ class RetrievalRequest(SelectionRequest):
         return queries + self.selection_cost
 
 
+class SearchPath(StrEnum):
+    """How a search was made."""
+
+    INDEX = "index"
+    EXACT = "exact"
+    NONE = "none"
+    """Nothing could match."""
+
+
 class Explanation(NamedTuple):
-    """How the neighbors of one query were found.
+    """How the neighbors of one query were found."""
 
-    Attributes:
-      path: How the search was made: by the index, exact, or none where nothing could match.
-      matches: The number of candidates that the filter, exclusions and the deny list leave.
-      selectivity: The share of these candidates in the index.
-      scored: The number of candidates whose exact score was computed.
-      shortfall: The reason why there are fewer than k neighbors; empty: there are k.
-    """
-
-    path: str
-    matches: int = 0
+    path: Annotated[str, forms.Word(words=SearchPath)]
+    matches: Int64 = 0
+    """Candidates that the filter, exclusions and the deny list leave."""
     selectivity: float = 0.0
-    scored: int = 0
+    """Their share of the index."""
+    scored: Int64 = 0
+    """Candidates whose exact score was computed."""
     search_ms: float = 0.0
     shortfall: str = ""
+    """Why there are fewer than k neighbors; empty: there are k."""
 
 
 @dataclass(frozen=True)
 class RetrievalResult(Result):
-    """Result of a RetrievalRequest or a RecommendationRequest: candidates of n queries, best first;
-    query i owns offsets[i]:offsets[i + 1].
-
-    Attributes:
-      scores: [m] float32, the scores of the ranking tower if the candidates were ranked, else those
-        of the search.
-      attributes: [m] values by attribute: int, float, str, list[str] or None.
-      explanations: Explanations by query, if requested.
-      searched: The number of candidates that were searched: those in the corpus, less those of
-        lost shards.
-      retrieval_scores: [m] float32, the scores of the search; None: the candidates were not ranked.
-      degraded_reason: The reason why diversity, a source or the stage was left out, or some or all
-        candidates are unranked, in the order of the stage or of retrieval; empty: nothing was left
-        out.
-      not_found: The ids of each query that do not exist; None: the request sent no ids, or does not
-        skip those.
-      source_names: The names of the sources of a recommendation; (): the request has none.
-      sources: [m] int32, the position in `source_names` of the first source that has the candidate.
-    """
+    """Candidates for a query, best first: one element of each list per candidate."""
 
     ids: Annotated[Ids, forms.Ids(ENTRY)]
-    scores: Annotated[NDArray[np.float32], OF_ENTRIES]
+    # [m] float32.
+    scores: Annotated[NDArray[np.float32], Scores]
+    """Those of the ranking tower if the candidates were ranked, else those of the search."""
+    # Query i owns offsets[i]:offsets[i + 1].
     offsets: Annotated[Offsets, forms.Division(ENTRY)]
+    # [m] float32; None: the candidates were not ranked.
+    retrieval_scores: Annotated[NDArray[np.float32] | None, Scores] = None
+    """Those of the search."""
+    # [m] int32, positions in `source_names`.
+    sources: Annotated[NDArray[np.int32] | None, forms.Choices(ENTRY, kind=str)] = None
+    """Of each candidate, the first source that has it. Absent if the request has no sources."""
+    source_names: Annotated[tuple[str, ...], forms.Names(in_json=False)] = ()
+    # [m] values by attribute: int, float, str, list[str] or None.
     attributes: Annotated[Mapping[str, list[Any]], forms.AttributeLists(ENTRY)] = field(
         default_factory=dict
     )
-    explanations: Annotated[tuple[Explanation, ...], EXPLANATIONS] = ()
-    searched: int = 0
-    retrieval_scores: Annotated[NDArray[np.float32] | None, OF_ENTRIES] = None
-    degraded_reason: str = ""
+    explanations: Annotated[
+        tuple[Explanation, ...],
+        forms.Records(EXAMPLE, name="explanation", part_class=Explanation),
+    ] = ()
     not_found: IdsNotFound = None
-    source_names: tuple[str, ...] = ()
-    sources: Annotated[NDArray[np.int32] | None, OF_ENTRIES] = None
+    """The ids of the query that do not exist, if the request has ids and skips such."""
+    searched: Int64 = 0
+    """The number of candidates that were searched: those in the corpus, less those of lost shards.
+    """
+    degraded: bool = False
+    """Whether diversity, a source or the stage was left out, or some or all candidates are
+    unranked, in the order of the stage or of retrieval.
+    """
+    degraded_reason: str = ""
+    """A sentence with the numbers; empty: nothing was left out."""
 
     @property
     def encoding_cost(self) -> int:
@@ -465,38 +464,41 @@ class RankingRequest(Request):
 
 
 class FailedCandidate(NamedTuple):
-    """A candidate that could not be scored.
+    """A candidate that has no score."""
 
-    Attributes:
-      context: The position of its context.
-      position: Its position among the candidates of the context, as sent.
-      message: Why the candidate could not be scored, for the client.
-    """
-
-    context: int
+    # The position of its context.
+    context: Annotated[int, forms.Scalar(kind=int, in_json=False)]
     position: int
+    """Its position in the request."""
     message: str
 
 
 @dataclass(frozen=True)
 class RankingResult(Result):
-    """Result of a RankingRequest. What lists candidates leaves out those that `failed`, or that do
-    not exist.
+    """Scores of candidates for a context: one element of each list per candidate."""
 
-    Attributes:
-      failed: The candidates that could not be scored. A merged request has none: it fails, and its
-        requests are computed alone.
-      not_found: The ids of each context that do not exist; None: the request sent no ids, or does
-        not skip those.
-    """
-
-    ids: Annotated[Ids | None, forms.Ids(ENTRY)]
-    positions: Annotated[NDArray[np.int32], OF_ENTRIES]
-    scores: Annotated[NDArray[np.float32], OF_ENTRIES]
-    heads: Annotated[Mapping[str, NDArray[np.float32]], OF_ENTRIES]
+    ids: Annotated[Ids | None, forms.IdsOrNull(ENTRY)]
+    """Null if the request has candidates by their features alone."""
+    # [m] float32.
+    scores: Annotated[NDArray[np.float32], Scores]
+    # [m] int32.
+    positions: Annotated[NDArray[np.int32], forms.Numbers(ENTRY, kind=int)]
+    """The position of each candidate in the request."""
+    # [m] float32 each.
+    heads: Annotated[Mapping[str, NDArray[np.float32]], forms.NumbersByName(ENTRY)]
     offsets: Annotated[Offsets, forms.Division(ENTRY)]
-    failed: Annotated[tuple[FailedCandidate, ...], forms.Records()] = ()
     not_found: IdsNotFound = None
+    """The candidate_ids that do not exist, if the request has candidate_ids and skips such. The
+    other lists leave them out.
+    """
+    # A merged request has none: it fails, and its requests are computed alone.
+    failed: Annotated[
+        tuple[FailedCandidate, ...],
+        forms.RecordLists(EXAMPLE, part_class=FailedCandidate, is_list=True),
+    ] = ()
+    """Candidates that are left out, because they read rows that are not finite. Absent if there is
+    none.
+    """
 
     @property
     def encoding_cost(self) -> int:
@@ -616,9 +618,10 @@ class EmbeddingRequest(Request):
 
 @dataclass(frozen=True)
 class EmbeddingResult(Result):
-    """Result of an EmbeddingRequest: [n, dim] float32."""
+    """The output of a tower."""
 
-    vectors: Annotated[Vectors, forms.Vectors(EXAMPLE)]
+    # [n, dim] float32.
+    vectors: Annotated[Vectors, forms.OneVector(EXAMPLE, name="vector")]
 
     @property
     def encoding_cost(self) -> int:
@@ -646,21 +649,19 @@ class LookupRequest(Request):
 
 @dataclass(frozen=True)
 class LookupResult(Result):
-    """Result of a LookupRequest.
-
-    Attributes:
-      vectors: [n, dim] float32.
-      found: [n] whether the row of each id was read.
-      lost: [n] whether the table has each id, but no shard could give its row; None: all could.
-      not_found: Of each id, itself if the table does not have it; None: the request does not skip
-        such ids.
-    """
+    """The rows of the ids; zeros, or the unknown row, where they were not found."""
 
     table: str
+    # [n, dim] float32.
     vectors: Annotated[Vectors, forms.Vectors(EXAMPLE)]
-    found: Annotated[NDArray[np.bool_], OF_EXAMPLES]
-    lost: Annotated[NDArray[np.bool_] | None, OF_EXAMPLES] = None
+    # [n], as is `lost`.
+    found: Annotated[NDArray[np.bool_], Flags]
+    lost: Annotated[NDArray[np.bool_] | None, Flags] = None
+    """Of each id that was not found, whether the table has it, but no shard that holds its row
+    responds. Absent if there is none.
+    """
     not_found: Annotated[IdLists | None, forms.MissingIds(EXAMPLE)] = None
+    """The ids that the table does not have, if the request skips them."""
 
     @property
     def encoding_cost(self) -> int:

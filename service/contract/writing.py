@@ -7,13 +7,13 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor
 
-from service.contract.forms import Form, Struct, StructByName
+from service.contract.forms import Form, Head, Records, Struct, StructByName
 from service.contract.layouts import layout_of
 
 
-def write_message(request: Any, message: Any) -> None:
+def write_message(request: Any, message: Any) -> Any:
     """Writes the fields of a request or of a result, or of a part of one, into an empty message of
-    its kind; not the model that it names, nor what the message does not have.
+    its kind, and returns it; not the model that it names, nor what the message does not have.
     """
     for name, form in _written_forms(request.__class__, message.DESCRIPTOR):
         value = getattr(request, name)
@@ -23,13 +23,14 @@ def write_message(request: Any, message: Any) -> None:
             case StructByName():
                 for key, element in value.items():
                     _write_submessage(element, getattr(message, name)[key])
-            case Struct(is_list=True):
+            case Struct(is_list=True) | Records():
                 for element in value:
                     write_message(element, getattr(message, name).add())
             case Struct():
                 _write_submessage(value, getattr(message, name))
             case _:
                 form.write(message, name, value)
+    return message
 
 
 @cache
@@ -38,7 +39,7 @@ def _written_forms(cls: Any, message: Descriptor) -> list[tuple[str, Form]]:
     return [
         (name, form)
         for name, form in forms
-        if name in message.fields_by_name and type(form) is not Form
+        if name in message.fields_by_name and type(form) is not Head
     ]
 
 

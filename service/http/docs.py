@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
+from service.codec.json import fields_of_response
 from service.codec.metadata import (
     JSON,
     PROTOBUF,
@@ -27,10 +28,9 @@ from service.codec.stubs.message_schemas import SCHEMAS
 from service.contract.messages import REQUESTS, Target
 from service.dataplane import Dataplane
 from service.errors import ServiceError
-from service.http.documents import change_schemas, model_of, schemas_of
+from service.http.documents import change_schemas, model_of, response_of, schemas_of
 from service.http.error_schemas import ERRORS, ErrorResponse
 from service.http.routes import MODEL_PATHS
-from service.http.schemas import RESPONSES
 from service.openapi import add_schemas, json_content
 from service.security.principal import Principal, authorize
 
@@ -91,7 +91,8 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
 
 def _schemas() -> dict[str, Any]:
     requests = map(model_of, REQUESTS.values())
-    return schemas_of([*requests, *RESPONSES.values()]) | change_schemas() | SCHEMAS
+    responses = [response_of(call, *fields_of_response(call)) for call in REQUESTS]
+    return schemas_of([*requests, *responses]) | change_schemas() | SCHEMAS
 
 
 def _paths(security: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def _paths(security: Mapping[str, Any]) -> dict[str, Any]:
                     "200": {
                         "description": "The response.",
                         "headers": _TIMING,
-                        **json_content(RESPONSES[call].__name__),
+                        **json_content(f"{call.title()}Response"),
                     },
                     "default": _FAILURE,
                 },

@@ -12,14 +12,16 @@ from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from typing_extensions import TypeAliasType
 
-from service.contract import change_forms, forms
+from service.contract import change_forms, forms, layouts
 from service.contract.changes import CHANGES
-from service.contract.forms import Axis, Form
+from service.contract.forms import Axis
 from service.contract.layouts import Body, Layout, layout_of
-from service.openapi import ABSENT, Features, Id, Int64
+from service.contract.messages import REQUESTS, RESULTS, Source
+from service.openapi import ABSENT, Features, Id, Int64, ResponseSchema
 
 _CLOSED = ConfigDict(extra="forbid")
 
@@ -60,6 +62,19 @@ Vectors = TypeAliasType(
 )
 
 
+AttributeColumns = TypeAliasType(
+    "AttributeColumns",
+    Annotated[
+        dict[str, list[Any]],
+        Field(description="By name: one value per neighbor, null where a neighbor has none."),
+    ],
+)
+Heads = TypeAliasType(
+    "Heads",
+    Annotated[dict[str, list[float]], Field(description="By output: one value per candidate.")],
+)
+
+
 @cache
 def model_of(cls: Any) -> type[BaseModel]:
     """Returns the model of the JSON of a class: of a request, its options, and one request beside
@@ -69,7 +84,9 @@ def model_of(cls: Any) -> type[BaseModel]:
     if layout.of_others is not None:
         return _open_model(cls, layout, layout.of_others)
     body: Body | None = getattr(cls, "body", None)
-    fields = _fields_of(cls, layout)
+    fields = _fields_of(cls, layout.in_json.values())
+    if issubclass(cls, tuple):
+        return _open_response(cls.__name__, cls.__doc__, fields)
     if body is None:
         return create_model(cls.__name__, __doc__=cls.__doc__, __config__=_CLOSED, **fields)
 
@@ -86,6 +103,26 @@ def model_of(cls: Any) -> type[BaseModel]:
     return create_model(body.schema, __doc__=cls.__doc__, __config__=config, **fields)
 
 
+def response_of(
+    call: str, options: list[layouts.Field], parts: list[layouts.Field]
+) -> type[BaseModel]:
+    """Returns the model of the JSON of a call's response: options, and one result beside them or a
+    list of results.
+    """
+    cls = RESULTS[call]
+    name = call.title()
+    if not REQUESTS[call].body.list_name:
+        return _open_response(f"{name}Response", cls.__doc__, _fields_of(cls, options + parts))
+
+    of_part = _fields_of(cls, [field._replace(is_required=False) for field in parts])
+    part: Any = _open_response(f"{name}Result", cls.__doc__, of_part)
+    # Of the options, the coverage alone is left out.
+    written = [field._replace(is_required=field.name != "coverage") for field in options]
+    of_body = _fields_of(cls, written) | of_part | {"results": (list[part], ABSENT)}
+    doc = "The result of one request, or the results of a list."
+    return _open_response(f"{name}Response", doc, of_body)
+
+
 def schemas_of(models: Iterable[type[BaseModel]]) -> dict[str, Any]:
     """Returns the schemas of models, and of what is in them, by name."""
     schemas: dict[str, Any] = {}
@@ -99,6 +136,10 @@ def schemas_of(models: Iterable[type[BaseModel]]) -> dict[str, Any]:
 def change_schemas() -> dict[str, Any]:
     """Returns the schemas of the bodies of all changes, and of what is in them, by name."""
     return schemas_of(map(model_of, CHANGES.values()))
+
+
+def _open_response(name: str, doc: str | None, fields: Mapping[str, Any]) -> type[BaseModel]:
+    return create_model(name, __doc__=doc, __base__=ResponseSchema, **fields)
 
 
 def _open_model(cls: Any, layout: Layout, of_others: Any) -> type[BaseModel]:
@@ -118,7 +159,7 @@ def _open_model(cls: Any, layout: Layout, of_others: Any) -> type[BaseModel]:
     }
     base = type("Open", (BaseModel,), namespace)
     model: type[BaseModel] = create_model(
-        cls.__name__, __doc__=cls.__doc__, __base__=base, **_fields_of(cls, layout)
+        cls.__name__, __doc__=cls.__doc__, __base__=base, **_fields_of(cls, layout.in_json.values())
     )
     models = {name: model_of(kind) for name, kind in kinds.items() if kind is not cls}
     models |= {cls.__name__: model, of_others.__name__: model_of(of_others)}
@@ -126,22 +167,24 @@ def _open_model(cls: Any, layout: Layout, of_others: Any) -> type[BaseModel]:
     return model
 
 
-def _fields_of(cls: Any, layout: Layout) -> dict[str, Any]:
+def _fields_of(cls: Any, declared: Iterable[layouts.Field]) -> dict[str, Any]:
     """Returns the type and the description of each field, as pydantic takes them."""
     docs = _docs_of(cls)
     fields = {}
-    for name, field in layout.in_json.items():
+    for field in declared:
         content = Field(description=docs.get(field.name), default_factory=lambda: None)
         if field.is_required:
             content = Field(description=docs.get(field.name))
-        fields[name] = (_type_of(field.form, cls), content)
+        fields[field.json] = (_type_of(field.form, cls), content)
     return fields
 
 
 def _docs_of(cls: Any) -> dict[str, str]:
     """Returns the texts below the fields of a class and of its bases."""
     docs = {}
-    for base in reversed(cls.__mro__[:-1]):
+    for base in reversed(cls.__mro__):
+        if base.__module__ == "builtins":
+            continue
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(definition, ast.ClassDef)  # noqa: S101 - the source of a class
         for statement, text in pairwise(definition.body):
@@ -158,7 +201,9 @@ def _type_of(form: Any, cls: Any) -> Any:
     kind: Any = _TYPES.get(type(form))
     match form:
         case forms.Scalar():
-            kind = form.kind
+            kind = _TYPES.get(form.kind, form.kind)
+        case forms.Numbers():
+            kind = list[form.kind]
         case forms.Word(words=words):
             kind = TypeAliasType(words.__name__, Literal[tuple(words)])  # type: ignore[misc]
         case forms.Struct():
@@ -173,18 +218,24 @@ def _type_of(form: Any, cls: Any) -> Any:
             kind = Id
         case forms.Columns(axis=Axis.ENTRY):
             kind = CandidateFeatures
-        case forms.Lists() if not hasattr(cls, "body"):
+        case forms.Lists() if cls is Source:
             kind = list[Id | list[Id]]
     return kind
 
 
-_TYPES: Mapping[type[Form], Any] = {
+_TYPES: Mapping[type[Any], Any] = {
+    np.int64: Int64,
+    forms.AttributeLists: AttributeColumns,
     forms.Columns: Features,
     forms.Counts: Crowding,
     forms.Ids: list[Id],
+    forms.IdsOrNull: list[Id] | None,
     forms.Lists: list[Id],
+    forms.MissingIds: list[Id],
     forms.Names: list[str],
     forms.Number: float,
+    forms.NumbersByName: Heads,
+    forms.OneVector: list[float],
     forms.Tokens: list[Id | bool],
     forms.Values: list[Id],
     forms.Vectors: list[list[float]],

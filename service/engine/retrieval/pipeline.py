@@ -223,9 +223,9 @@ def _result(
         corpus.store.ids(best.positions),
         best.scores,
         best.offsets,
-        attributes,
-        explanations,
-        round(selection.execution.searched_share * corpus.entry.size),
+        attributes=attributes,
+        explanations=explanations,
+        searched=round(selection.execution.searched_share * corpus.entry.size),
     )
     if isinstance(request, RetrievalRequest):
         return result
@@ -236,6 +236,7 @@ def _result(
     return replace(
         result,
         retrieval_scores=best.retrieval_scores,
+        degraded=bool(best.reasons),
         degraded_reason="; ".join(best.reasons),
         source_names=names,
         sources=source_numbers,

@@ -21,8 +21,9 @@ def test_ids_beyond_2_53_are_strings_and_scores_the_shortest_float32() -> None:
     ids = np.array([2**53 - 1, 2**53])
     scores = np.array([0.1, 1 / 3], np.float32)
     attributes: dict[str, list[Any]] = {"views": [2**60, None]}
-    result = RetrievalResult("movies", 3, ids, scores, np.array([0, 2]), attributes, searched=100)
-    text = codec_json.dump(codec_json.retrieved_value(result, is_list=True))
+    offsets = np.array([0, 2])
+    result = RetrievalResult("movies", 3, ids, scores, offsets, attributes=attributes, searched=100)
+    text = codec_json.dump(codec_json.response_value("retrieve", result, is_list=True))
     assert b'"ids":[9007199254740991,"9007199254740992"],"scores":[0.1,0.33333334],' in text
     assert json.loads(text)["results"][0]["attributes"] == {"views": [str(2**60), None]}
 
@@ -45,8 +46,8 @@ def _large_results() -> list[tuple[str, Any]]:
                 ids,
                 numbers,
                 offsets,
-                titles,
-                (explanation,) * 3,
+                attributes=titles,
+                explanations=(explanation,) * 3,
                 retrieval_scores=numbers,
                 degraded_reason="late",
                 coverage=0.5,

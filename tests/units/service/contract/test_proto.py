@@ -9,7 +9,7 @@ from service.contract import forms
 from service.contract.layouts import layout_of
 from service.contract.messages import REQUESTS, RESULTS
 
-OF_TRANSPORT = {"model", "coverage", "degraded", "dim"}
+OF_TRANSPORT = {"model", "coverage", "dim"}
 KINDS = {bool: "BOOL", float: "DOUBLE", int: "INT32", str: "STRING"}
 TYPES = {number: name for name, number in vars(FieldDescriptor).items() if name[:5] == "TYPE_"}
 MESSAGES = {"Columns": "Column", "Values": "Column", "Counts": "INT32", "Number": "Number"}
