@@ -6,10 +6,9 @@ Each function checks and packs its arguments and returns a Call; `Client` and `A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from rowcast_client.candidates import (
@@ -17,8 +16,6 @@ from rowcast_client.candidates import (
     Contexts,
     offsets_of,
     pack_candidates,
-    pack_contexts,
-    pack_id_lists,
     pack_queries_by_id,
 )
 from rowcast_client.columns import (
@@ -31,7 +28,8 @@ from rowcast_client.columns import (
     pack_vectors,
 )
 from rowcast_client.errors import InvalidArgument
-from rowcast_client.filters import Filter, pack_crowding, pack_filter
+from rowcast_client.fields import packed_fields, packers_of
+from rowcast_client.filters import Filter
 from rowcast_client.model_details import RECORDS, ModelDetails, ModelState
 from rowcast_client.results import (
     EmbeddingResult,
@@ -43,7 +41,7 @@ from rowcast_client.results import (
     unpack_ranking,
     unpack_retrieval,
 )
-from rowcast_client.sources import Source, pack_sources
+from rowcast_client.sources import Source
 from rowcast_client.stubs import embedding_service_pb2 as pb
 from rowcast_client.stubs.message_values import value_of
 
@@ -180,26 +178,15 @@ def retrieve(
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
-    by_context = context is not None or options.get("context_ids") is not None
-    if by_context + (vectors is not None) + (ids is not None) != 1:
-        raise InvalidArgument(
-            "queries must be given as exactly one of context (or context_ids), vectors, and ids"
-        )
-    fields, call_options = _selection(options)
-    counts = None
-    if context is not None:
-        fields["context"] = pack_requests(context)
-    if vectors is not None:
-        fields["vectors"], counts = pack_vectors(vectors)
-    if ids is not None:
-        fields["ids"], counts = pack_queries_by_id(ids)
-    if counts is not None:
-        fields["query_offsets"] = offsets_of("queries", counts)
-    request = pb.RetrieveRequest(
-        exact=_flag("exact", exact), not_found=_not_found_rule(not_found), **fields
-    )
-    return versioned_call(
-        "Retrieve", request, pb.RetrieveResponse, unpack_retrieval, **call_options
+    return call(
+        "Retrieve",
+        unpack_retrieval,
+        options,
+        context=context,
+        vectors=vectors,
+        ids=ids,
+        exact=exact,
+        not_found=not_found,
     )
 
 
@@ -226,12 +213,14 @@ def rank(
         context. None: Candidates are given by features alone.
       candidate_features: One value per candidate, by the name of the feature; a list of such dicts
         for several contexts. The candidate store has the others.
-      k: The number of candidates of each context to return, best first; 0: all, in the order sent.
+      k: The number of candidates of each context to return, best first; all, in the order
+        sent, if left out or 0.
       heads: Names of outputs to return in addition to the score.
-      formula: The formula of the score over outputs: `click^0.7 * like^0.3`; empty: the model's.
+      formula: The formula of the score over outputs: `click^0.7 * like^0.3`; the
+        model's if left out.
       context_ids: The ID, or a list of IDs, of contexts whose stored features are read where
         `context` has none.
-      tower: The name of the ranking tower; empty: the only one.
+      tower: The name of the ranking tower; the only one if left out.
       not_found: What happens with candidates that the candidate store does not have. "error": The
         call fails; "skip": They are left out, and the response has their ids in `not_found`.
       min_score: The minimum score; candidates with lower scores are left out.
@@ -244,23 +233,21 @@ def rank(
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
-    # Stored contexts need no features, but the number of contexts shows in their list.
-    if context is None:
-        context = {}
-        if is_list(context_ids):
-            context = [{}] * len(context_ids)
-    request = pb.RankRequest(
-        tower=text("tower", tower),
-        context=pack_requests(context),
-        heads=_names("heads", heads),
-        k=_count("k", k),
-        formula=text("formula", formula),
-        context_ids=pack_contexts(context_ids),
-        not_found=_not_found_rule(not_found),
-        min_score=_number("min_score", min_score),
-        **pack_candidates(context, candidate_ids, candidate_features),
+    return call(
+        "Rank",
+        unpack_ranking,
+        options,
+        context=context,
+        candidate_ids=candidate_ids,
+        candidate_features=candidate_features,
+        k=k,
+        heads=heads,
+        formula=formula,
+        context_ids=context_ids,
+        tower=tower,
+        not_found=not_found,
+        min_score=min_score,
     )
-    return versioned_call("Rank", request, pb.RankResponse, unpack_ranking, **options)
 
 
 def recommend(
@@ -277,11 +264,11 @@ def recommend(
     Args:
       context: The features of one request, for the query tower and the ranking tower, or a list of
         them; None: all are stored, or have defaults.
-      tower: The name of the ranking tower; empty: the only one.
+      tower: The name of the ranking tower; the only one if left out.
       sources: The sources of candidates, such as `[{"index": "movies"}, {"ids": [1, 260]}]`: see
         Source; left out: `index`.
       keep: The number of candidates of each request that the stage before the ranking tower keeps;
-        0: as exported.
+        as exported if left out or 0.
       skip_stage: Whether all candidates are ranked, without the stage before the ranking tower.
       options: Options such as k, filter and exclude_ids: see SelectOptions; and such as model,
         version and timeout_s: see CallOptions.
@@ -293,20 +280,15 @@ def recommend(
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
-    columns = None
-    if context is not None:
-        columns = pack_requests(context)
-    selection, call_options = _selection(options)
-    request = pb.RecommendRequest(
-        context=columns,
-        tower=text("tower", tower),
-        sources=pack_sources(sources),
-        keep=_count("keep", keep),
-        skip_stage=_flag("skip_stage", skip_stage),
-        **selection,
-    )
-    return versioned_call(
-        "Recommend", request, pb.RecommendResponse, unpack_retrieval, **call_options
+    return call(
+        "Recommend",
+        unpack_retrieval,
+        options,
+        context=context,
+        tower=tower,
+        sources=sources,
+        keep=keep,
+        skip_stage=skip_stage,
     )
 
 
@@ -317,15 +299,14 @@ def embed(
 
     Args:
       features: The features of one example, or a list of them.
-      tower: The name of the tower; empty: the only one.
+      tower: The name of the tower; the only one if left out.
       options: The model, version, label, timeout_s and request_id: see CallOptions.
 
     Raises:
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
-    request = pb.EmbedRequest(tower=text("tower", tower), features=pack_requests(features))
-    return versioned_call("Embed", request, pb.EmbedResponse, unpack_embedding, **options)
+    return call("Embed", unpack_embedding, options, features=features, tower=tower)
 
 
 def lookup(
@@ -349,14 +330,7 @@ def lookup(
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
-    # A column may be nested or hold floats; the ids of a lookup must not, which this checks.
-    pack_ids("ids", ids)
-    request = pb.LookupRequest(
-        feature=feature,
-        ids=pack_column(feature, ids),
-        not_found=_not_found_rule(not_found),
-    )
-    return versioned_call("Lookup", request, pb.LookupResponse, unpack_lookup, **options)
+    return call("Lookup", unpack_lookup, options, feature=feature, ids=ids, not_found=not_found)
 
 
 def models(
@@ -394,28 +368,80 @@ def _unpack_models(message: pb.ListModelsResponse) -> list[ModelState]:
     return [value_of(state, RECORDS) for state in message.models]
 
 
-def _selection(options: SelectOptions) -> tuple[dict[str, Any], CallOptions]:
-    """Packs the options of SELECTION and _ID_LISTS that are set.
+def call(
+    method: str, unpack: Callable[[Any], Result_co], options: Any, **values: Any
+) -> Call[Result_co]:
+    """Returns one of the five calls.
 
-    Returns:
-      The fields of a request, and the options of the call itself.
+    Args:
+      method: The name of the method in the contract.
+      unpack: The function that reads a response.
+      options: Further values, and those of CallOptions.
+      values: The values of the fields of the request.
 
     Raises:
-      InvalidArgument: A value cannot be sent; names the option.
+      InvalidArgument: A value cannot be sent, or some of them do not fit each other.
     """
+    values |= options
     fields: dict[str, Any] = {}
-    call_options: Any = {}
-    # Type checkers know the values of a TypedDict by literal names only.
-    values: Mapping[str, Any] = {**options}
-    for name, value in values.items():
-        if name in SELECTION:
-            fields[name] = SELECTION[name](name, value)
-        elif name in _ID_LISTS:
-            fields |= pack_id_lists(name, _ID_LISTS[name], value)
-        else:
-            # An unknown name goes on to `versioned_call`, whose TypeError names it.
-            call_options[name] = value
-    return fields, call_options
+    if method in _TOGETHER:
+        fields = _TOGETHER[method](values)
+    request = getattr(pb, f"{method}Request")
+    names = [name for name in values if name in packers_of(request)]
+    fields |= packed_fields(request, {name: values.pop(name) for name in names})
+    # An unknown name goes on to `versioned_call`, whose TypeError names it.
+    response = getattr(pb, f"{method}Response")
+    return versioned_call(method, request(**fields), response, unpack, **values)
+
+
+def _queries(values: dict[str, Any]) -> dict[str, Any]:
+    """Packs the queries of a retrieval, without those that are contexts."""
+    vectors = values.pop("vectors")
+    ids = values.pop("ids")
+    by_context = values["context"] is not None or values.get("context_ids") is not None
+    if by_context + (vectors is not None) + (ids is not None) != 1:
+        raise InvalidArgument(
+            "queries must be given as exactly one of context (or context_ids), vectors, and ids"
+        )
+    fields: dict[str, Any] = {}
+    counts = None
+    if vectors is not None:
+        fields["vectors"], counts = pack_vectors(vectors)
+    if ids is not None:
+        fields["ids"], counts = pack_queries_by_id(ids)
+    if counts is not None:
+        fields["query_offsets"] = offsets_of("queries", counts)
+    return fields
+
+
+def _contexts_and_candidates(values: dict[str, Any]) -> dict[str, Any]:
+    """Packs the contexts of a ranking and their candidates."""
+    context = values.pop("context")
+    # Stored contexts need no features, but the number of contexts shows in their list.
+    if context is None:
+        context = {}
+        if is_list(values["context_ids"]):
+            context = [{}] * len(values["context_ids"])
+    candidates = pack_candidates(
+        context, values.pop("candidate_ids"), values.pop("candidate_features")
+    )
+    return {"context": pack_requests(context), **candidates}
+
+
+def _ids_of_feature(values: dict[str, Any]) -> dict[str, Any]:
+    """Packs the ids of a lookup."""
+    ids = values.pop("ids")
+    # A column may be nested or hold floats; the ids of a lookup must not, which this checks.
+    pack_ids("ids", ids)
+    return {"ids": pack_column(values["feature"], ids)}
+
+
+_TOGETHER = {
+    "Retrieve": _queries,
+    "Rank": _contexts_and_candidates,
+    "Lookup": _ids_of_feature,
+}
+"""Functions that pack the values that must fit each other, and take them out."""
 
 
 def versioned_call(
@@ -442,98 +468,11 @@ def versioned_call(
     Raises:
       InvalidArgument: One of these values cannot be sent, or both version and label are set.
     """
-    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
-        raise InvalidArgument(
-            f"version is {version!r}: expected a positive integer, or 0 for the current one"
-        )
+    fields = packed_fields(pb.ModelSpec, {"version": version, "label": label})
     if version and label:
         raise InvalidArgument(
             f"version is {version} and label is {label!r}: expected only one of the two"
         )
-    spec = request.model
-    # Protobuf leaves out a message in which no field is set, such as that of the only model.
-    spec.SetInParent()
-    spec.name = text("model", model)
-    if version:
-        spec.version = version
-    if label != "":
-        spec.label = text("label", label)
+    # Also without any: protobuf would leave the message of the only model out.
+    request.model.CopyFrom(pb.ModelSpec(name=check_text("model", model or ""), **fields))
     return Call(method, request, response, unpack, timeout_s, request_id)
-
-
-def _count(name: str, value: int) -> int:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, np.integer))
-        or not -(2**31) <= value < 2**31
-    ):
-        raise InvalidArgument(f"{name} is {value!r}: expected an integer below 2^31")
-    return int(value)
-
-
-def _flag(name: str, value: bool) -> bool:
-    # Any object has a truth in Python: that of "no" is True.
-    if not isinstance(value, (bool, np.bool_)):
-        raise InvalidArgument(f"{name} is {value!r}: expected True or False")
-    return bool(value)
-
-
-def _number(name: str, value: float | None) -> float | None:
-    if isinstance(value, bool) or not isinstance(
-        value, (int, float, np.integer, np.floating, type(None))
-    ):
-        raise InvalidArgument(f"{name} is {value!r}: expected a number")
-    if value is None:
-        return None
-    return float(value)
-
-
-def _optional_count(name: str, value: int | None) -> int | None:
-    # The offset 0 is not the same as none: pages have a pool of `pool_size`.
-    if value is None:
-        return None
-    return _count(name, value)
-
-
-def text(name: str, value: str | None) -> str:
-    """Returns a text, "" for None.
-
-    Raises:
-      InvalidArgument: The value is not text, or not all of it is Unicode.
-    """
-    if value is None:
-        return ""
-    return check_text(name, value)
-
-
-def _not_found_rule(rule: NotFoundRule) -> pb.NotFoundRule:
-    if rule == "error":
-        return pb.NOT_FOUND_RULE_UNSPECIFIED
-    if rule == "skip":
-        return pb.NOT_FOUND_RULE_SKIP
-    raise InvalidArgument(f"not_found is {rule!r}: expected 'error' or 'skip'")
-
-
-def _names(name: str, values: Iterable[str]) -> list[str]:
-    # A text would be iterated by its characters.
-    is_sequence = isinstance(values, Iterable) and not isinstance(values, (str, bytes))
-    names = list(values) if is_sequence else []
-    if not is_sequence or not all(isinstance(entry, str) for entry in names):
-        raise InvalidArgument(f"{name} is {values!r}: expected a list of names")
-    return [check_text(name, entry) for entry in names]
-
-
-SELECTION: dict[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(("k", "pool_size"), _count),
-    **dict.fromkeys(("diversity", "min_score", "recall"), _number),
-    **dict.fromkeys(("formula", "index"), text),
-    "attributes": _names,
-    "context_ids": lambda _, ids: pack_contexts(ids),
-    "crowding": lambda _, crowding: pack_crowding(crowding),
-    "offset": _optional_count,
-    "explain": _flag,
-    "filter": lambda _, conditions: pack_filter(conditions),
-}
-"""Functions that pack the options of SelectOptions, without those in _ID_LISTS."""
-_ID_LISTS = {"exclude_ids": "exclude_offsets", "negative_ids": "negative_offsets"}
-"""Options that are two fields of a request: the ids, and the offsets between requests."""

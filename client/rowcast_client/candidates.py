@@ -30,35 +30,16 @@ Contexts = int | str | Sequence[Any] | NDArray[Any]
 """The id of one context, or a list or array of them, one per request."""
 
 
-def pack_contexts(ids: Contexts | None) -> pb.Ids | None:
-    """Packs the ids of contexts; None if there are none.
+def pack_contexts(name: str, ids: Contexts) -> pb.Ids:
+    """Packs the ids of contexts.
 
     Raises:
       InvalidArgument: They are not all integers or all strings.
     """
-    if ids is None:
-        return None
     ids = as_list(ids)
     if not is_list(ids):
         ids = [ids]
-    return pack_ids("context_ids", ids)
-
-
-def pack_id_lists(name: str, offsets_name: str, ids: Candidates | None) -> dict[str, Any]:
-    """Packs a list of candidates for all requests, or one for each, as fields of a request.
-
-    Args:
-      name: The option, and the field of the ids.
-      offsets_name: The field of their offsets.
-      ids: The candidates; None: there are none.
-
-    Raises:
-      InvalidArgument: They are no ids, or lists and ids are mixed.
-    """
-    if ids is None:
-        return {}
-    packed_ids, counts = pack_lists(name, ids)
-    return {name: packed_ids, offsets_name: offsets_of(name, counts)}
+    return pack_ids(name, ids)
 
 
 def pack_candidates(

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rowcast_client.calls import Call, CallOptions, text, versioned_call
+from rowcast_client.calls import Call, CallOptions, versioned_call
 from rowcast_client.columns import (
     Features,
     as_list,
@@ -19,6 +19,7 @@ from rowcast_client.columns import (
     shown,
 )
 from rowcast_client.errors import InvalidArgument
+from rowcast_client.fields import packed_fields
 from rowcast_client.model_details import AppliedChanges, ChangeResult
 from rowcast_client.results import unpack_ids
 from rowcast_client.stubs import embedding_service_pb2 as pb
@@ -99,16 +100,20 @@ def change(
     Raises:
       InvalidArgument: A value cannot be sent.
     """
+    texts_and_offsets = {
+        "target": target,
+        "feature": feature,
+        "stream": stream,
+        "offset": offset,
+        "from_offset": from_offset,
+    }
     request = pb.ChangeRequest(
         kind=number_of(pb.ChangeKind.DESCRIPTOR, kind),
         action=number_of(pb.ChangeAction.DESCRIPTOR, action),
-        target=text("target", target),
         ids=pack_ids("ids", ids),
-        feature=text("feature", feature),
         features=pack_features(features or {}),
         attributes=_packed_attributes(attributes or {}),
-        stream=text("stream", stream),
-        offset=_offset("offset", offset),
+        **packed_fields(pb.ChangeRequest, texts_and_offsets),
     )
     for name, matrix in (vectors or {}).items():
         request.vectors[name] = _matrix(f"vectors {name}".rstrip(), matrix)
@@ -118,15 +123,7 @@ def change(
         request.expires_s = _packed("expires_s", times_s, "<f8")
     if sequences is not None:
         request.sequences = _packed("sequences", _listed("sequences", sequences), _INT64)
-    if from_offset is not None:
-        request.from_offset = _offset("from_offset", from_offset)
     return versioned_call("Change", request, pb.ChangeResponse, _unpack, **options)
-
-
-def _offset(name: str, offset: int) -> int:
-    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
-        raise InvalidArgument(f"{name} is {offset!r}: expected an integer from 0")
-    return offset
 
 
 def _unpack_applied(message: pb.GetChangesResponse) -> AppliedChanges:

@@ -6,6 +6,7 @@ try again later, 5 the service cannot be reached, 130 interrupted.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -17,11 +18,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from google.protobuf.descriptor import FieldDescriptor
 from rich.console import Console
 from rich.table import Table
 
+from rowcast_client import calls
 from rowcast_client.client import Client
 from rowcast_client.errors import RowcastError
+from rowcast_client.fields import words_of
 from rowcast_client.printing import (
     details_tables,
     models_table,
@@ -33,6 +37,7 @@ from rowcast_client.printing import (
 )
 from rowcast_client.retries import Retries
 from rowcast_client.service_connection import TIMEOUT_S
+from rowcast_client.stubs import embedding_service_pb2 as pb
 
 # The groups of error codes that share an exit code.
 REJECTED = (
@@ -215,10 +220,6 @@ def _options() -> dict[Callable[..., CommandResult], list[ArgumentParser]]:
         metavar="NAME=VALUE",
         help="Value of a feature; a list as NAME=1,2,3, other values as NAME:=JSON. Repeatable.",
     )
-    k = _option("-k", type=_count, help="Number of neighbors to return. Default: 10.")
-    k_of_rank = _option(
-        "-k", type=_count, help="Number of the best candidates to return. Default: all candidates."
-    )
     context_id = _option(
         "--context-id",
         dest="context_ids",
@@ -226,30 +227,9 @@ def _options() -> dict[Callable[..., CommandResult], list[ArgumentParser]]:
         metavar="ID",
         help="Context whose stored features to use.",
     )
-    tower = _option("--tower", help="Name of the tower. Default: the only one.")
-    formula = _option(
-        "--formula", help="Formula that combines outputs into the score: click^0.7 * like^0.3."
-    )
     # Options of retrieve and recommend.
     selection = [
-        k,
         context_id,
-        formula,
-        _option(
-            "--pool-size",
-            type=int,
-            metavar="N",
-            help="Number of candidates to retrieve before they are reordered. Default: max(100, "
-            "10 k).",
-        ),
-        _option(
-            "-a",
-            "--attribute",
-            dest="attributes",
-            action="append",
-            metavar="NAME",
-            help="Attribute to return. Repeatable.",
-        ),
         _option(
             "--filter",
             type=_json,
@@ -269,34 +249,11 @@ def _options() -> dict[Callable[..., CommandResult], list[ArgumentParser]]:
             help="Ids of candidates that the neighbors must not be like, separated by commas.",
         ),
         _option(
-            "--offset",
-            type=int,
-            metavar="N",
-            help="Return the neighbors from this one on, of the list over a pool of --pool-size.",
-        ),
-        _option(
             "--crowding",
             type=_crowding,
             metavar="ATTRIBUTE:N,...",
             help="Return at most N neighbors with the same value of the attribute.",
         ),
-        _option(
-            "--diversity",
-            type=float,
-            metavar="NUMBER",
-            help="Weight of diversity: from 0 (order by score alone) to 1 (neighbors as different "
-            "as possible).",
-        ),
-        _option(
-            "--min-score", type=float, metavar="NUMBER", help="Minimum score of the neighbors."
-        ),
-        _option(
-            "--recall",
-            type=float,
-            metavar="NUMBER",
-            help="Minimum recall of the index. Default: the setting of the export.",
-        ),
-        _option("--explain", action="store_true", help="Show how the neighbors were found."),
     ]
 
     # Options of one or two commands.
@@ -306,23 +263,11 @@ def _options() -> dict[Callable[..., CommandResult], list[ArgumentParser]]:
         metavar="JSON",
         help='Where candidates come from: [{"index": "movies"}, {"ids": [1, 260]}].',
     )
-    stage = [
-        _option("--keep", type=int, help="Candidates that the stage before the ranking keeps."),
-        _option("--skip-stage", action="store_true", help="Rank all candidates, without a stage."),
-    ]
     ids = _option(
         "--ids",
         type=_ids,
         metavar="ID,...",
         help="Find the neighbors of these candidates, instead of using features.",
-    )
-    exact = _option("--exact", action="store_true", help="Search exactly, without the index.")
-    not_found = _option(
-        "--not-found",
-        choices=("error", "skip"),
-        metavar="RULE",
-        help="What happens with ids that do not exist: error, or skip, which leaves them out and "
-        "lists them. Default: error.",
     )
     candidates = _option(
         "-c",
@@ -332,37 +277,45 @@ def _options() -> dict[Callable[..., CommandResult], list[ArgumentParser]]:
         metavar="ID,...",
         help="Ids of the candidates, separated by commas.",
     )
-    heads = _option(
-        "--head",
-        dest="heads",
-        action="append",
-        metavar="NAME",
-        help="Output to return in addition to the score. Repeatable.",
-    )
     return {
         models: [],
         model: [_option("name", nargs="?", help=model_help), *model_version],
-        retrieve: [features, ids, exact, not_found, *selection, *shared],
-        rank: [
-            *(candidates, features, k_of_rank, heads, formula, context_id, tower, not_found),
-            *shared,
-        ],
-        recommend: [features, sources, *stage, *selection, tower, *shared],
-        embed: [features, tower, *shared],
+        retrieve: [features, ids, *selection, *_options_of("retrieve"), *shared],
+        rank: [candidates, features, context_id, *_options_of("rank"), *shared],
+        recommend: [features, sources, *selection, *_options_of("recommend"), *shared],
+        embed: [features, *_options_of("embed"), *shared],
         lookup: [
-            _option(
-                "-f",
-                "--feature",
-                required=True,
-                metavar="NAME",
-                help="Feature whose table and id rule to use.",
-            ),
             _option("ids", nargs="+", metavar="ID", help="Ids to look up."),
-            not_found,
+            *_options_of("lookup"),
             *shared,
         ],
         ready: [],
     }
+
+
+def _options_of(call: str) -> list[ArgumentParser]:
+    """Returns the options of a call that are texts, numbers, switches, words and lists of names.
+    Their help is the documentation of the arguments.
+    """
+    texts: dict[str, str] = {}
+    for documented in (calls.SelectOptions, getattr(calls, call)):
+        sections = inspect.getdoc(documented) or ""
+        texts |= dict(re.findall(r"^  (\w+): (.*(?:\n    .*)*)", sections, re.MULTILINE))
+    options = []
+    for field in getattr(pb, f"{call.title()}Request").DESCRIPTOR.fields:
+        settings = SETTINGS.get(field.type)
+        if settings is None:
+            continue
+        flags, own_settings = OWN.get(field.name, ([f"--{field.name.replace('_', '-')}"], {}))
+        settings = {"dest": field.name, **settings, **own_settings}
+        text = " ".join(texts[field.name].split())
+        if field.is_repeated:
+            settings["action"] = "append"
+            text += " Repeatable."
+        if field.enum_type is not None:
+            settings["choices"] = words_of(field.enum_type)
+        options.append(_option(*flags, help=text.replace("%", "%%"), **settings))
+    return options
 
 
 def _count(text: str) -> int:
@@ -373,6 +326,24 @@ def _count(text: str) -> int:
     if count < 1:
         raise ArgumentTypeError(f"{count}: at least 1 was expected")
     return count
+
+
+SETTINGS: Mapping[int, Mapping[str, Any]] = {
+    FieldDescriptor.TYPE_BOOL: {"action": "store_true"},
+    FieldDescriptor.TYPE_DOUBLE: {"type": float, "metavar": "NUMBER"},
+    FieldDescriptor.TYPE_ENUM: {"metavar": "RULE"},
+    FieldDescriptor.TYPE_INT32: {"type": int, "metavar": "N"},
+    FieldDescriptor.TYPE_STRING: {"metavar": "NAME"},
+}
+"""The arguments of `add_argument`, by the type of a field in the contract."""
+OWN: Mapping[str, tuple[Sequence[str], Mapping[str, Any]]] = {
+    "attributes": (["-a", "--attribute"], {}),
+    "feature": (["-f", "--feature"], {"required": True}),
+    "formula": (["--formula"], {"metavar": "FORMULA"}),
+    "heads": (["--head"], {}),
+    "k": (["-k"], {"type": _count}),
+}
+"""The flags of an option whose name is another, and its own arguments."""
 
 
 def _option(*flags: str, **settings: Any) -> ArgumentParser:

@@ -7,18 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from rowcast_client.columns import check_text, is_list, pack_ids
-from rowcast_client.errors import InvalidArgument
-from rowcast_client.stubs import embedding_service_pb2 as pb
-
 Filter = Mapping[str, Any]
 """Conditions by attribute, and lists of filters, as in JSON:
 `{"year": {"ge": 1990}, "any": [{"genres": {"allow": ["Drama"]}}, {"year": {"is_null": True}}]}`.
 """
-BOUNDS = ("ge", "gt", "le", "lt")
-GROUPS = ("all", "any", "none")
 
 
 class Conditions(dict[str, Any]):
@@ -140,117 +132,3 @@ class where:  # noqa: N801 - reads as a word of the filter
     def is_not_null(self) -> Conditions:
         """The candidate has a value."""
         return self._meets(is_null=False)
-
-
-def pack_filter(conditions: Filter | None) -> pb.Filter | None:
-    """Packs a filter; None: there is none.
-
-    Raises:
-      InvalidArgument: It is no filter; names the attribute.
-    """
-    if conditions is None:
-        return None
-    return _packed("filter", conditions)
-
-
-def _packed(path: str, conditions: Any) -> pb.Filter:
-    """Packs a filter; `path` names it in messages, as the service's errors do."""
-    if not isinstance(conditions, Mapping):
-        raise InvalidArgument(f"{path} is {conditions!r}: expected conditions by attribute")
-    packed = pb.Filter()
-    for name, value in conditions.items():
-        value_path = f"{path}.{name}"
-        # An attribute may have the name of a group: its condition is a dict, a group is a list.
-        if name not in (*GROUPS, "near") or isinstance(value, Mapping):
-            condition = _condition(value_path, value)
-            packed.conditions[check_text(value_path, name)].CopyFrom(condition)
-            continue
-        if not is_list(value) or not len(value):
-            raise InvalidArgument(f"{value_path} is {value!r}: expected a list of at least one")
-        pack: Any = _packed
-        if name == "near":
-            pack = _circle
-        members = [pack(f"{value_path}[{index}]", member) for index, member in enumerate(value)]
-        getattr(packed, name).extend(members)
-    return packed
-
-
-def _condition(path: str, condition: Any) -> pb.Condition:
-    if not isinstance(condition, Mapping) or {*condition} - {"allow", "deny", "is_null", *BOUNDS}:
-        raise InvalidArgument(
-            f"{path} is {condition!r}: expected a dict of allow, deny, ge, gt, le, lt, is_null"
-        )
-    packed = pb.Condition()
-    for kind, value in condition.items():
-        value_path = f"{path}.{kind}"
-        if kind == "is_null":
-            if not isinstance(value, (bool, np.bool_)):
-                raise InvalidArgument(f"{value_path} is {value!r}: expected True or False")
-            packed.is_null = bool(value)
-        elif kind in BOUNDS:
-            getattr(packed, kind).CopyFrom(_number(value_path, value))
-        else:
-            getattr(packed, kind).CopyFrom(_tokens(value_path, value))
-    return packed
-
-
-def _circle(path: str, circle: Any) -> pb.Circle:
-    numbers = ("latitude", "longitude", "radius_m")
-    attributes = ("latitude_attribute", "longitude_attribute")
-    if not isinstance(circle, Mapping) or {*circle} - {*numbers, *attributes}:
-        raise InvalidArgument(f"{path} is {circle!r}: expected a dict as `near` returns it")
-    packed = pb.Circle()
-    for name in numbers:
-        number = _number(f"{path}.{name}", circle.get(name))
-        # The fields of a circle are floats, into which a Number of either kind is copied.
-        setattr(packed, name, getattr(number, number.WhichOneof("kind") or "float64"))
-    for name in attributes:
-        setattr(packed, name, check_text(f"{path}.{name}", circle.get(name, "")))
-    return packed
-
-
-def _tokens(path: str, values: Any) -> pb.Ids:
-    """Packs the values that a condition allows or denies."""
-    are_bools = (
-        is_list(values)
-        and len(values) > 0
-        and all(isinstance(value, (bool, np.bool_)) for value in values)
-    )
-    # The contract has truth values of a condition as the texts "true" and "false".
-    if are_bools:
-        values = [str(value).lower() for value in values]
-    return pack_ids(path, values)
-
-
-def _number(path: str, value: Any) -> pb.Number:
-    # Integers stay integers: a float would round those beyond 2^53.
-    if (
-        isinstance(value, (int, np.integer))
-        and not isinstance(value, bool)
-        and -(2**63) <= value < 2**63
-    ):
-        return pb.Number(int64=int(value))
-    if not isinstance(value, (float, np.floating)):
-        raise InvalidArgument(f"{path} is {value!r}: expected a number")
-    return pb.Number(float64=float(value))
-
-
-def pack_crowding(crowding: Mapping[str, int] | None) -> dict[str, int]:
-    """Packs how many neighbors may share a value of an attribute, by attribute.
-
-    Raises:
-      InvalidArgument: It is no such dict.
-    """
-    if crowding is None:
-        return {}
-    if not isinstance(crowding, Mapping):
-        raise InvalidArgument(f"crowding is {crowding!r}: expected a dict, such as {{'seller': 3}}")
-    packed = {**crowding}
-    for attribute, maximum in packed.items():
-        check_text("crowding", attribute)
-        # The type itself, since a bool is an int for isinstance.
-        if type(maximum) is not int or not 0 <= maximum < 2**31:
-            raise InvalidArgument(
-                f"crowding.{attribute} is {maximum!r}: expected an integer below 2^31"
-            )
-    return packed

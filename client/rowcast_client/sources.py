@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
-import numpy as np
-
-from rowcast_client.candidates import Candidates, offsets_of, pack_lists
-from rowcast_client.columns import check_text, is_list
-from rowcast_client.errors import InvalidArgument
-from rowcast_client.stubs import embedding_service_pb2 as pb
+from rowcast_client.candidates import Candidates
 
 
 class Source(TypedDict, total=False):
@@ -38,56 +32,3 @@ class Source(TypedDict, total=False):
     min_count: int
     max_count: int
     fallback: bool
-
-
-_TEXTS = ("name", "index", "list")
-_KINDS = ("index", "ids", "list")
-_COUNTS = ("pool_size", "min_count", "max_count")
-
-
-def pack_sources(sources: Sequence[Source]) -> list[pb.Source]:
-    """Packs the sources of a request.
-
-    Raises:
-      InvalidArgument: They are no list of such dicts; names the first field that is wrong.
-    """
-    if not is_list(sources):
-        raise InvalidArgument(
-            f"sources is {sources!r}: expected a list of dicts, such as [{{'index': 'movies'}}]"
-        )
-    return [_packed(f"sources[{number}]", source) for number, source in enumerate(sources)]
-
-
-def _packed(where: str, source: Mapping[str, Any]) -> pb.Source:
-    fields = Source.__annotations__
-    if not isinstance(source, Mapping) or {*source} - {*fields}:
-        raise InvalidArgument(f"{where} is {source!r}: expected a dict of {', '.join(fields)}")
-    packed = pb.Source()
-    for name, value in source.items():
-        # The only field of two: the offsets belong to a list of lists.
-        if name == "ids":
-            ids, counts = pack_lists(f"{where}.ids", value)
-            packed.ids.CopyFrom(ids)
-            packed.offsets = offsets_of(f"{where}.ids", counts)
-        else:
-            setattr(packed, name, _checked(f"{where}.{name}", name, value))
-    if len({*_KINDS} & {*source}) != 1:
-        raise InvalidArgument(f"{where} is {source!r}: expected exactly one of {', '.join(_KINDS)}")
-    return packed
-
-
-def _checked(where: str, name: str, value: Any) -> Any:
-    if name in _TEXTS:
-        return check_text(where, value)
-    if name in _COUNTS:
-        is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        is_valid = is_integer and 0 <= value < 2**31
-        expected = "an integer from 0 to below 2^31"
-    else:
-        is_valid = isinstance(value, (bool, np.bool_))
-        expected = "True or False"
-    if not is_valid:
-        raise InvalidArgument(f"{where} is {value!r}: expected {expected}")
-    if name in _COUNTS:
-        return int(value)
-    return value

@@ -51,6 +51,11 @@ COMMANDS: dict[str, tuple[tuple[str, ...], calls.Call[Any], list[str]]] = {
         ),
         ["1007"],
     ),
+    "a minimum score": (
+        ("rank", *USER, "-c", "1000,1007", "--min-score=-9", "--tower", "ranking", "-k", "1"),
+        calls.rank({"user": 7}, [1000, 1007], min_score=-9, tower="ranking", k=1),
+        ["movies version 1"],
+    ),
     "a context": (
         ("rank", "--context-id", "7", "-c", "1000", "--formula", "watch", "--head", "watch"),
         calls.rank(context_ids=7, candidate_ids=[1000], formula="watch", heads=["watch"]),
