@@ -387,7 +387,8 @@ def call(
     if method in _TOGETHER:
         fields = _TOGETHER[method](values)
     request = getattr(pb, f"{method}Request")
-    names = [name for name in values if name in packers_of(request)]
+    packers = packers_of(request)
+    names = [name for name in values if name in packers]
     fields |= packed_fields(request, {name: values.pop(name) for name in names})
     # An unknown name goes on to `versioned_call`, whose TypeError names it.
     response = getattr(pb, f"{method}Response")
