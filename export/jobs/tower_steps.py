@@ -19,6 +19,7 @@ from export.jobs.bundle_context import BundleContext
 from export.jobs.table_steps import CopiedTables
 from export.report_text import NEEDS_TENSORFLOW, count_text
 from export.towers.files import TowerFiles
+from export.towers.parts import TracedPart
 from export.verify import table_effects
 from export.verify.eager_results import notes_on_eager_results
 from export.verify.examples import Examples
@@ -85,7 +86,9 @@ def write_towers(context: BundleContext) -> dict[str, manifest.Tower]:
     entries = {}
     for tower in traced.towers:
         name = tower.spec.name
-        parts = splits[name].parts if name in splits else ()
+        parts: tuple[TracedPart, ...] = ()
+        if name in splits:
+            parts = splits[name].parts
         entries[name] = files.write(tower, parts, context.job)
     return entries
 

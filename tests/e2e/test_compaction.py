@@ -40,7 +40,9 @@ def test_killed_compactions_lose_nothing_and_copies_go_on(
     copy = launch(*follow, "--changes-dir", str(tmp_path / "copy"))
     log = tmp_path / "log" / "movies" / "changes.log"
     lock = LogLock(log.with_name("changes.log.lock"))
-    kills = KILLS_THOROUGH if request.config.getoption("--thorough") else KILLS
+    kills = KILLS
+    if request.config.getoption("--thorough"):
+        kills = KILLS_THOROUGH
     has_history = threading.Barrier(len(KEYS) + 1)
     killed = threading.Event()
 

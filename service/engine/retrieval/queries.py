@@ -267,7 +267,9 @@ def allowed_candidates(
     compiled = None
     if wanted is not None and index.here is not None:
         compiled = filters.compile_filter(index.here, wanted, execution.check)
-        outcome = "cached" if compiled.is_cached else "compiled"
+        outcome = "compiled"
+        if compiled.is_cached:
+            outcome = "cached"
         execution.count("filters", 1, outcome)
     elif wanted is not None:
         # Shards compile it. What is wrong with a request is found here, so that whatever a shard

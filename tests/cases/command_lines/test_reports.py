@@ -149,9 +149,9 @@ def test_plan_lists_the_bundle_what_shards_hold_and_writes_nothing(
 
 
 def test_plan_without_tables_has_a_report() -> None:
-    shown = io.StringIO()
-    Console(file=shown).print(render(ExportPlan("ckpt-1", (), (), 0, 1).to_json()))
-    assert shown.getvalue().startswith("0 B read, 0 B written, 0 files, 0 tasks on 1 worker")
+    output = io.StringIO()
+    Console(file=output).print(render(ExportPlan("ckpt-1", (), (), 0, 1).to_json()))
+    assert output.getvalue().startswith("0 B read, 0 B written, 0 files, 0 tasks on 1 worker")
 
 
 def test_run_and_verify_tell_what_was_verified(
