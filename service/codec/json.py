@@ -182,31 +182,46 @@ def _safe(value: Any) -> Any:
     return value
 
 
+def _chosen_names(numbers: NDArray[np.int32], along: slice, result: Any) -> list[str]:
+    """Returns the names of sources, by their positions."""
+    return [result.source_names[number] for number in numbers[along].tolist()]
+
+
+def _attributes(lists: Mapping[str, list[Any]], along: slice, _: Any) -> dict[str, list[Any]]:
+    return {name: list(map(_safe, lists[name][along])) for name in lists}
+
+
+def _record(records: Sequence[Any], example: int, _: Any) -> dict[str, Any] | None:
+    """Returns the record of an example, if there are any."""
+    if not records:
+        return None
+    fields: dict[str, Any] = records[example]._asdict()
+    return fields
+
+
+def _records(records: Sequence[Any], example: int, _: Any) -> list[dict[str, Any]] | None:
+    """Returns the records of an example, whose number is their first field; None: it has none."""
+    own_records = []
+    for record in records:
+        if record[0] == example:
+            fields = record._asdict()
+            del fields[record._fields[0]]
+            own_records.append(fields)
+    return own_records or None
+
+
 _PARTS: Mapping[type[forms.Form], Callable[[Any, Any, Any], Any]] = {
-    forms.AttributeLists: lambda lists, along, _result: {
-        name: list(map(_safe, lists[name][along])) for name in lists
-    },
-    forms.Choices: lambda numbers, along, result: [
-        result.source_names[number] for number in numbers[along].tolist()
-    ],
-    forms.Ids: lambda ids, along, _result: identifiers(ids[along]),
-    forms.Lists: lambda lists, example, _result: identifiers(lists.only(example).ids),
-    forms.MissingIds: lambda lists, _along, _result: identifiers(lists.ids),
-    forms.Numbers: lambda numbers, along, _result: numbers[along],
-    forms.NumbersByName: lambda lists, along, _result: {name: lists[name][along] for name in lists},
-    forms.Records: lambda records, example, _result: (
-        records[example]._asdict() if records else None
-    ),
-    forms.RecordLists: lambda records, example, _result: (
-        [
-            dict(zip(record._fields[1:], record[1:], strict=True))
-            for record in records
-            if record[0] == example
-        ]
-        or None
-    ),
-    forms.Scalar: lambda value, _along, _result: value,
-    forms.Vectors: lambda vectors, along, _result: np.ascontiguousarray(vectors[along]),
+    forms.AttributeLists: _attributes,
+    forms.Choices: _chosen_names,
+    forms.Ids: lambda ids, along, _: identifiers(ids[along]),
+    forms.Lists: lambda lists, example, _: identifiers(lists.only(example).ids),
+    forms.MissingIds: lambda ids, _along, _: identifiers(ids.ids),
+    forms.Numbers: lambda numbers, along, _: numbers[along],
+    forms.NumbersByName: lambda lists, along, _: {name: lists[name][along] for name in lists},
+    forms.Records: _record,
+    forms.RecordLists: _records,
+    forms.Scalar: lambda value, _along, _: value,
+    forms.Vectors: lambda vectors, along, _: np.ascontiguousarray(vectors[along]),
 }
 """The JSON of what a field has for one example, by its form or a base of it; None: it is left out.
 
