@@ -63,8 +63,8 @@ class LogCopy(Protocol):
         """Appends records and applies them; returns the sequence of the last one."""
 
 
-class Source:
-    """The service that takes the changes."""
+class Leader:
+    """The service that takes the changes, as a follower reaches it."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         """Checks the settings.
@@ -141,7 +141,7 @@ class LogCopier:
     def __init__(
         self,
         model: str,
-        source: Source,
+        leader: Leader,
         copy: LogCopy,
         report: Callable[[], object],
     ) -> None:
@@ -149,7 +149,7 @@ class LogCopier:
 
         Args:
           model: The name of the model.
-          source: The service that takes the changes.
+          leader: The service that takes the changes.
           copy: The log.
           report: Called when the copy has caught up for the first time.
         """
@@ -157,7 +157,7 @@ class LogCopier:
         self.lag = 0
         self.has_caught_up = False
         self._model = model
-        self._source = source
+        self._leader = leader
         self._copy = copy
         self._report = report
         self._thread: threading.Thread | None = None
@@ -196,7 +196,7 @@ class LogCopier:
     def _step(self) -> bool:
         """Copies new records; returns whether there were any."""
         last, checksum = self._copy.end()
-        copied = self._source.fetch(self._model, last, checksum)
+        copied = self._leader.fetch(self._model, last, checksum)
         self.lag = max(0, copied.sequence - last)
         sequence = self._copy.copy(copied.records)
         self.lag = max(0, copied.sequence - sequence)

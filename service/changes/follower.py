@@ -18,7 +18,7 @@ from bundle.changes.log_lock import attempts
 from bundle.errors import BundleError, LogLocked, LogsDiffer
 from bundle.storage import catalog, files
 from service.changes.applied_log import WAIT_S, AppliedLog
-from service.changes.copying import LogCopier, Source
+from service.changes.copying import Leader, LogCopier
 from service.changes.hand_over import Client, Server, WriterGone
 from service.changes.model_changes import ModelChanges
 from service.changes.submissions import rejection_of_log
@@ -92,9 +92,9 @@ class Changes:
         self._metrics = metrics
         self._models: dict[str, ModelChanges] = {}
         self._announce = report
-        self._source: Source | None = None
+        self._leader: Leader | None = None
         if settings.follow_changes:
-            self._source = Source(settings)
+            self._leader = Leader(settings)
         self._copiers: dict[str, LogCopier] = {}
         self._attached: dict[ModelVersion, ModelChanges] = {}
         self._lock = threading.Lock()
@@ -238,9 +238,9 @@ class Changes:
             changed.
         """
         self._check_takes_changes()
-        if self._source is not None:
+        if self._leader is not None:
             raise Unimplemented(
-                f"this service follows the changes of {self._source.url}, which alone takes "
+                f"this service follows the changes of {self._leader.url}, which alone takes "
                 "changes; send the change there"
             )
         # Leased, so that the version that the change is checked against is not closed meanwhile.
@@ -285,8 +285,8 @@ class Changes:
         except LogLocked as problem:
             raise DeadlineExceeded(str(problem)) from problem
         copier = self._copiers.get(model)
-        if self._source is not None and copier is not None:
-            status["follows"] = self._source.url
+        if self._leader is not None and copier is not None:
+            status["follows"] = self._leader.url
             status["lag"] = copier.lag
             status["problem"] = status["problem"] or copier.problem
         return status
@@ -534,8 +534,8 @@ class Changes:
                     name, self.path_of(name), self._settings, self._manager, self._server.writer
                 )
                 self._models[name] = model
-                if self._source is not None:
-                    copier = LogCopier(name, self._source, model.log, self._announce)
+                if self._leader is not None:
+                    copier = LogCopier(name, self._leader, model.log, self._announce)
                     self._copiers[name] = copier
                     copier.start()
             return self._models[name]
