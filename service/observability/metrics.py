@@ -27,6 +27,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bundle import native
 from bundle.format.manifest import FORMAT_VERSION
+from service.contract.messages import SearchPath
 from service.errors import Code, NotReady
 from service.observability import derived_metrics, logging, merged_metrics
 from service.observability.histograms import Histogram
@@ -75,7 +76,6 @@ finite, or their vectors cannot be searched.
 """
 SOURCE_OUTCOMES = ("failed", "late")
 STAGE_OUTCOMES = ("kept", "dropped")
-SEARCH_PATHS = ("index", "exact", "none")
 RETRY_OUTCOMES = ("sent", "over_budget")
 DIGEST_OUTCOMES = ("equal", "different")
 FILTER_OUTCOMES = ("compiled", "cached")
@@ -234,7 +234,7 @@ SERIES_AT_START: dict[str, tuple[tuple[str, ...], ...]] = {
     "failed_batches": (CALLS,),
     "examples": (CALLS,),
     "candidates": (CALLS,),
-    "filtered_searches": (SEARCH_PATHS,),
+    "filtered_searches": (tuple(SearchPath),),
     "filters": (FILTER_OUTCOMES,),
     "recorded_requests": (RECORD_OUTCOMES,),
 }
