@@ -1,6 +1,7 @@
 """Parses JSON bodies, and writes results as JSON values.
 
-The response to a body with one request has its fields; that to a list of requests has `results`.
+The response to a body with one request has its fields; that to a list of requests, or to a protobuf
+message, has `results`. A lookup has one list of ids in each form, so its response is never a list.
 """
 
 from __future__ import annotations
@@ -268,7 +269,7 @@ def response_value(call: str, result: Any, is_list: bool) -> dict[str, Any]:
     Args:
       call: The name of the call.
       result: The result of the call.
-      is_list: Whether the body of the request had a list of requests.
+      is_list: Whether the body of the request was a protobuf message, or had a list of requests.
     """
     options, parts = _plan_of(call)
     value = {"model": result.model, "version": result.version}
@@ -277,7 +278,7 @@ def response_value(call: str, result: Any, is_list: bool) -> dict[str, Any]:
     # The values of each request are not computed before they are written, so that a large response
     # never has all of them in memory.
     values = _values_of_requests(result, parts)
-    if is_list:
+    if is_list and messages.REQUESTS[call].body.list_name:
         value["results"] = values
     else:
         value |= next(values)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -302,6 +303,16 @@ def test_accept_chooses_the_form_of_a_response_by_its_weights(http: httpx.Client
     accept = {"accept": "*/*, application/x-protobuf;q=0, application/json, application/protobuf"}
     by_message = http.post(RETRIEVE, content=MESSAGE_BYTES, headers=PROTOBUF | accept)
     assert len(by_message.json()["results"][0]["ids"]) == 2
+
+
+def test_lookup_in_protobuf_has_the_json_of_one_in_json(http: httpx.Client) -> None:
+    accept = {"accept": "application/json"}
+    ids = pb.Column(int64s=struct.pack("<2q", 3, 5))
+    message = pb.LookupRequest(feature="user", ids=ids).SerializeToString()
+    by_message = http.post(f"{MODEL}:lookup", content=message, headers=PROTOBUF | accept)
+    by_json = http.post(f"{MODEL}:lookup", json={"feature": "user", "ids": [3, 5]})
+    assert by_json.status_code == 200
+    assert by_message.json() == by_json.json()
 
 
 def test_request_id_is_that_of_the_client_of_its_trace_or_a_new_one(http: httpx.Client) -> None:
