@@ -309,6 +309,9 @@ def _options_of(call: str) -> list[ArgumentParser]:
         flags, own_settings = OWN.get(field.name, ([f"--{field.name.replace('_', '-')}"], {}))
         settings = {"dest": field.name, **settings, **own_settings}
         text = " ".join(texts[field.name].split())
+        if field.name == "k":
+            # `_count` refuses it.
+            text = text.replace(" or 0", "")
         if field.is_repeated:
             settings["action"] = "append"
             text += " Repeatable."
