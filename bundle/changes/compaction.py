@@ -13,7 +13,7 @@ rows of new keys, too. Each thing below needs the last change that says it:
     a stream                    its largest offset
 
 Of a version that is gone, rows need none. A change is left with those of its ids alone that need
-it.
+it, the last one even without any, since the sequence of the log is its own.
 """
 
 from __future__ import annotations
@@ -95,21 +95,21 @@ class NeededChanges:
             self._add_numbers(change)
 
     def part(self, sequence: int, change: Change) -> Change | None:
-        """Returns a change of those of its ids that need it; the change itself if all do, or if it
-        is the last one; None: nothing needs it.
+        """Returns a change of those of its ids that need it; the change itself if all do; None:
+        nothing needs it.
 
         Args:
           sequence: Its sequence in the log.
           change: A change that was added, or one behind these.
         """
-        if sequence >= self._last:
+        if sequence > self._last:
             return change
         is_needed = np.zeros(change.size, bool)
         all_ids = change.ids.tolist()
         for thing, _ in self._things(change):
             sequences = self._sequences[thing]
             is_needed |= np.array([sequences.get(key) == sequence for key in all_ids], bool)
-        if not is_needed.any():
+        if not is_needed.any() and sequence != self._last:
             _, last = self._streams.get(self._stream_of(change), (0, 0))
             if not change.head.stream or last != sequence:
                 return None

@@ -34,6 +34,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from io import FileIO
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -370,22 +371,27 @@ class ChangeLog:
                 return []
             _, begin = marks[bisect.bisect_left(marks, (sequence,)) - 1]
             for record in _read_records(self.path, descriptor, begin, end):
-                # The same sequence with another checksum is a record of another log.
-                if record.sequence == sequence:
-                    is_known = not sequence or record.checksum == checksum
+                if record.sequence == sequence and record.checksum == checksum:
+                    is_known = True
                 if record.sequence <= sequence:
                     continue
-                if not is_known:
-                    header = next(_read_records(self.path, descriptor, len(MAGIC)))
-                    former = np.array((sequence, checksum), _CHECKSUMS)
-                    is_known = bool((_checksums_of(header.payload) == former).any())
-                if not is_known or (records and size + len(record.payload) > bytes_max):
+                if records and size + len(record.payload) > bytes_max:
                     break
                 records.append(record)
                 size += len(record.payload)
+            # The same sequence with another checksum is a record of another log, or a former one.
+            is_known = is_known or self._had_record(descriptor, sequence, checksum)
         if not is_known:
             raise self._unknown_record(sequence)
         return records
+
+    def _had_record(self, descriptor: int, sequence: int, checksum: int) -> bool:
+        """Returns whether the log had a record before it was compacted."""
+        record = np.array((sequence, checksum), _CHECKSUMS)
+        # A log that was only begun has no header yet.
+        for header in islice(_read_records(self.path, descriptor, len(MAGIC)), 1):
+            return bool((_checksums_of(header.payload) == record).any())
+        return False
 
     def _unknown_record(self, sequence: int) -> LogsDiffer:
         """Returns the error for a copy whose last record the log does not have."""
