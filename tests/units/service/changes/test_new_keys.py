@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tests.units.service.changes.keyed import KEYS, MISSING, KeyedBundles
-from tests.units.service.changes.making import candidate, change, nearest, responds
+from tests.units.service.changes.making import candidate, change, nearest, operate, responds
 from tests.units.service.running import RunningService
 
 Serve = Callable[..., RunningService]
@@ -89,3 +89,26 @@ def test_new_keys_are_read_as_those_of_a_rebuild(
         assert changed == responses(serve(), ids)
     finally:
         expected.close()
+
+
+def test_version_that_returns_after_a_compaction_is_served_without_its_new_keys(
+    bundles: KeyedBundles, serve: Serve
+) -> None:
+    bundles.write()
+    service = serve()
+    ids = [7, 100_000, 11]
+    expected = responds(service, "lookup", feature="user", ids=ids)
+    for key in ids[:2]:
+        change(service, "rows/upsert", {"id": key, "vector": [0.5] * 8}, feature="user")
+    service.close()
+
+    model = bundles.root / "movies"
+    aside = (model / "1").rename(bundles.root / ".aside")
+    bundles.write(version=2)
+    service = serve()
+    assert operate(service, "POST", "changes/compact", json={})["dropped"] == 1
+    service.close()
+
+    (model / "2").rename(bundles.root / ".newer")
+    aside.rename(model / "1")
+    assert responds(serve(), "lookup", feature="user", ids=ids) == expected
