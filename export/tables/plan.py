@@ -297,7 +297,7 @@ def plan_tables(
         entry = checkpoint.entries[spec.key]
         if entry.array is not None:
             check_whole(spec.name, entry.array)
-            if cuts_chunks(spec, entry.array, options):
+            if cuts_chunks(spec, entry.array, options.segment_rows):
                 # Tables of a stack share its array, which is decoded once for all of them.
                 if spec.key not in unpacked:
                     unpacked[spec.key] = unpack(entry, len(unpacked), directory, budget_bytes)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bundle.tables import segments
 from export.checkpoint.formats.arrays import absent_chunks
@@ -22,9 +21,6 @@ from export.checkpoint.layouts import Plain
 from export.checkpoint.variables import ArrayStore, Entry, Slice
 from export.errors import CheckpointError
 from export.tables.tasks import SumTask, TableTask, block_bytes
-
-if TYPE_CHECKING:
-    from export.tables.plan import WriteOptions
 
 _BYTES = "int8"
 """Dtype of rows that are written as they are stored, whatever they hold."""
@@ -40,12 +36,14 @@ def check_whole(table: str, array: ArrayStore) -> None:
         raise CheckpointError(f"table {table!r}: {absent_chunks(array)}")
 
 
-def cuts_chunks(spec: TableSpec, array: ArrayStore, options: WriteOptions) -> bool:
-    """Returns whether chunks of an array hold rows of several segments of a table."""
+def cuts_chunks(spec: TableSpec, array: ArrayStore, segment_rows: int | None) -> bool:
+    """Returns whether chunks of an array hold rows of several segments of a table; `segment_rows`:
+    the rows of a segment that the options state.
+    """
     if not isinstance(spec.layout, Plain):
         return spec.layout.lanes > 1
     chunk_rows = array.chunk[0]
-    rows = options.segment_rows or spec.rows
+    rows = segment_rows or spec.rows
     return rows < spec.rows and rows % chunk_rows > 0
 
 
