@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from bundle.format.manifest import TrainedIdsCheck
 from export.checkpoint.inventory.findings import Findings
+from export.checkpoint.inventory.layout_proofs import ProvedLayout, cannot_be_proved, prove_layouts
 from export.checkpoint.inventory.sparsecore import LayoutContradiction, check_stack
 from export.checkpoint.inventory.specs import Inventory, SlotSpec, TableSpec
-from export.checkpoint.layout_proofs import ProvedLayout, cannot_be_proved, prove_layouts
 from export.checkpoint.layouts import SparseCore, layout_text
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.slot_marks import SlotReader
