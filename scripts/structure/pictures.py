@@ -97,11 +97,11 @@ SERVICE = Picture(
         Box("workers", 9, (10, 12)),
         Box("versions", 10, (0, 6)),
         Box("security", 10, (6, 12)),
-        Box("contract", 11, (0, 8)),
+        Box("coordinator observability", 11, (4, 12)),
+        Box("contract", 12, (0, 8)),
         Box(
-            "coordinator observability resources bounded_pool config errors exit_codes "
-            "http_client loopback openapi",
-            12,
+            "resources bounded_pool config errors exit_codes http_client loopback openapi",
+            13,
             (0, 12),
         ),
     ),
