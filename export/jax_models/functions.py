@@ -12,6 +12,7 @@ from export.front_end.calls import Call
 from export.front_end.named_functions import functions_called
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import tf
+from export.graphs.placeholders import without_memory
 from export.jax_models.evaluation import Evaluator
 from export.jax_models.feature_specs import FeatureSpecs, read_feature_specs
 from export.jax_models.loading import jax, load_jax
@@ -21,7 +22,6 @@ from export.jax_models.tracing import BATCH, FixedBatch, TracedFunction, trace
 from export.jax_models.values import Parameter, Value
 from export.model_code.factories import factory_of
 from export.recipe.schema import ExportJob
-from export.tensorflow_models.frameworks.named_graphs import without_memory
 from export.tensorflow_models.lookups.activations import Activations, plan_activations
 
 _EXPECTED = (

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from export.errors import NotConvertible
+from export.graphs.hooks import HookPoint, Hooks, Replacement
 from export.jax_models.feature_specs import (
     FeatureSpecs,
     SpecifiedTable,
@@ -26,7 +27,6 @@ from export.jax_models.feature_specs import (
     read_feature_specs,
 )
 from export.jax_models.loading import jax
-from export.tensorflow_models.frameworks.hooks import HookPoint, Hooks, Replacement
 from export.user_lines import causes
 
 _PACKAGE = "jax_tpu_embedding"

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from export.front_end.outside_ids import Outcome, OutsideIds
 from export.graphs.loading import tf
+from export.graphs.placeholders import placeholder_class, with_outside_ids
 from export.jax_models.equations import Equation, Handler
 from export.jax_models.operations.shapes import AxisSlice, replace_slice, window
 from export.jax_models.values import Parameter, Size, Value, constant, is_static
-from export.tensorflow_models.frameworks.placeholders import placeholder_class, with_outside_ids
 
 _AS_IS = "use jnp.take, indexing by whole rows, or jnp.take_along_axis"
 """The remedy for indexing that has no counterpart."""

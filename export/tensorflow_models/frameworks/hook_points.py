@@ -4,7 +4,7 @@ release.
 
 from __future__ import annotations
 
-from export.tensorflow_models.frameworks.hooks import HookPoint
+from export.graphs.hooks import HookPoint
 
 _OPS = "tensorflow.python.ops"
 _RAGGED = f"{_OPS}.ragged"

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from export.errors import UsageError
+from export.graphs.hooks import Hooks
 from export.graphs.internals import join
 from export.graphs.loading import load_tensorflow, tf
 from export.tensorflow_models.frameworks.hook_points import DISABLE_EAGER, EAGER_OUTSIDE
-from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.named_graphs import (
     restore_behavior,
     shared_variables,

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from export.graphs.hooks import Hooks
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import moved, tf
-from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.trackables import handle_of
 
 _LIBRARIES = ("keras.src", "tf_keras.src", "tensorflow.python.keras")

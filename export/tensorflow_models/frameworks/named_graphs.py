@@ -14,11 +14,11 @@ from typing import Any
 
 from export.errors import NotConvertible
 from export.front_end.calls import Call
-from export.graphs.internals import deprecations_silenced, run_flat, variable_class
+from export.graphs.hooks import Hooks
+from export.graphs.internals import deprecations_silenced, run_flat
 from export.graphs.loading import tf
+from export.graphs.placeholders import placeholder_class, shape_and_dtype, without_memory
 from export.tensorflow_models.frameworks.hook_points import DISABLE_EAGER, GET_VARIABLE, LOOKUP
-from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.frameworks.placeholders import placeholder_class, shape_and_dtype
 
 AVERAGE = "/ExponentialMovingAverage"
 """Suffix of the name of a variable's moving average."""
@@ -212,12 +212,3 @@ def shared_variables(variables: dict[str, Any], create_new: Callable[..., Any]) 
 def _create_named(_make: Callable[..., Any], **options: Any) -> Any:
     shape, dtype = shape_and_dtype(options)
     return without_memory(options["name"], shape, dtype, bool(options.get("trainable", True)))
-
-
-def without_memory(name: str, shape: Any, dtype: Any, trainable: bool) -> Any:
-    """Returns a variable without memory, a placeholder where it may be a table."""
-    kind = variable_class()
-    if shape.rank == 2 and dtype.is_floating:
-        kind = placeholder_class()
-    with tf.init_scope(), tf.name_scope(""):
-        return kind(shape=shape, dtype=dtype, name=name, trainable=trainable)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from export.graphs.hooks import Hooks
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import NORMALIZATIONS
-from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.keras_saving import all_layers
 from export.tensorflow_models.frameworks.trackables import descendants_of
 

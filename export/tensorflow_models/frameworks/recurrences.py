@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
+from export.graphs.placeholders import infers_shapes
 from export.tensorflow_models.frameworks.hook_points import RECURRENCES
-from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.frameworks.placeholders import infers_shapes
 
 STEPS_MAX = 512
 """Maximum number of steps that are unrolled: each adds the operations of a cell to a tower."""

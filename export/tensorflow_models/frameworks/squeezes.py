@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import SQUEEZE
-from export.tensorflow_models.frameworks.hooks import Hooks
 
 
 def keep_batches(hooks: Hooks) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from export.graphs.hooks import Hooks, Replacement
 from export.tensorflow_models.frameworks.hook_points import LAYER_TABLES, TPU_METHODS
-from export.tensorflow_models.frameworks.hooks import Hooks, Replacement
 
 TakeTables = Callable[[Any], Any]
 """(the layer's TableConfigs) -> its variables: a dict by the tables' names of dicts."""

@@ -20,10 +20,10 @@ from export.graphs.functions import bytes_of, captures_of, line_of_reader, narro
 from export.graphs.internals import join, set_input
 from export.graphs.loading import tf
 from export.graphs.own_values import find_own_values
+from export.graphs.placeholders import line_of_early
 from export.graphs.random_operations import find_random_operation
 from export.graphs.walks import PYTHON_CODE, Needed, needed, resource
 from export.recipe.schema import InputSection, TowerSection
-from export.tensorflow_models.frameworks.placeholders import line_of_early
 from export.tensorflow_models.graph.bag_inputs import add_bag_placeholders
 from export.tensorflow_models.graph.origins import sources_of
 from export.tensorflow_models.graph.tower_results import Returned, tower_results

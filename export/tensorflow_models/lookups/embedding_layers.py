@@ -17,11 +17,11 @@ from typing import Any
 
 from export.errors import NotConvertible
 from export.front_end.specs import Encoding, Kind, TableFacts
+from export.graphs.hooks import Hooks, copy_of
 from export.graphs.internals import untracked, with_paths
 from export.graphs.loading import tf
+from export.graphs.placeholders import remember_line
 from export.tensorflow_models.frameworks.hook_points import LAYER_LOOKUP
-from export.tensorflow_models.frameworks.hooks import Hooks, copy_of
-from export.tensorflow_models.frameworks.placeholders import remember_line
 from export.tensorflow_models.frameworks.tpu_layers import make_layers_on_cpu
 from export.tensorflow_models.lookups.records import (
     ActivationOf,

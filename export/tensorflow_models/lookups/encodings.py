@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from export.front_end.outside_ids import REJECTING, UNDEFINED, OutsideIds
+from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import KERAS_3_ENCODING, TF_KERAS_ENCODING
-from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.graph.input_paths import Values, per_example
 from export.tensorflow_models.id_graphs import crosses
 from export.tensorflow_models.id_graphs.capture import find_rule

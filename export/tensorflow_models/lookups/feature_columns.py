@@ -17,6 +17,7 @@ from typing import Any
 
 from export.errors import NotConvertible
 from export.front_end.specs import Combiner, Encoding
+from export.graphs.hooks import HookPoint, Hooks, Replacement
 from export.graphs.internals import deprecations_silenced
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.columns import (
@@ -34,7 +35,6 @@ from export.tensorflow_models.frameworks.hook_points import (
     INDICATORS,
     LINEAR_COLUMN,
 )
-from export.tensorflow_models.frameworks.hooks import HookPoint, Hooks, Replacement
 from export.tensorflow_models.lookups.column_rules import (
     Read,
     bucket_rules,

@@ -9,7 +9,7 @@ from typing import Any
 
 from export.front_end.outside_ids import OutsideIds
 from export.graphs.loading import tf
-from export.tensorflow_models.frameworks.placeholders import placeholder_class
+from export.graphs.placeholders import placeholder_class
 
 
 def read_rows(variable: Any, ids: Any, outside: OutsideIds) -> Any:

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from export.front_end.outside_ids import UNDEFINED, OutsideIds
+from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
-from export.tensorflow_models.frameworks.hook_points import KERAS_3_EMBEDDING
-from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.frameworks.placeholders import (
+from export.graphs.placeholders import (
     Gather,
     early_rows,
     placeholder_class,
@@ -18,6 +17,7 @@ from export.tensorflow_models.frameworks.placeholders import (
     table_of_layer,
     with_outside_ids,
 )
+from export.tensorflow_models.frameworks.hook_points import KERAS_3_EMBEDDING
 from export.tensorflow_models.lookups.gathered_rows import read_rows
 from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup, of_table
 

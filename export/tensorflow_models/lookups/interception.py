@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
-from export.tensorflow_models.frameworks.hooks import Hooks
+from export.graphs.placeholders import early_rows, tables_unallocated
 from export.tensorflow_models.frameworks.normalizations import restore_normalizations
-from export.tensorflow_models.frameworks.placeholders import early_rows, tables_unallocated
 from export.tensorflow_models.frameworks.recurrences import unroll_recurrences
 from export.tensorflow_models.frameworks.squeezes import keep_batches
 from export.tensorflow_models.lookups.embedding_layers import intercept_layers

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
+from export.graphs.placeholders import placeholder_class, table_of_layer
 from export.tensorflow_models.frameworks.hook_points import EMBED_REDUCE
-from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.frameworks.placeholders import placeholder_class, table_of_layer
 from export.tensorflow_models.lookups.records import ActivationOf, of_table
 
 

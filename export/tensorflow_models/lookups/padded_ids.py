@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bundle.format.manifest import TextIds
+from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
+from export.graphs.placeholders import placeholder_class
 from export.graphs.walks import keeps_values, needed
 from export.id_graphs.limits import Limits, limits_of
 from export.tensorflow_models.frameworks.hook_points import AVERAGES
-from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.frameworks.placeholders import placeholder_class
 from export.tensorflow_models.graph.input_paths import TRACED_CALL, CallGraph
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_graphs import texts

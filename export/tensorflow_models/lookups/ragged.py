@@ -16,7 +16,9 @@ from functools import partial
 from typing import Any
 
 from export.front_end.specs import Combiner
+from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
+from export.graphs.placeholders import placeholder_class, placeholder_of
 from export.tensorflow_models.frameworks.hook_points import (
     RAGGED_GATHER,
     RAGGED_LOOKUP,
@@ -24,8 +26,6 @@ from export.tensorflow_models.frameworks.hook_points import (
     RAGGED_SUM,
     TO_TENSOR,
 )
-from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.frameworks.placeholders import placeholder_class, placeholder_of
 from export.tensorflow_models.id_graphs.texts import PADDED
 from export.tensorflow_models.lookups.gathers import describe_gather
 from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup, of_table

@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from export.graphs.hooks import Hooks
 from export.tensorflow_models.frameworks.hook_points import KERAS_RS_RETRIEVAL, TFRS_RETRIEVAL
-from export.tensorflow_models.frameworks.hooks import Hooks
 
 
 @contextlib.contextmanager

@@ -13,10 +13,10 @@ from typing import Any
 
 from export.errors import NotConvertible
 from export.front_end.specs import Encoding
+from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
+from export.graphs.placeholders import placeholder_of
 from export.tensorflow_models.frameworks.hook_points import SAFE_LOOKUPS, SPARSE_LOOKUPS
-from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.frameworks.placeholders import placeholder_of
 from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup, of_table
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from export.tensorflow_models.frameworks.hooks import Hooks
+from export.graphs.hooks import Hooks
 from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup
 
 

@@ -20,8 +20,8 @@ from export.checkpoint.formats.tensorbundle import data_file, write_index
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.front_end.specs import ModelSpec
+from export.graphs.placeholders import FIRST_VALUE_BYTES
 from export.recipe.schema import ExportJob
-from export.tensorflow_models.frameworks.placeholders import FIRST_VALUE_BYTES
 from object_store.remote_path import RemotePath
 
 

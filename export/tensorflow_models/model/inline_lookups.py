@@ -15,8 +15,8 @@ from bundle.format.manifest import GraphIds
 from export.front_end.outside_ids import OutsideIds
 from export.graphs.internals import join
 from export.graphs.loading import tf
+from export.graphs.placeholders import placeholder_class
 from export.id_graphs.tensorflow_operations import rows_of
-from export.tensorflow_models.frameworks.placeholders import placeholder_class
 from export.tensorflow_models.lookups.gathered_rows import counted_from_end, read_rows
 from export.tensorflow_models.lookups.ragged import dense_rows
 from export.tensorflow_models.lookups.records import TracedLookup

@@ -20,6 +20,7 @@ from export.checkpoint.formats.orbax import KERAS_ITEM, KERAS_TREES
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 from export.graphs.internals import is_keras_3_layer
+from export.graphs.placeholders import line_of_variable
 from export.graphs.walks import resource
 from export.tensorflow_models.frameworks.keras_saving import (
     all_layers,
@@ -28,7 +29,6 @@ from export.tensorflow_models.frameworks.keras_saving import (
     tensorflow_variable,
 )
 from export.tensorflow_models.frameworks.layer_names import is_automatic, without_number
-from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.frameworks.trackables import handle_of
 from export.tensorflow_models.model.listed_variables import find_listed_variables, holds_lists
 from export.tensorflow_models.model.object_paths import VariableLocation

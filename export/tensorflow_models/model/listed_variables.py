@@ -20,8 +20,8 @@ from export.checkpoint.formats.orbax import find_keras_lists
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry, is_wider_integer
 from export.errors import CheckpointError
+from export.graphs.placeholders import line_of_variable
 from export.graphs.walks import resource
-from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.model.object_paths import VariableLocation
 from export.user_lines import at_line
 

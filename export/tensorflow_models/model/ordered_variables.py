@@ -28,6 +28,7 @@ from export.checkpoint.variables import OrderedLayer
 from export.errors import CheckpointError
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import LEGACY_KERAS
+from export.graphs.placeholders import line_of_variable
 from export.tensorflow_models.frameworks.keras_saving import (
     LayerWeights,
     all_layers,
@@ -39,7 +40,6 @@ from export.tensorflow_models.frameworks.layer_names import (
     is_automatic,
     without_number,
 )
-from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.frameworks.trackables import children_of
 from export.tensorflow_models.model.object_paths import VariableLocation
 from export.user_lines import at_line

@@ -23,10 +23,10 @@ from export.front_end.recipe_layouts import (
     with_config_names,
 )
 from export.front_end.specs import TableFacts
+from export.graphs.placeholders import line_of_variable, placeholder_class
 from export.recipe.schema import ExportJob
 from export.tables.dumped import vectors_key
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
-from export.tensorflow_models.frameworks.placeholders import line_of_variable, placeholder_class
 from export.tensorflow_models.model.tracing import TracedModel
 from export.tensorflow_models.model.weights import TrainedModel
 from export.user_lines import at_line

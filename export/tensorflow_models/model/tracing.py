@@ -20,12 +20,12 @@ from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.graphs.functions import fill
 from export.graphs.internals import join, variable_class
 from export.graphs.loading import tf
+from export.graphs.placeholders import give_value, placeholder_class
 from export.graphs.walks import needed, resource
 from export.recipe.schema import ExportJob
 from export.tables.dumped import open_dumps
 from export.tensorflow_models.frameworks.keras_graphs import built_model
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
-from export.tensorflow_models.frameworks.placeholders import give_value, placeholder_class
 from export.tensorflow_models.graph.pruning import TracedCall, prune
 from export.tensorflow_models.graph.tower_results import tower_results
 from export.tensorflow_models.lookups.interception import early_lookups

@@ -21,6 +21,7 @@ from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import is_wider_integer
 from export.errors import CheckpointError
 from export.graphs.internals import is_keras_3_layer
+from export.graphs.placeholders import line_of_variable
 from export.graphs.walks import resource
 from export.tensorflow_models.frameworks.keras_saving import (
     SavedValues,
@@ -32,7 +33,6 @@ from export.tensorflow_models.frameworks.normalizations import (
     adapted_normalizations,
     give_normalization,
 )
-from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.frameworks.trackables import handle_of
 from export.tensorflow_models.model.keras_generation import why_unlike
 from export.tensorflow_models.model.keras_variables import (

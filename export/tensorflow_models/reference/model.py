@@ -24,13 +24,13 @@ from export.errors import CheckpointError, ExportError, NotConvertible
 from export.front_end.calls import Call
 from export.front_end.interface import ReferenceInputs, ReferenceRun
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec, at_path
+from export.graphs.hooks import Hooks
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
 from export.graphs.tensors import composed
 from export.raised_errors import raised_on_examples
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.hook_points import NORMALIZATIONS
-from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.keras_graphs import KerasGraph, built_model
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.lookups.padded_ids import average_empty_as_zeros

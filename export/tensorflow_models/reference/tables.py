@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 
 from export.front_end.specs import TableFacts
 from export.graphs.functions import bytes_of
+from export.graphs.hooks import Hooks
 from export.graphs.internals import variable_class
 from export.graphs.loading import tf
-from export.graphs.tensors import with_values
-from export.graphs.walks import resource
-from export.tensorflow_models.frameworks.hook_points import SPARSE_LOOKUPS
-from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.frameworks.normalizations import restore_normalizations
-from export.tensorflow_models.frameworks.placeholders import (
+from export.graphs.placeholders import (
     placeholder_class,
     redirect_gathers,
     restoring_up_to,
     tables_unallocated,
 )
+from export.graphs.tensors import with_values
+from export.graphs.walks import resource
+from export.tensorflow_models.frameworks.hook_points import SPARSE_LOOKUPS
+from export.tensorflow_models.frameworks.normalizations import restore_normalizations
 from export.tensorflow_models.lookups.embedding_layers import intercept_layers, original_lookup
 from export.tensorflow_models.lookups.gathers import gather_in_keras_3
 from export.tensorflow_models.lookups.ragged import look_up_ragged_by_row

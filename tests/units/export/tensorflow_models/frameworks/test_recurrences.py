@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tf_keras
 
+from export.graphs.hooks import Hooks
 from export.graphs.loading import load_tensorflow
-from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.recurrences import unroll_recurrences
 
 tf = load_tensorflow()

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from export.front_end.outside_ids import UNDEFINED, OutsideIds
 from export.graphs.functions import bytes_of
+from export.graphs.hooks import Hooks
 from export.graphs.internals import current_line, variable_class
 from export.graphs.loading import tf
-from export.tensorflow_models.frameworks.hooks import Hooks
 
 FIRST_VALUE_BYTES = 64 << 20
 """A matrix up to this size gets its initial value when it is read."""
@@ -250,6 +250,15 @@ def _placeholder(shape: Any, dtype: Any, options: Mapping[str, Any]) -> Any:
     if bytes_of(variable) <= placeholder_class().restored_bytes_max:
         variable.first = options.get("initial_value")
     return variable
+
+
+def without_memory(name: str, shape: Any, dtype: Any, trainable: bool) -> Any:
+    """Returns a variable without memory, a placeholder where it may be a table."""
+    kind = variable_class()
+    if shape.rank == 2 and dtype.is_floating:
+        kind = placeholder_class()
+    with tf.init_scope(), tf.name_scope(""):
+        return kind(shape=shape, dtype=dtype, name=name, trainable=trainable)
 
 
 def placeholder_of(table: Any) -> Any:

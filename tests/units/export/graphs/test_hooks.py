@@ -4,8 +4,8 @@ import pytest
 
 from export.errors import NotConvertible
 from export.graphs import internals
+from export.graphs.hooks import HookPoint
 from export.graphs.loading import load_tensorflow
-from export.tensorflow_models.frameworks.hooks import HookPoint
 
 
 def test_release_that_moved_a_hook_point_names_the_release_to_install() -> None:
