@@ -14,12 +14,12 @@ from weakref import WeakKeyDictionary
 from bundle.features.ids.expressions import expression
 from bundle.format.features import sent_dtype
 from bundle.format.manifest import (
+    IDENTITY,
     Corpus,
     CrossedIds,
     DenseFeature,
     EmbeddedFeature,
     GraphIds,
-    IdentityIds,
     IdRule,
     JoinedIds,
     KeyedIds,
@@ -282,6 +282,8 @@ def rule_message(rule: IdRule, inputs: Sequence[str]) -> pb.IdRule:
     """Returns a rule as the manifest has it, but with its graphs as expressions of the inputs."""
     described: Any
     match rule:
+        case GraphIds() if rule == IDENTITY:
+            return pb.IdRule(identity=pb.IdentityIds())
         case GraphIds():
             described = _graph(rule, *inputs)
         case JoinedIds():
@@ -299,8 +301,6 @@ def rule_message(rule: IdRule, inputs: Sequence[str]) -> pb.IdRule:
             _set(described, rule, "split", "separator", "ngrams", "length", "padding")
         case KeyedIds():
             described = pb.KeyedIds(keys=rule.keys)
-        case IdentityIds():
-            described = pb.IdentityIds()
     return pb.IdRule(**{rule.kind: described})
 
 

@@ -22,9 +22,9 @@ from bundle.features.ids.rules import rule_of
 from bundle.features.ids.texts import Text
 from bundle.features.sources import Indicator, RemoteTable
 from bundle.format.manifest import (
+    IDENTITY,
     CrossedIds,
     EmbeddedFeature,
-    IdentityIds,
     JoinedIds,
     MultiInputIds,
     TextIds,
@@ -112,7 +112,7 @@ class TableFeature:
     def reads_rows(self) -> bool:
         """Whether its ids are rows, all of which are read as they are."""
         entry = self.entry
-        if not isinstance(entry.ids, IdentityIds) or entry.kind == "sequence":
+        if entry.ids != IDENTITY or entry.kind == "sequence":
             return False
         return entry.padding is None and entry.max_norm is None and entry.empty_row is None
 

@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from bundle.format.fields import Count, Length, Name, Positive, StrictModel
-from bundle.format.id_graphs import GraphIds, InputNode, LookupTable
+from bundle.format.id_graphs import IDENTITY, GraphIds, InputNode, LookupTable
 from bundle.format.ids import (
     CrossedIds,
-    IdentityIds,
     IdRule,
     MultiInputIds,
     Role,
@@ -49,7 +48,7 @@ class EmbeddedFeature(StrictModel):
     inputs: tuple[str, ...] = ()
     """What callers send, by name; (): one input of the feature's own name. Several features may
     read one input; only crossed and joined ids read several."""
-    ids: IdRule = IdentityIds()
+    ids: IdRule = IDENTITY
     unknown: Unknown = Unknown()
     combiner: Literal["sum", "mean", "sqrtn"] | None = None
     """The combiner of the vectors of a bag; null for other kinds."""
@@ -174,8 +173,8 @@ class EmbeddedFeature(StrictModel):
             raise ValueError("an 'indicator' has at most 65536 rows, but for an 'ordinal'")
         if self.ordinal and (self.indicator is None or self.kind == "bag"):
             raise ValueError("'ordinal' belongs to an indicator that is no bag")
-        if self.from_end and not isinstance(self.ids, IdentityIds | GraphIds):
-            raise ValueError("'from_end' belongs to ids that are rows, or that a graph computes")
+        if self.from_end and not isinstance(self.ids, GraphIds):
+            raise ValueError("'from_end' belongs to ids that a graph computes")
         return self
 
 
@@ -300,7 +299,7 @@ def input_entry(
 
 
 _AS_SENT: Mapping[str, IdRule] = {
-    "int64": IdentityIds(),
+    "int64": IDENTITY,
     "string": GraphIds(nodes=(InputNode(dtype="string"),)),
     "float32": GraphIds(nodes=(InputNode(dtype="float32"),)),
 }

@@ -141,3 +141,7 @@ class GraphIds(StrictModel):
         if not positions or positions != list(range(len(positions))):
             raise ValueError(f"a graph has one node for each of its inputs, not {positions}")
         return self
+
+
+IDENTITY = GraphIds(nodes=(InputNode(dtype="int64"),))
+"""The graph whose result is its input: the id is the row."""

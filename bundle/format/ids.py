@@ -16,12 +16,6 @@ CROSS_KEY = 0xDECAFCAFFE
 """The `hash_key` that TensorFlow's crossed columns take by default."""
 
 
-class IdentityIds(StrictModel):
-    """The id is the row."""
-
-    kind: Literal["identity"] = "identity"
-
-
 class CrossKey(StrictModel):
     """One of the inputs of a cross."""
 
@@ -144,7 +138,7 @@ class KeyedIds(StrictModel):
 
 
 IdRule = Annotated[
-    IdentityIds | GraphIds | CrossedIds | JoinedIds | TextIds | KeyedIds,
+    GraphIds | CrossedIds | JoinedIds | TextIds | KeyedIds,
     Field(discriminator="kind"),
 ]
 

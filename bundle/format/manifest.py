@@ -31,11 +31,10 @@ from bundle.format.features import (
     readers_of,
 )
 from bundle.format.fields import Count, Crc32c, Path, Positive, StrictModel
-from bundle.format.id_graphs import GraphIds, LookupTable
+from bundle.format.id_graphs import IDENTITY, GraphIds, LookupTable
 from bundle.format.ids import (
     CrossedIds,
     CrossKey,
-    IdentityIds,
     IdRule,
     JoinedIds,
     KeyedIds,
@@ -67,6 +66,7 @@ from bundle.format.towers import (
 
 __all__ = [
     "BLOCK_BYTES",
+    "IDENTITY",
     "CostPoint",
     "CrossKey",
     "CrossedIds",
@@ -77,7 +77,6 @@ __all__ = [
     "GraphIds",
     "HeadEffect",
     "IdRule",
-    "IdentityIds",
     "Index",
     "InputLength",
     "JoinedIds",

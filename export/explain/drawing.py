@@ -487,7 +487,7 @@ def _inside_lines(
 
 def _reason_outside(feature: manifest.EmbeddedFeature) -> str:
     """Returns why a feature does not read its table inside a tower, however small the table is."""
-    if not isinstance(feature.ids, manifest.IdentityIds):
+    if feature.ids != manifest.IDENTITY:
         return "its rows are computed from what requests send"
     if feature.kind != "single":
         return "it is read for lists of ids"

@@ -125,15 +125,15 @@ def _embedded(
     _check_one_rule(spec, model, job)
     rule = spec.rule or describe_ids(spec, section, rows, job)
     _check_keyed(spec, rule, job)
-    states_rule = not (spec.has_rule or isinstance(rule, manifest.IdentityIds))
+    states_rule = not (spec.has_rule or rule == manifest.IDENTITY)
     if not states_rule:
         rule = spec.entry.ids
     unknown = unknown_of(spec, section)
     # To read the nearest row is a part of the rule: it limits ids, so that none is unknown.
     reads_nearest = spec.outside.outcome == "nearest" and spec.unknown is None
-    if reads_nearest and not (states_rule or spec.has_rule):
-        graph = rule if isinstance(rule, manifest.GraphIds) else None
-        rule = spec.outside.nearest(rows, graph)
+    is_stated = states_rule or spec.has_rule
+    if reads_nearest and not is_stated and isinstance(rule, manifest.GraphIds):
+        rule = spec.outside.nearest(rows, rule)
 
     # A feature of several inputs differs between the candidates of a request if any input does.
     role: manifest.Role = "context"
@@ -286,7 +286,7 @@ def describe_ids(
         return manifest.KeyedIds(keys=spec.entry.table)
     if isinstance(rule, schema.VocabularyRule):
         return _by_vocabulary(spec, rule, rows, job)
-    return rule
+    return manifest.IDENTITY
 
 
 def _by_vocabulary(

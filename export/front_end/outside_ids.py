@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from bundle.format import manifest
 from bundle.format.graph_builder import GraphBuilder
-from bundle.format.id_graphs import GraphIds
+from bundle.format.id_graphs import IDENTITY, GraphIds
 
 Outcome = Literal["undefined", "rejected", "nearest", "zeros", "nan"]
 """The vector that a lookup returns for an id that is no row.
@@ -36,16 +36,16 @@ class OutsideIds(NamedTuple):
             return manifest.Unknown(rule="refuse")
         return manifest.Unknown()
 
-    def nearest(self, rows: int, graph: GraphIds | None = None) -> GraphIds:
+    def nearest(self, rows: int, graph: GraphIds = IDENTITY) -> GraphIds:
         """Returns the graph of ids that are moved to the nearest row, where `outcome` is "nearest".
 
         Args:
           rows: The number of rows of the table.
-          graph: The graph that computes the ids; None if clients send them.
+          graph: The graph that computes the ids.
         """
         builder = GraphBuilder("int64", graph)
         ids = builder.last
-        if graph is not None:
+        if graph != IDENTITY:
             # The limits are int64; a graph may compute int32.
             ids = builder.compute("Cast", ids, DstT="int64")
         first = -rows if self.from_end else 0

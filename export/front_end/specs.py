@@ -121,7 +121,7 @@ class FeatureSpec:
     @property
     def plain(self) -> bool:
         """Whether its rows are the unchanged ids of a dense integer input."""
-        has_computed_rows = self.has_unknown or not isinstance(self.entry.ids, manifest.IdentityIds)
+        has_computed_rows = self.has_unknown or self.entry.ids != manifest.IDENTITY
         has_integer_ids = self.encoding == "dense" and self.ids_dtype in ("int32", "int64")
         return has_integer_ids and self.entry.place is None and not has_computed_rows
 

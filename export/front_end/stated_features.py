@@ -98,6 +98,4 @@ def _any_row(dtype: InputDtype) -> manifest.IdRule:
         builder.buckets(builder.last, (0.0,))
     elif dtype in ("string", "int64_or_string"):
         builder.hashed(builder.last, 1)
-    else:
-        return manifest.IdentityIds()
     return builder.graph()

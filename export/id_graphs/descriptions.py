@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bundle.features.ids.expressions import expression
 from bundle.format.manifest import (
+    IDENTITY,
     CrossedIds,
     EmbeddedFeature,
     GraphIds,
@@ -30,10 +31,10 @@ def describe_ids(feature: EmbeddedFeature, inputs: Sequence[str]) -> str:
             words = describe_cross(cross, inputs)
         case TextIds() as text:
             words = describe_text(text)
+        case GraphIds() as graph if graph == IDENTITY:
+            words = "the id is the row"
         case GraphIds() as graph:
             words = expression(graph, "the id")
-        case _:
-            words = "the id is the row"
     if feature.from_end:
         words += ", below 0 from the end"
     return words

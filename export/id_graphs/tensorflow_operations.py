@@ -21,7 +21,6 @@ from bundle.format.manifest import (
     CrossedIds,
     CrossKey,
     GraphIds,
-    IdentityIds,
     JoinedIds,
     LookupTable,
     TextIds,
@@ -33,11 +32,9 @@ Vocabularies = Mapping[str, Any]
 """TensorFlow lookup tables by name: key -> position, -1 if unknown."""
 
 
-def rows_of(rule: IdentityIds | GraphIds, values: Any, vocabularies: Vocabularies) -> Any:
+def rows_of(rule: GraphIds, values: Any, vocabularies: Vocabularies) -> Any:
     """Returns [m] int64 rows of [m] ids in TensorFlow; unknown ids have rows outside the table."""
-    if isinstance(rule, GraphIds):
-        values = _compute(rule, [values], vocabularies)
-    return tf.cast(values, tf.int64)
+    return tf.cast(_compute(rule, [values], vocabularies), tf.int64)
 
 
 def _compute(rule: GraphIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
@@ -186,7 +183,7 @@ def _key_values(key: CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
 
 
 def rows_by_tensorflow(
-    rule: IdentityIds | GraphIds,
+    rule: GraphIds,
     values: NDArray[Any],
     vocabularies: Mapping[str, VocabularySection],
     base: Path,

@@ -84,9 +84,7 @@ def _warn_of_rules(entries: Mapping[str, manifest.Feature], model: ModelSpec) ->
 
 def _is_arithmetic(rule: manifest.IdRule) -> bool:
     """Returns whether rows are numbers that are sent, or are computed from these by constants."""
-    if not isinstance(rule, manifest.GraphIds):
-        return isinstance(rule, manifest.IdentityIds)
-    if rule.tables:
+    if not isinstance(rule, manifest.GraphIds) or rule.tables:
         return False
     operations = [node.op for node in rule.nodes if isinstance(node, OperationNode)]
     return not any("String" in op or op == "Bucketize" for op in operations)

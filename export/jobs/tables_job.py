@@ -188,7 +188,7 @@ def export_tables(
 
 
 def _feature(table: str, *, keyed: bool) -> manifest.EmbeddedFeature:
-    ids: manifest.IdRule = manifest.IdentityIds()
+    ids: manifest.IdRule = manifest.IDENTITY
     if keyed:
         ids = manifest.KeyedIds(keys=table)
     return manifest.EmbeddedFeature(kind="single", table=table, role="context", ids=ids)

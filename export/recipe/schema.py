@@ -26,7 +26,7 @@ from pydantic import (
 
 from bundle.format.fields import Boundaries
 from bundle.format.input_lengths import Keep, PadSide, PadValue
-from bundle.format.manifest import Distance, IdentityIds, Name, Precision, Role, Unknown
+from bundle.format.manifest import Distance, Name, Precision, Role, Unknown
 from bundle.storage.regular_files import read_regular
 from export.errors import UsageError
 
@@ -197,6 +197,13 @@ class VocabularySection(Section):
     """Type of the keys."""
 
 
+class IdentityRule(Section):
+    """The id is the row: `ids = { kind = "identity" }`."""
+
+    kind: Literal["identity"]
+    """Row = id."""
+
+
 class VocabularyRule(Section):
     """The row depends on the position of the id in a vocabulary: `ids = { kind = "vocabulary",
     vocabulary = NAME, first_row = N, oov_buckets = N, oov_first_row = N }`.
@@ -272,8 +279,8 @@ class FeatureSection(Section):
     tower or a context store uses it, candidate if a candidate tower or a corpus uses it, else
     context. Required if both apply to an input of a ranking tower.
     """
-    ids: IdentityIds | VocabularyRule | HashRule | BucketRule | KeyedRule = Field(
-        default=IdentityIds(), discriminator="kind"
+    ids: IdentityRule | VocabularyRule | HashRule | BucketRule | KeyedRule = Field(
+        default=IdentityRule(kind="identity"), discriminator="kind"
     )
     """How an id in a request becomes a row, if the model does not specify it."""
     unknown: Unknown = Unknown()

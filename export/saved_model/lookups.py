@@ -21,7 +21,7 @@ from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
 from export.graphs.loading import tf
 from export.graphs.tensors import with_values
 from export.id_graphs.tensorflow_operations import Vocabularies, crossed, joined, rows_of, words
-from export.recipe.schema import ExportJob, HashRule, InputSection, KeyedRule
+from export.recipe.schema import ExportJob, HashRule, IdentityRule, InputSection, KeyedRule
 
 Gather = Callable[[str, Any], Any]
 """(name of a table, [m] int64 rows of the variable that stores it) -> [m, stored columns], in the
@@ -289,7 +289,7 @@ def _stated_dtype(name: str, job: ExportJob) -> str:
     if name not in job.features:
         return job.inputs[name].sent_dtype
     rule = job.features[name].ids
-    if isinstance(rule, manifest.IdentityIds | KeyedRule):
+    if isinstance(rule, IdentityRule | KeyedRule):
         return job.inputs[name].sent_dtype
     if isinstance(rule, HashRule):
         return rule.dtype

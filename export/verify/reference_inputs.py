@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column, checked_offsets
 from bundle.features.input_lengths import fitted_default
 from bundle.features.reader import FeatureReader
-from bundle.format.manifest import DenseFeature, GraphIds, IdentityIds, InputLength
+from bundle.format.manifest import IDENTITY, DenseFeature, GraphIds, InputLength
 from bundle.tables.id_values import integers
 from export.errors import UsageError, VerificationFailed
 from export.front_end.interface import ReadRows, ReferenceInputs, ReferenceModel
@@ -149,7 +149,7 @@ class Reference:
                 # One past the end is no row to any model; some count -1 from the end.
                 rows = np.where(is_unknown, self.model.rows_of(spec), rows)
             return self._by_unknown_rule(name, column, rows, is_unknown)
-        if spec.unknown is not None or isinstance(spec.entry.ids, GraphIds):
+        if spec.unknown is not None or spec.entry.ids != IDENTITY:
             # The model itself computes rows of all ids.
             return column
 
@@ -269,7 +269,7 @@ class Reference:
             count = self.model.rows_of(spec)
             rule = describe_ids(spec, section, count, self.job)
             source = f"by the recipe's rule ({section.ids.kind}) in TensorFlow"
-            assert isinstance(rule, IdentityIds | GraphIds)  # noqa: S101 - no dump
+            assert isinstance(rule, GraphIds)  # noqa: S101 - no dump
             rows = rows_by_tensorflow(rule, values, self.job.vocabularies, self.base)
             rows = np.where((rows < 0) | (rows >= count), -1, rows)
         if compared:

@@ -318,9 +318,7 @@ class _Maker:
         def find(ids: Values) -> Rows:
             return within(resolve(ids), rows)
 
-        if isinstance(rule, manifest.GraphIds):
-            return self._graph_reader(rule, 0, find, rows)
-        return Reader(find, rows)
+        return self._graph_reader(rule, 0, find, rows)
 
     def _row_unless_rejected(self, graph: manifest.GraphIds) -> Callable[[Values], Rows]:
         """Returns a function that has row 0 for each value that a graph takes.

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from bundle.format.manifest import IdentityIds, Unknown
+from bundle.format.manifest import Unknown
 from export.recipe import schema
 
 HEAD = """# The recipe, key by key
@@ -27,7 +27,7 @@ SECTIONS: list[tuple[str, type[BaseModel] | str]] = [
     ("[inputs.NAME]", schema.InputSection),
     ("[towers.NAME]", schema.TowerSection),
     ("[features.NAME]", schema.FeatureSection),
-    ('ids = { kind = "identity" }', IdentityIds),
+    ('ids = { kind = "identity" }', schema.IdentityRule),
     ('ids = { kind = "vocabulary", ... }', schema.VocabularyRule),
     ('ids = { kind = "hash", ... }', schema.HashRule),
     ('ids = { kind = "buckets", ... }', schema.BucketRule),
@@ -47,7 +47,6 @@ SECTIONS: list[tuple[str, type[BaseModel] | str]] = [
     ("[output]", schema.OutputSection),
 ]
 MANIFEST_KEYS = {
-    (IdentityIds, "kind"): "Row = id.",
     (Unknown, "rule"): "Which of the three.",
     (Unknown, "row"): "Row that unknown ids read. Required with the rule `row`.",
 }

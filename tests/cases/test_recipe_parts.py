@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bundle.format.manifest import EmbeddedFeature, IdentityIds, IdRule
+from bundle.format.manifest import IDENTITY, EmbeddedFeature, IdRule
 from export.errors import NotConvertible
 from export.front_end.specs import ModelSpec
 from export.jobs.likely_mistakes import likely_mistakes
@@ -35,7 +35,6 @@ def test_constant_counts_as_a_weight_of_its_tower_up_to_the_limit_of_a_variable(
         prepare(ExportJob.model_validate(page), MODELS, ExportSettings())
 
 
-IDENTITY = IdentityIds()
 HASHED = hash_ids(3)
 MOVED = computed_ids(("AddV2", 10))
 FIRST = vocabulary_ids("ids")

@@ -26,8 +26,8 @@ BOUNDARIES = (-1.5, 0.0, 0.25, 3.0)
 COMBINERS = ("sum", "mean", "sqrtn")
 WEIGHTS = ("none", "positive", "any")
 BOTH = (False, True)
-RULES: dict[str, entries.IdentityIds | entries.GraphIds] = {
-    "identity": entries.IdentityIds(),
+RULES: dict[str, entries.GraphIds] = {
+    "identity": entries.IDENTITY,
     "hash": hash_ids(ROWS),
     "buckets": bucket_ids(BOUNDARIES),
     "strings": vocabulary_ids("strings"),

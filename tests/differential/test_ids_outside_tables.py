@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.format.manifest import IdentityIds, Unknown, dump
+from bundle.format.manifest import IDENTITY, Unknown, dump
 from bundle.storage.catalog import read_manifest
 from export.errors import ExportError, UsageError, VerificationFailed
 from export.graphs.loading import load_tensorflow
@@ -328,7 +328,7 @@ def test_bundle_that_reads_other_rows_than_the_model_is_noticed_by_an_example(
 
     manifest = read_manifest(bundle)
     entry = manifest.features["clip"]
-    lost = entry.model_copy(update={"ids": IdentityIds(), "unknown": Unknown()})
+    lost = entry.model_copy(update={"ids": IDENTITY, "unknown": Unknown()})
     changed = manifest.model_copy(update={"features": {"clip": lost}})
     (bundle / "manifest.json").write_bytes(dump(changed))
     with pytest.raises(VerificationFailed) as failure:

@@ -167,7 +167,11 @@ CHANGES: list[tuple[str, Json, str]] = [
     ),
     ("crossed", {"weighted": True}, "without weights"),
     ("crossed", {"default": []}, "default and length of an input by key"),
-    ("crossed", {"ids": {"kind": "identity"}}, "which only crossed and joined ids read"),
+    (
+        "crossed",
+        {"ids": {"kind": "keyed", "keys": "users"}},
+        "which only crossed and joined ids read",
+    ),
     *(
         (
             "crossed",

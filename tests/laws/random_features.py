@@ -69,7 +69,7 @@ def word_row(word: Any) -> int:
 
 BUCKETS = bucket_ids((-1.5, 0.5, 0.5, 4.0))
 IDS: tuple[Ids, ...] = (
-    Ids(entries.IdentityIds(), range(ROWS), (-1, ROWS, -ROWS - 1, (1 << 32) + 3, -(1 << 63)), int),
+    Ids(entries.IDENTITY, range(ROWS), (-1, ROWS, -ROWS - 1, (1 << 32) + 3, -(1 << 63)), int),
     Ids(computed_ids(("AddV2", -3)), range(3, ROWS + 3), (2, ROWS + 3, -40), lambda row: row - 3),
     Ids(hash_ids(ROWS), (*"abc", "5"), (), lambda text: fingerprint(text) % ROWS),
     Ids(
@@ -501,7 +501,7 @@ def _add_embedded(model: Model, name: str, kind: str) -> None:
             count = places or int(feature.default is None or random.random() < 0.8)
         lists.append(_values(random, rule, count))
     # Integers travel as decimal texts, too.
-    is_integer = isinstance(rule.entry, entries.IdentityIds | entries.KeyedIds)
+    is_integer = rule.entry == entries.IDENTITY or isinstance(rule.entry, entries.KeyedIds)
     if is_integer and feature.padding is None and random.random() < 0.2:
         lists = [[str(value) for value in values] for values in lists]
     weights = None
@@ -534,7 +534,7 @@ def _add_reader(model: Model, name: str) -> None:
     takes = ["bag", "sequence", "lengths"]
     if feature.weighted:
         takes.append("weights")
-    if isinstance(feature.ids, entries.IdentityIds):
+    if feature.ids == entries.IDENTITY:
         takes.append("padded")
     take = random.choice(takes)
     if take in ("bag", "sequence"):

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bundle.format.manifest import IdentityIds, KeyedIds, Vocabulary
+from bundle.format.manifest import IDENTITY, KeyedIds, Vocabulary
 from bundle.storage.staging import Staging
 from bundle.tables.segments import RowRange
 from export.errors import UsageError
@@ -35,7 +35,7 @@ VALUES = {
     "set": (frozenset("ab"), frozenset("ac")),
     "dataclass": (ErrorLimits(), ErrorLimits(rms=0.5)),
     "section": [VocabularySection(file="a", dtype=dtype) for dtype in ("int64", "string")],
-    "entry": (IdentityIds(), KeyedIds(keys="a")),
+    "entry": (IDENTITY, KeyedIds(keys="a")),
     "array": (np.arange(3.0), np.array([0.0, 1.0, 3.0])),
     "dtype of an array": (np.arange(3), np.arange(3, dtype=np.int32)),
     "texts": (np.array(["a", "b"], object), np.array(["a", "c"], object)),

@@ -11,7 +11,8 @@ from bundle.features.columns import Column, checked_offsets
 from bundle.features.ids.graphs import Graph
 from bundle.features.ids.hashing import concatenated, hashes
 from bundle.features.ids.rules import rule_of
-from bundle.format.ids import CrossedIds, CrossKey, IdentityIds, JoinedIds
+from bundle.format.id_graphs import IDENTITY
+from bundle.format.ids import CrossedIds, CrossKey, JoinedIds
 from bundle.tables.id_values import Rows, Values, integers, strings, without
 from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.vocabularies import Vocabulary
@@ -67,7 +68,7 @@ class Crossed:
         self._keys = [
             Key(name, key, vocabularies) for name, key in zip(names, entry.keys, strict=True)
         ]
-        self.rule = rule_of(IdentityIds(), vocabularies)
+        self.rule = rule_of(IDENTITY, vocabularies)
 
     def ids(self, columns: Sequence[Column], n: int) -> Column:
         """Returns the rows of n examples. An example without a value for some input has none.
@@ -124,7 +125,7 @@ class Joined:
         self._names = names
         opened = [vocabularies[table.vocabulary] for table in entry.ids.tables]
         self._graph = Graph(entry.ids, opened)
-        self.rule = rule_of(IdentityIds(), vocabularies)
+        self.rule = rule_of(IDENTITY, vocabularies)
 
     def ids(self, columns: Sequence[Column], _n: int) -> Column:
         """Returns the row of each example; each column holds one value per example."""

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError, FormatError
 from bundle.features.ids.graphs import Graph
-from bundle.format.id_graphs import GraphIds
-from bundle.format.ids import IdentityIds, KeyedIds
+from bundle.format.id_graphs import IDENTITY, GraphIds
+from bundle.format.ids import KeyedIds
 from bundle.tables.id_values import Rows, Values, integers
 from bundle.tables.key_index import KeyIndex
 from bundle.tables.vocabularies import Vocabulary
@@ -167,7 +167,7 @@ def within(rows: Rows, limits: NDArray[np.uint64] | int) -> Rows:
 
 
 def rule_of(
-    entry: IdentityIds | GraphIds | KeyedIds,
+    entry: GraphIds | KeyedIds,
     vocabularies: Mapping[str, Vocabulary],
     keys: Mapping[str, KeyIndex] | None = None,
 ) -> Rule:
@@ -177,15 +177,14 @@ def rule_of(
       KeyError: Its vocabulary or key index is not among the open ones that were passed.
       FormatError: A graph cannot be computed; names the node.
     """
-    match entry:
-        case IdentityIds():
-            return Rule(lambda feature, values, _parameters: integers(feature, values), "identity")
-        case KeyedIds():
-            index = (keys or {})[entry.keys]
-            return Rule(
-                lambda feature, values, _parameters: index.find(integers(feature, values)),
-                ("keyed", entry.keys),
-            )
+    if isinstance(entry, KeyedIds):
+        index = (keys or {})[entry.keys]
+        return Rule(
+            lambda feature, values, _parameters: index.find(integers(feature, values)),
+            ("keyed", entry.keys),
+        )
+    if entry == IDENTITY:
+        return Rule(lambda feature, values, _parameters: integers(feature, values), "identity")
     if len(entry.inputs) != 1:
         raise FormatError(f"a graph of one feature's ids has one input, not {len(entry.inputs)}")
     graph = Graph(entry, [vocabularies[table.vocabulary] for table in entry.tables])

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from bundle.format.manifest import (
+    IDENTITY,
     CrossedIds,
     EmbeddedFeature,
     GraphIds,
-    IdentityIds,
     IdRule,
     JoinedIds,
     TextIds,
@@ -241,7 +241,7 @@ def _resolved(
         table=lookup.table.name,
         role="context",
         inputs=names,
-        ids=rule or IdentityIds(),
+        ids=rule or IDENTITY,
         unknown=unknown or lookup.outside.unknown,
         combiner=lookup.combiner,
         weighted=lookup.weights is not None,

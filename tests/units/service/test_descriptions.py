@@ -12,6 +12,7 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 from rowcast_client.stubs.message_values import value_of
 
 from bundle.features.ids.expressions import expression
+from bundle.format.id_graphs import IDENTITY
 from bundle.format.ids import IdRule
 from service.descriptions import rule_message
 from tests.id_graphs import hash_ids
@@ -55,7 +56,9 @@ RULES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_every_rule_reaches_the_client_as_the_manifest_has_it(
     kind: str, stored: dict[str, Any], described: dict[str, Any]
 ) -> None:
-    rule: Any = TypeAdapter(IdRule).validate_python({**stored, "kind": kind}, strict=False)
+    rule: Any = IDENTITY
+    if kind != "identity":
+        rule = TypeAdapter(IdRule).validate_python({**stored, "kind": kind}, strict=False)
     inputs = ["x", "y"][: len(getattr(rule, "keys", "x"))]
     message = rule_message(rule, inputs)
     received = pb.IdRule.FromString(message.SerializeToString())

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, IdentityIds
+from bundle.format.manifest import IDENTITY, DenseFeature, EmbeddedFeature, Feature
 from export.corpora.candidates import notes_of_lengths
 from export.corpora.files import locate_corpus, read_rows
 from export.errors import UsageError
@@ -30,7 +30,7 @@ Rows = Sequence[Row]
 
 
 def embedded(kind: str, ids: Any = None, **more: Any) -> EmbeddedFeature:
-    entry = {"kind": kind, "table": "t", "role": "candidate", "ids": ids or IdentityIds()}
+    entry = {"kind": kind, "table": "t", "role": "candidate", "ids": ids or IDENTITY}
     if kind == "bag":
         entry["combiner"] = "sum"
     if kind == "sequence":

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.format.manifest import IdentityIds, TextIds, Unknown
+from bundle.format.manifest import IDENTITY, TextIds, Unknown
 from export.errors import VerificationFailed
 from export.front_end.interface import OwnRows, PartitionedModel
 from export.front_end.specs import ModelSpec, TableFacts
@@ -29,7 +29,7 @@ WORDS = {
     "kind": "bag",
     "combiner": "sum",
 }
-IDS = {"ids": IdentityIds()}
+IDS = {"ids": IDENTITY}
 REFUSED = IDS | {"unknown": Unknown(rule="refuse")}
 Columns = Mapping[str, NDArray[Any]]
 Rows = NDArray[np.int64]
