@@ -22,11 +22,10 @@ from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.lookups.embedding_layers import original_lookup
 from export.tensorflow_models.lookups.interception import early_lookups
 from export.tensorflow_models.model.archived_inputs import with_archived_orders
-from export.tensorflow_models.model.archived_model import check_archived_model
 from export.tensorflow_models.model.dense_copy import local_prefix
+from export.tensorflow_models.model.described_model import check_described_model
 from export.tensorflow_models.model.exchangeable import check_exchangeable
 from export.tensorflow_models.model.roots import build_root, find_variables
-from export.tensorflow_models.model.saved_layers import check_saved_layers
 from export.tensorflow_models.model.tables import recognize_tables
 from export.tensorflow_models.model.tracing import TracedModel, table_maker, trace_towers
 from export.tensorflow_models.model.weights import TrainedModel
@@ -86,8 +85,7 @@ class TensorFlowFrontEnd:
         path = job.checkpoint.object_path
         # The checks reject a model that is not the saved one; what they cannot compare is a note.
         notes += check_exchangeable(traced, checkpoint, job)
-        notes += check_archived_model(traced.root, checkpoint, path)
-        notes += check_saved_layers(traced.root, checkpoint, path)
+        notes += check_described_model(traced.root, checkpoint, path)
         original = TensorFlowModel(job, base, checkpoint, traced)
         notes = (*notes, *note_untested_releases(), *traced.remarks)
         trained_with = job.code.trained_with

@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from export.graphs.hooks import Hooks
@@ -33,6 +34,12 @@ def _internal(module: str, name: str, library: str = "keras") -> Any:
     except (ImportError, AttributeError) as problem:
         package = library.replace("_", "-")
         raise moved(f"{library}.src.{module}.{name}", package) from problem
+
+
+def _library_of(layer: Any) -> str:
+    if is_keras_3_layer(layer):
+        return "keras"
+    return "tf_keras"
 
 
 def reset_automatic_names() -> None:
@@ -133,7 +140,7 @@ def saved_values(model: Any, path: str) -> SavedValues:
       model: A model of Keras 3 or tf-keras.
       path: The path of the model in the object that is saved; "": the model itself is saved.
     """
-    library = "keras" if is_keras_3_layer(model) else "tf_keras"
+    library = _library_of(model)
     save_state = _internal("saving.saving_lib", "_save_state", library)
     store_class = _internal("saving.saving_lib", "H5IOStore", library)
     groups: dict[str, dict[str, Any]] = {}
@@ -175,6 +182,25 @@ def saved_values(model: Any, path: str) -> SavedValues:
     return SavedValues(values, {group: layers.get(group) for group in groups})
 
 
+def saved_files(model: Any, path: str) -> dict[str, bytes]:
+    """Returns the files that the layers of a model save beside their variables, by their paths.
+
+    Args:
+      model: A model of Keras 3 or tf-keras.
+      path: The path of the model in the object that is saved; "": the model itself is saved.
+    """
+    library = _library_of(model)
+    # Layers write their files themselves; Keras has no call that returns their contents.
+    store = _internal("saving.saving_lib", "DiskIOStore", library)("assets", mode="w")
+    try:
+        _internal("saving.saving_lib", "_save_state", library)(model, None, store, path, set())
+        folder = Path(store.working_dir)
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
+    finally:
+        store.close()
+
+
 def _store_variables(layer: Any, store: dict[str, Any]) -> None:
     """Stores the variables of a layer of tf-keras by their numbers."""
     variables = layer._trainable_weights + layer._non_trainable_weights
@@ -200,27 +226,28 @@ def configuration_of(model: Any) -> dict[str, Any]:
     return configuration
 
 
-def older_configuration_of(model: Any) -> dict[str, Any]:
-    """Returns the configuration that Keras would write to a file of its older format, as read back
-    from JSON. The model is of Keras 3 or tf-keras, and a graph of layers.
+def layer_configuration_of(layer: Any, *, in_hdf5: bool) -> dict[str, Any]:
+    """Returns the class and the arguments of a layer that Keras would write to a SavedModel or to a
+    file of its older format, as read back from JSON.
+
+    Args:
+      layer: A layer or model of Keras 3 or tf-keras.
+      in_hdf5: Whether it is written to a file.
 
     Raises:
       Exception: A class of the model does not say its configuration; whatever it raises.
     """
-    if is_keras_3_layer(model):
-        describe = _internal("legacy.saving.saving_utils", "model_metadata")
+    if is_keras_3_layer(layer):
         encode_json = _internal("legacy.saving.json_utils", "get_json_type")
         scope = _internal("legacy.saving.saving_options", "keras_option_scope")
-        with scope(use_legacy_config=True):
-            metadata = describe(model, include_optimizer=False)
+        with scope(use_legacy_config=in_hdf5):
+            arguments = layer.get_config()
     else:
-        describe = _internal("saving.legacy.saving_utils", "model_metadata", "tf_keras")
         encode_json = _internal("saving.legacy.saved_model.json_utils", "get_json_type", "tf_keras")
-        model.use_legacy_config = True
+        layer.use_legacy_config = in_hdf5
         try:
-            metadata = describe(model, include_optimizer=False)
+            arguments = layer.get_config()
         finally:
-            del model.use_legacy_config
-    text = json.dumps(metadata["model_config"], default=encode_json)
-    configuration: dict[str, Any] = json.loads(text)
-    return configuration
+            del layer.use_legacy_config
+    text = json.dumps(arguments, default=encode_json)
+    return {"class_name": type(layer).__name__, "config": json.loads(text)}

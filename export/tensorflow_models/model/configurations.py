@@ -57,28 +57,33 @@ class Comparison:
       vocabularies: The saved vocabularies of lookups by the name of the model's layer; None: the
         vocabulary is an asset.
       lambdas: The layers whose code was not compared.
-      other_class: The classes of the saved model and of the one that was built, if both are the
-        user's own and differ, so that their arguments cannot be compared; (): they do not.
     """
 
     differences: list[str] = field(default_factory=list)
     vocabularies: dict[str, list[Any] | None] = field(default_factory=dict)
-    lambdas: list[str] = field(default_factory=list)
-    other_class: tuple[str, ...] = ()
+    lambdas: dict[str, None] = field(default_factory=dict)
 
 
-def compare_configurations(saved: Any, built: Any, default_of: DefaultOf) -> Comparison:
-    """Compares a saved model with one that was built.
+Described = tuple[str, Any, Any]
+"""(label of a layer for messages, "" for the model itself; its configuration in the file; that of
+the model, after a way through JSON)
+"""
+
+
+def compare_configurations(pairs: Iterable[Described], default_of: DefaultOf) -> Comparison:
+    """Compares what was saved with what was built, up to the first of them that differs.
 
     Args:
-      saved: The configuration in the file.
-      built: The configuration of the model, after a way through JSON.
+      pairs: The configurations of a model, or of its layers, the outermost first.
       default_of: Returns the value of an argument that a configuration lacks, as one of another
         version of Keras does.
     """
     comparison = Comparison()
     walk = _Walk(comparison, default_of)
-    comparison.differences.extend(walk.objects(saved, built, _ValuePath()))
+    for label, saved, built in pairs:
+        comparison.differences.extend(walk.objects(saved, built, _ValuePath(label)))
+        if comparison.differences:
+            break
     return comparison
 
 
@@ -197,7 +202,8 @@ class _Walk:
         if kind in LOOKUPS and "name" in built_config:
             # Vocabularies are compared by the values that the layers look up.
             vocabulary = _normalized(saved_config.get("vocabulary"))
-            self.comparison.vocabularies[str(built_config["name"])] = vocabulary
+            # A model that is a graph has vocabularies that were arguments, its layers have none.
+            self.comparison.vocabularies.setdefault(str(built_config["name"]), vocabulary)
         if kind == "Lambda" and "function_type" in saved_config:
             yield from self._lambdas_of_keras_2(saved_config, built_config, path)
             return
@@ -272,7 +278,7 @@ class _Walk:
         if isinstance(saved, list) and isinstance(built, list):
             # The first element is bytecode, which names the file that it is from.
             if saved[:1] != built[:1]:
-                self.comparison.lambdas.append(path.layer or "the model")
+                self.comparison.lambdas[path.layer or "the model"] = None
             saved = saved[1:]
             built = built[1:]
         yield from self.values(saved, built, path.step("function"), {}, {})
@@ -287,7 +293,7 @@ class _Walk:
         built_config = built.get("config")
         are_known = isinstance(saved_config, dict) and isinstance(built_config, dict)
         if not are_known or saved_config != built_config:
-            self.comparison.lambdas.append(path.layer or "the model")
+            self.comparison.lambdas[path.layer or "the model"] = None
         if isinstance(saved_config, dict) and isinstance(built_config, dict):
             for key in ("defaults", "closure"):
                 pair = saved_config.get(key), built_config.get(key)

@@ -16,8 +16,7 @@ import pytest
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from export.graphs.loading import load_tensorflow
-from export.tensorflow_models.model.archived_model import check_archived_model
-from export.tensorflow_models.model.saved_layers import check_saved_layers
+from export.tensorflow_models.model.described_model import check_described_model
 from tests.units.export.tensorflow_models.planning import assert_says
 
 pytestmark = [
@@ -106,9 +105,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def notes_on(path: Path, model: Any, object_path: str = "") -> tuple[str, ...]:
     """Compares a model with what Keras saved, and returns notes on what cannot be compared."""
-    checkpoint = open_checkpoint(path)
-    of_archive = check_archived_model(model, checkpoint, object_path)
-    return (*of_archive, *check_saved_layers(model, checkpoint, object_path))
+    return check_described_model(model, open_checkpoint(path), object_path)
 
 
 def rejection(path: Path, model: Any, object_path: str = "") -> str:
@@ -239,6 +236,15 @@ class Holder(keras.Model):  # type: ignore[misc, name-defined]
         return self.table(self.words(inputs))
 
 
+class Other(keras.Model):  # type: ignore[misc, name-defined]
+    """Has the layers of a Holder, and is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = adapted(("b", "a"))
+        self.table = layers.Embedding(8, 2)
+
+
 def called(model: Any) -> Any:
     model(tf.constant(["a"]))
     return model
@@ -333,6 +339,9 @@ def test_what_cannot_be_compared_is_noted(tmp_path: Path) -> None:
     )
     (note,) = notes_on(path, lambda_model())
     assert_says(note, "'scaled' (Lambda)", "the factory's")
+    called(Holder()).save(tmp_path / "c.keras")
+    (note,) = notes_on(tmp_path / "c.keras", Other())
+    assert_says(note, "of class Holder in checkpoint c.keras", "of class Other")
     of_tf_keras(adapt=True).save(tmp_path / "saved")
     (note,) = notes_on(tmp_path / "saved", of_tf_keras(adapt=True))
     assert_says(note, "'words' (StringLookup)", "verify.expected")
