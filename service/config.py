@@ -275,9 +275,9 @@ class ServiceSettings(BaseSettings):
     cgroup quota) by the number of workers.
     """
     inline_max_us: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Maximum estimated time of a batch that is computed on the event loop, in microseconds. Longer
-    batches run in the compute threads. Default: 500, or 10000 in a process with one compute thread,
-    where a handover gains nothing.
+    """Maximum estimated time of a request that is computed on the event loop, in microseconds;
+    longer ones run in the compute threads. A batch of several may take as long, and at least 2000.
+    Default: 500, or 10000 in a process with one compute thread, where a handover gains nothing.
     """
     max_concurrent_requests: int = Field(default=512, ge=1, le=100_000)
     """Maximum number of requests in progress in one process. Further requests are rejected at once.

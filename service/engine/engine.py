@@ -70,11 +70,11 @@ COMPUTE: Mapping[type, Callable[..., Computation[Any]]] = {
     LookupRequest: lookup.look_up,
 }
 _INLINE_S = 0.0005
-"""Maximum expected time of a batch on the event loop where compute threads run beside it, in
-seconds. Handing a batch over costs about as much; a longer one would delay all other connections.
+"""Maximum expected time of a request on the event loop where compute threads run beside it, in
+seconds. Handing it over costs about as much; a longer one would delay all other connections.
 """
 _INLINE_ALONE_S = 0.01
-"""The same where there is one compute thread: handing a batch over gains little there."""
+"""The same where there is one compute thread: handing a request over gains little there."""
 _LOG_INTERVAL_S = 1.0
 """Minimum time between two log lines about overload."""
 _TOO_MANY = "too many requests are in progress (max_concurrent_requests)"

@@ -27,6 +27,11 @@ _LONG_BATCH_MAX_S = 0.005
 share about 0.15 ms of work each, so that longer batches gain little, and the first request would
 wait for the last.
 """
+_SHORT_BATCH_MAX_S = 0.002
+"""The same on the event loop, which turns to nothing else meanwhile. It is several times what one
+request may take there: what is expected of a request is its share of earlier batches, so that a
+limit near that of one request would keep small batches small.
+"""
 _BATCH_COST_MAX = 4096
 """Maximum cost, in candidates, of a batch of several requests of a kind whose time is not known
 yet. It stands in for the maximum time, which holds as soon as the kind has an estimate.
@@ -229,10 +234,11 @@ class Queues:
 
         Args:
           batch_max: Maximum number of jobs in one batch.
-          inline_max_s: Maximum expected time of a batch that is computed on the event loop.
+          inline_max_s: Maximum expected time of a job that is computed on the event loop.
           threads: The number of compute threads.
         """
-        self.inline = BatchQueue(batch_max, inline_max_s, _BATCH_COST_MAX)
+        short_batch_max_s = max(inline_max_s, _SHORT_BATCH_MAX_S)
+        self.inline = BatchQueue(batch_max, short_batch_max_s, _BATCH_COST_MAX)
         self.long = BatchQueue(batch_max, _LONG_BATCH_MAX_S, _BATCH_COST_MAX)
         self.resumed = deque[Batch]()
         self.suspended: dict[asyncio.Future[Any], Batch] = {}

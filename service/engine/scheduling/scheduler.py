@@ -5,7 +5,7 @@
 2. Requests that arrive in two turns of the event loop, or while the process is busy, and that share
    a batch key are computed as one batch, up to 16. No request waits for others: an idle process
    computes at once.
-3. A batch that is expected to be short is computed on the event loop; a long one in the compute
+3. Requests that are expected to be short are computed on the event loop; long ones in the compute
    pool. Neither waits for a network: the batch is put aside while other processes are called.
 4. Before a batch is computed, requests whose deadline passed or whose client left are dropped, each
    by itself.
@@ -128,7 +128,7 @@ class Scheduler:
           compute: Returns the computation of a batch.
           pool: The compute threads, for long batches.
           metrics: Counts batches and dropped jobs.
-          inline_max_s: Maximum expected time of a batch that is computed on the event loop.
+          inline_max_s: Maximum expected time of a job that is computed on the event loop.
           max_queued_candidates: Maximum cost of the jobs that wait.
           retry_after_s: Minimum retry-after of a rejected request.
           batch_max: Maximum number of jobs in one batch.

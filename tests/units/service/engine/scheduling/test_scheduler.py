@@ -159,6 +159,27 @@ async def test_scheduler_member_that_expires_is_cancelled_or_fails_leaves_the_ot
     assert simulation.batches == [["bad", "good"]]
 
 
+async def test_scheduler_short_requests_that_cost_less_together_come_to_share_one_batch(
+    simulate: Make,
+) -> None:
+    simulation = simulate(inline_max_s=0.0005)
+
+    def compute(request: Any) -> Any:
+        # A batch takes 0.3 ms, and 0.07 ms for each further request.
+        simulation.now += 0.00007
+        if request == simulation.batches[-1][0]:
+            simulation.now += 0.00023
+        return request
+
+    simulation.compute = compute
+    for number in range(20):
+        await simulation.run(f"alone {number}")
+    for _ in range(20):
+        simulation.batches.clear()
+        await asyncio.gather(*(simulation.run(number, key="k") for number in range(4)))
+    assert simulation.batches == [[0, 1, 2, 3]]
+
+
 @pytest.mark.parametrize("inline_max_s", [0.0, 1.0])
 async def test_scheduler_job_that_waits_for_another_process_takes_no_thread(
     simulate: Make, inline_max_s: float
