@@ -259,7 +259,7 @@ class ServiceSettings(BaseSettings):
     """Fraction of the searches of approximate indexes that are repeated exactly afterwards, while
     no request is in progress, to measure the live recall. 0 disables it. Shards do not measure it.
     """
-    live_recall_cpu: float = Field(default=0.02, gt=0, le=1)
+    live_recall_cpu: float = Field(default=0.01, gt=0, le=1)
     """Maximum share of one core that each process spends on these exact searches. Queries that
     would exceed it are dropped and counted.
     """

@@ -54,12 +54,16 @@ _STEP_BYTES = 1 << 20
 """Bytes of the vectors that are scored in one step, which takes a fraction of a millisecond. A
 request that arrives meanwhile waits for the rest of the step.
 """
-_BURST_S = 0.05
-"""Maximum CPU time that the thread may have saved while it had nothing to do, in seconds."""
+_BURST_S = 0.002
+"""Maximum CPU time that the thread may have saved while it had nothing to do, in seconds: a few
+steps. With more, the first seconds of a load would pay for the idle time before them.
+"""
 _PAUSE_MIN_S = 0.001
 """Minimum pause in seconds: shorter ones cost more than they are for."""
-_BUSY_S = 0.005
-"""Pause before another look at the requests in progress, in seconds."""
+_BUSY_S = 0.02
+"""Pause before another look at the requests in progress, in seconds. Each look takes the GIL from
+them; with longer pauses, a busy process is seldom found idle.
+"""
 _LOWEST_PRIORITY = 19
 """Priority of the thread, as the `nice` value of Linux."""
 
