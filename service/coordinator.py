@@ -25,6 +25,10 @@ LATE_S = 5.0
 """Maximum age of the last report of a worker that is still counted on; reports come at least every
 second.
 """
+_NEWS_S = 1.0
+"""Maximum time for which a worker waits for news of the others: a report that is late by then is
+none.
+"""
 _DEATHS_MAX = 4
 """Number of deaths after which a version is not tried again until its files change."""
 _RETRY_S = 60.0
@@ -57,7 +61,8 @@ class Report:
     loaded: Versions = field(default_factory=dict)
     failed: Versions = field(default_factory=dict)
     starved: Versions = field(default_factory=dict)
-    status: bytes = b""
+    # Not compared: it changes with every report, and no other worker decides by it.
+    status: bytes = field(default=b"", compare=False)
 
     @property
     def serves(self) -> bool:
@@ -172,6 +177,7 @@ class Coordinator:
         """
         self._clock = clock
         self._lock = threading.Lock()
+        self._has_news = threading.Condition(self._lock)
         self._workers: dict[int, _Worker] = {}
         self._loads: dict[int, _Load] = {}
         """The loads in progress, by the process id of the worker."""
@@ -225,12 +231,21 @@ class Coordinator:
             # A worker that gets as far as serving shows that starts succeed.
             if report.serves and not served_before:
                 self._failed_starts = 0
+            if before is None or report != before.report:
+                self._has_news.notify_all()
             return any(fresh.serves for fresh in self._fresh_reports(besides=pid))
 
     def peers(self, pid: int) -> Peers:
         """Returns what the other workers serve."""
         with self._lock:
             return self._peers_of(pid)
+
+    def await_peers(self, pid: int, last_peers: Peers) -> bool:
+        """Waits until the other workers serve something else than `last_peers`, at most a second;
+        returns whether they do.
+        """
+        with self._has_news:
+            return self._has_news.wait_for(lambda: self._peers_of(pid) != last_peers, _NEWS_S)
 
     def reports(self) -> dict[int, tuple[int, str]]:
         """Returns the number of reports of each worker, and its problem."""
@@ -292,6 +307,7 @@ class Coordinator:
         """
         with self._lock:
             worker = self._workers.pop(pid, None)
+            self._has_news.notify_all()
             if worker is None or not worker.report.serves:
                 self._failed_starts += 1
 
@@ -323,6 +339,7 @@ class Coordinator:
         with self._lock:
             self._workers.pop(pid, None)
             self._loads.pop(pid, None)
+            self._has_news.notify_all()
 
     def _fresh_reports(self, besides: int) -> list[Report]:
         """Returns the reports of the workers that can be counted on, without that of one worker.
@@ -401,6 +418,7 @@ _METHODS = (
     "set_exit_code",
     "report",
     "peers",
+    "await_peers",
     "statuses",
     "begin_load",
     "end_load",

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from bundle.format import paths
@@ -38,8 +38,8 @@ log = logger(__name__)
 DRAINED = "the service is drained; `rowcast-serve ctl undrain` makes it accept calls again"
 _MISSING = "the desired state names it (in a pin, a label or a load), and it is not under the root"
 FOLLOW_S = 0.1
-"""Time between two reads of the state file, and of what the other workers serve: within it a
-command takes effect, and workers switch versions together.
+"""Time between two reads of the state file, and between two waits for what the other workers serve:
+within it a command takes effect, and workers switch versions together.
 """
 _TURN_S = 0.05
 """Time between two requests for the turn to load, a small part of what a load takes."""
@@ -114,7 +114,8 @@ class Poller:
         self._wake.set()
         loops: list[tuple[str, Callable[[], object], float]] = [
             ("rowcast-poller", self._scan_when_due, 0),
-            ("rowcast-desired-state", self.follow, FOLLOW_S),
+            ("rowcast-desired-state", self._follow_state, FOLLOW_S),
+            ("rowcast-peers", self._await_peers, FOLLOW_S),
         ]
         for name, run, pause_s in loops + self.maintenance.loops:
             threading.Thread(
@@ -182,6 +183,12 @@ class Poller:
         """
         self._follow_state()
         self._follow_peers()
+
+    def _await_peers(self) -> None:
+        """Waits for news of the other workers, for a moment, and follows them."""
+        with suppress(EOFError, OSError):  # the supervisor is gone, and this worker drains
+            if self._coordinator.await_peers(self._worker, self._peers):
+                self._follow_peers()
 
     def _follow_peers(self) -> None:
         # Two threads follow: peers that one of them has fetched earlier must not replace newer

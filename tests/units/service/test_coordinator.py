@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -54,6 +55,17 @@ def test_shared_versions_are_those_that_every_other_serving_worker_has_loaded(
     assert shared(3) == {1, 2}, "the others are late"
     service.worker_ended(1, "SIGKILL")
     assert shared(3) == set()
+
+
+def test_worker_that_waits_for_news_of_the_others_has_them_at_once(service: Coordinator) -> None:
+    service.report(1, report(1))
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(service.await_peers, 1, service.peers(1))
+        service.report(2, report(1, 2))
+        assert waiting.result()
+    peers = service.peers(1)
+    assert peers.shared == {MODEL: {1, 2}}
+    assert not service.await_peers(1, peers), "nothing has changed for a while"
 
 
 def test_version_that_ended_a_process_is_loaded_again_after_growing_pauses_a_few_times(
