@@ -52,6 +52,10 @@ _FOLLOW_MAX_S = 0.04
 """Time between two looks at the logs, each a call of the kernel for each model: a worker serves a
 change of another one some hundredths of a second later.
 """
+_FOLLOW_UNCHANGED_S = 0.1
+"""The same as long as no model has ever changed: to look costs an idle process more than all else
+that it does. The first change is served a tenth of a second later.
+"""
 _TAKE_OVER_S = 2.0
 """Time for which a process that writes the log is looked for. If it has died, the next one that is
 to change the model takes over.
@@ -591,7 +595,10 @@ class Changes:
     def _run(self) -> None:
         pause_s = _FOLLOW_MIN_S
         while not self._stopping.wait(pause_s):
-            pause_s = min(_FOLLOW_MAX_S, _FOLLOW_GROWTH * pause_s)
+            pause_max_s = _FOLLOW_UNCHANGED_S
+            if any(model.log.sequence for model in list(self._models.values())):
+                pause_max_s = _FOLLOW_MAX_S
+            pause_s = min(pause_max_s, _FOLLOW_GROWTH * pause_s)
             try:
                 if self.follow():
                     pause_s = _FOLLOW_MIN_S
