@@ -10,7 +10,7 @@ rows of new keys, too. Each thing below needs the last change that says it:
                                 an upsert by which no bundle contains its changes
     a row of a table            its vector, and the one with a sequence, by version
                                 the first change of its key, as keys get rows in their order
-    a stream                    its largest offset
+    a stream                    its last offset, and that of the vectors of each training
 
 Of a version that is gone, rows need none. A change is left with those of its ids alone that need
 it, the last one even without any, since the sequence of the log is its own.
@@ -68,8 +68,8 @@ class NeededChanges:
         """The sequence of the change that each id needs for a thing."""
         self._numbers: defaultdict[Thing, dict[Thing, dict[Key, float]]] = defaultdict(dict)
         """The sender's numbers of attributes by their things, by those of their stores."""
-        self._streams: dict[tuple[str, int], tuple[int, int]] = {}
-        """The largest offset of each stream, and the sequence of its last change, by training."""
+        self._streams: dict[tuple[str, int], int] = {}
+        """The sequence of the last change of each stream, by the training of its vectors."""
 
     def add(self, sequence: int, change: Change) -> None:
         """Adds the next change of the log.
@@ -81,9 +81,7 @@ class NeededChanges:
         self._last = sequence
         head = change.head
         if head.stream:
-            stream = self._stream_of(change)
-            end = (change.offset, sequence)
-            self._streams[stream] = max(end, self._streams.get(stream, end))
+            self._streams[self._stream_of(change)] = sequence
         for thing, ids in self._things(change):
             sequences = self._sequences[thing]
             if thing[-1] != _FIRST:
@@ -109,10 +107,9 @@ class NeededChanges:
         for thing, _ in self._things(change):
             sequences = self._sequences[thing]
             is_needed |= np.array([sequences.get(key) == sequence for key in all_ids], bool)
-        if not is_needed.any() and sequence != self._last:
-            _, last = self._streams.get(self._stream_of(change), (0, 0))
-            if not change.head.stream or last != sequence:
-                return None
+        ends = {self._last, self._streams.get(self._stream_of(change))}
+        if not is_needed.any() and sequence not in ends:
+            return None
         if is_needed.all():
             return change
         return change.only(is_needed)

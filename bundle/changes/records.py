@@ -302,10 +302,8 @@ class Run:
 
     @property
     def offset(self) -> int:
-        """The largest offset in the stream; 0: the changes are of none."""
-        if not self.head.stream:
-            return 0
-        return max(_offset(record.payload) for record in self._records)
+        """The offset in the stream behind the last change; 0: the changes are of none."""
+        return _offset(self._records[-1].payload)
 
     @property
     def changes(self) -> list[tuple[int, Change]]:

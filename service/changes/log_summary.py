@@ -74,23 +74,18 @@ class LogSummary:
 
     Attributes:
       left_out: The ids of candidates of which no bundle contains the changes, by corpus.
+      offsets: The offset behind the last change of each stream. A stream that is sent again with
+        the values of another training begins anew: what follows them there follows them again.
     """
 
     def __init__(self) -> None:
         """Begins before the first record."""
         self.left_out: dict[str, set[Key]] = {}
-        self._offsets: dict[tuple[str, int], int] = {}
-        """The offset behind the last change of each stream, by the training of its values."""
+        self.offsets: dict[str, int] = {}
+        self._trained_offsets: dict[tuple[str, int], int] = {}
+        """The offset behind the last change of each stream that has values of a training."""
         self._numbers: dict[tuple[str, str, int], _Numbers] = {}
         """By kind, target, and the version of rows, which 0 stands for elsewhere."""
-
-    @property
-    def offsets(self) -> dict[str, int]:
-        """The offset behind the last change of each stream."""
-        offsets: dict[str, int] = {}
-        for (stream, _), offset in self._offsets.items():
-            offsets[stream] = max(offset, offsets.get(stream, 0))
-        return offsets
 
     def add_run(self, run: Run) -> None:
         """Adds what a run of changes says, whose columns are read only if they say something."""
@@ -160,10 +155,9 @@ class LogSummary:
           request: The request.
           version: The version that it is sent for.
         """
-        training = 0
+        applied_offset = self.offsets.get(request.stream)
         if request.vectors:
-            training = version
-        applied_offset = self._offsets.get((request.stream, training))
+            applied_offset = self._trained_offsets.get((request.stream, version))
         if not request.stream or applied_offset is None:
             return None
         # If it begins before the end of what was applied, another sender was faster with a part.
@@ -176,9 +170,12 @@ class LogSummary:
         return self._numbers.get(_numbered_key(head))
 
     def _add_offset(self, head: Head, schema: Any, offset: int) -> None:
-        if head.stream:
-            key = head.stream, head.training(schema)
-            self._offsets[key] = max(offset, self._offsets.get(key, 0))
+        if not head.stream:
+            return
+        self.offsets[head.stream] = offset
+        training = head.training(schema)
+        if training:
+            self._trained_offsets[head.stream, training] = offset
 
     def _add_columns(self, change: Change) -> None:
         head = change.head

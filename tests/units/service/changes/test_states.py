@@ -171,6 +171,45 @@ def test_rows_and_vectors_of_the_next_training_are_no_repetition(
     assert operate(service, "GET", "changes")["streams"] == {"rows": 9}
 
 
+def test_what_follows_vectors_in_a_stream_follows_them_when_they_are_sent_again(
+    next_version: Callable[..., None], serve: Serve
+) -> None:
+    service = serve()
+    keys = [5000, 5001]
+
+    def send(version: int, *offsets: int) -> list[bool]:
+        """Sends changes of a stream with the vectors of a version; returns which were repeated."""
+        vectors = {"movies": random_vectors(1, seed=version)[0].tolist()}
+        stream: list[tuple[str, dict[str, Any]]] = [
+            ("upsert", candidate(5000, vectors=vectors)),
+            ("upsert", candidate(5001, vectors=vectors)),
+            ("delete", {"id": 5000}),
+            ("attributes", {"id": 5001, "attributes": {"title": "A later title"}}),
+        ]
+        repeated = []
+        for offset in offsets:
+            action, item = stream[offset - 1]
+            options: dict[str, Any] = {"stream": "catalog", "offset": offset}
+            result = change(service, f"candidates/{action}", item, **options)
+            repeated.append(result.get("is_repeated", False))
+        return repeated
+
+    assert send(1, 1, 2, 3, 4) == [False] * 4
+    expected = states_of(service, keys)
+    next_version(service, size=20)
+    assert send(2, 1, 2) == [False] * 2
+    for next_offset in (3, 4, 5):
+        assert operate(service, "GET", "changes")["streams"] == {"catalog": next_offset - 1}
+        operate(service, "POST", "changes/compact", json={})
+        service.close()
+        service = serve()
+        assert all(send(2, *range(1, next_offset)))
+        if next_offset < 5:
+            assert send(2, next_offset) == [False]
+    assert expected[5000] is None
+    assert states_of(service, keys) == expected
+
+
 def test_rows_are_numbered_whatever_the_ids_are_called(write: Write, serve: Serve) -> None:
     """The row of a table and the id by which a feature reads it are one thing."""
     small = write(size=20)
