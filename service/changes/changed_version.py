@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -310,13 +311,14 @@ class ChangedVersion:
     @property
     def counts(self) -> dict[tuple[Kind, str], int]:
         """The number of changed rows of each table, and of candidates or contexts behind those of
-        the bundle.
+        the bundle that have not expired.
         """
+        now_s = time.time()
         counts: dict[tuple[Kind, str], int] = {}
         for table, changed in self.tables.rows.items():
             counts["rows", table] = changed.count
         for key, store in self._stores.items():
-            counts[key] = store.added_count
+            counts[key] = store.unexpired_count(now_s)
         return counts
 
     def embed(self, index: ServedIndex, columns: Mapping[str, Column], n: int) -> Vectors:

@@ -76,14 +76,14 @@ def checked_change(
     columns = {ID: _id_array(ids)}
     embedded: tuple[str, ...] = ()
     if request.action == "upsert":
-        _check_count(store, store.store.positions(ids), settings)
+        _check_count(store, store.store.positions(ids), settings, now_s)
         columns |= _feature_arrays(version, store, request)
         columns |= _attribute_arrays(store, request, with_all=True)
         vectors, embedded = _vectors(version, store, request)
         columns |= {vector_column(index): vector_array(vectors[index]) for index in vectors}
     elif request.action == "attributes":
         positions = store.store.positions(ids)
-        _check_count(store, positions[positions >= 0], settings)
+        _check_count(store, positions[positions >= 0], settings, now_s)
         if not request.attributes:
             raise InvalidArgument.of_field("attributes", "empty", "at least one")
         columns |= _attribute_arrays(store, request, with_all=False)
@@ -146,7 +146,8 @@ def _rows_change(
     for corpus, positions in version.dependents(name, rows, new_keys).items():
         store = version.store("candidates", corpus)
         assert store is not None  # noqa: S101 - it has these candidates
-        _check_count(store, positions, settings, ", whose vectors depend on these rows")
+        reason = ", whose vectors depend on these rows"
+        _check_count(store, positions, settings, now_s, reason)
     head = Head(
         kind="rows",
         action="upsert",
@@ -293,7 +294,11 @@ def _check_distinct(ids: Ids) -> None:
 
 
 def _check_count(
-    store: ChangedCorpus, positions: NDArray[np.int64], settings: ServiceSettings, reason: str = ""
+    store: ChangedCorpus,
+    positions: NDArray[np.int64],
+    settings: ServiceSettings,
+    now_s: float,
+    reason: str = "",
 ) -> None:
     """Rejects a change after which a store would have too many changed candidates.
 
@@ -301,11 +306,12 @@ def _check_count(
       store: The store.
       positions: The positions of the entries that would be changed; -1: a new one.
       settings: The limit.
+      now_s: The time, in Unix seconds.
       reason: Why they would be changed, if the request does not name them.
     """
     # Those behind the bundle's are changed already, and count once however often they change.
     further_count = int(np.count_nonzero(positions < store.store.base_size))
-    changed_count = store.added_count + further_count
+    changed_count = store.unexpired_count(now_s) + further_count
     if further_count and changed_count > settings.max_changed_candidates:
         limit = f"{settings.max_changed_candidates} are accepted (max_changed_candidates)"
         message = (

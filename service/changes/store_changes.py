@@ -69,10 +69,19 @@ class ChangedCorpus:
 
     @property
     def added_count(self) -> int:
-        """The number of candidates behind those of the bundle that have not ended."""
+        """The number of candidates behind those of the bundle that have not ended, expired ones
+        included.
+        """
         store = self.store
         ended_in_base = store.ended.searchsorted(store.base_size)
         return int(store.count - (store.base_size - ended_in_base))
+
+    def unexpired_count(self, now_s: float) -> int:
+        """Returns how many of these have not expired; `now_s`: Unix seconds."""
+        store = self.store
+        expired = store.expiries.expired(now_s)
+        is_ended = np.isin(expired, store.ended)
+        return self.added_count - int(np.count_nonzero(~is_ended))
 
     @property
     def slots_left(self) -> int:

@@ -15,6 +15,7 @@ from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.e2e.process import until
 from tests.random_cases import seeds
 from tests.units.service.changes.making import (
+    Rejected,
     candidate,
     change,
     deletion,
@@ -252,7 +253,7 @@ def test_numbers_count_though_the_log_is_compacted(write: Write, serve: Serve) -
 
 def test_expired_candidate_is_in_no_response_from_that_time_on(write: Write, serve: Serve) -> None:
     write(lists=True)
-    service = serve()
+    service = serve(max_changed_candidates=4)
     soon_s = time.time() + 1.5
     items = [candidate(key, expires_s=soon_s) for key in (5000, 1000, 1007)]
     change(service, "candidates/upsert", *items, candidate(5001, expires_s=FAR_S))
@@ -271,8 +272,13 @@ def test_expired_candidate_is_in_no_response_from_that_time_on(write: Write, ser
         skipped: dict[str, Any] = {"candidate_ids": [1000, 5001], "not_found": "skip"}
         ranked = responds(running, "rank", context=context, **skipped)
         assert ranked["not_found"] == [1000]
+    # Nor does it count any more.
+    (version,) = operate(service, "GET", "changes")["versions"]
+    assert version["changed"] == {"candidates movies": 2}
     # It is there no more, and may come again.
     deleted = change(service, "candidates/delete", {"id": 5000})
     assert (deleted["changed"], deleted["unknown"]) == (0, [5000])
-    change(service, "candidates/upsert", candidate(1000))
-    assert 1000 in ids_of(service)
+    change(service, "candidates/upsert", candidate(1000), candidate(5002))
+    assert {1000, 5002} <= ids_of(service)
+    with pytest.raises(Rejected, match="would have 5 changed entries"):
+        change(service, "candidates/upsert", candidate(5003))
