@@ -18,8 +18,8 @@ from export.errors import ExportError
 from export.front_end.calls import Call
 from export.front_end_choice import front_end_of
 from export.graphs.loading import tf
+from export.partition.graph.tower_results import Returned
 from export.recipe.schema import ExportJob, InputSection
-from export.tensorflow_models.graph.tower_results import Returned
 from export.tensorflow_models.lookups.interception import early_lookups
 from export.tensorflow_models.model.call_tracing import trace_call
 from export.tensorflow_models.model.roots import build_root

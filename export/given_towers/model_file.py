@@ -29,12 +29,12 @@ from export.front_end.named_functions import functions_called
 from export.given_towers.tower import GivenTower, open_tower
 from export.graphs.loading import tf
 from export.model_code.factories import factory_of
-from export.recipe.schema import ExportJob
-from export.tensorflow_models.lookups.activations import (
+from export.partition.lookups.activations import (
     Activations,
     PooledTable,
     plan_activations,
 )
+from export.recipe.schema import ExportJob
 
 _POOLINGS = ("sum", "mean")
 _FIELDS = ("name", "num_embeddings", "embedding_dim", "feature_names", "pooling")

@@ -15,8 +15,8 @@ from export.front_end.interface import ReferenceInputs, ReferenceRun, Results
 from export.front_end.specs import ModelSpec, TowerSpec, at_path
 from export.given_towers.model_file import GivenTowers
 from export.graphs.loading import tf
+from export.partition.reference_inputs import dense_input, pooled
 from export.recipe.schema import ExportJob
-from export.tensorflow_models.reference.inputs import dense_input, pooled
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any, cast, get_args
 
 from export.errors import NotConvertible
 from export.front_end.specs import Combiner
-from export.tensorflow_models.lookups.activations import PooledTable, StatedSizes
+from export.partition.lookups.activations import PooledTable, StatedSizes
 
 _COMBINERS = get_args(Combiner)
 _FORM = (

@@ -21,8 +21,8 @@ from export.jax_models.sparsecore_layers import build_with_layers, lookups_retur
 from export.jax_models.tracing import BATCH, FixedBatch, TracedFunction, trace
 from export.jax_models.values import Parameter, Value
 from export.model_code.factories import factory_of
+from export.partition.lookups.activations import Activations, plan_activations
 from export.recipe.schema import ExportJob
-from export.tensorflow_models.lookups.activations import Activations, plan_activations
 
 _EXPECTED = (
     "a factory of a model in JAX returns `shapes, {name: function}`: the shapes of its parameters, "

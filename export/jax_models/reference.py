@@ -23,9 +23,9 @@ from export.jax_models.compared_operations import compared_operations
 from export.jax_models.functions import JaxFunctions, build_functions
 from export.jax_models.loading import jax
 from export.jax_models.parameters import StoredParameters
+from export.partition.reference_inputs import dense_input, pooled, read_rows, rows_of_ids
 from export.raised_errors import raised_on_examples
 from export.recipe.schema import ExportJob
-from export.tensorflow_models.reference.inputs import dense_input, pooled, read_rows, rows_of_ids
 
 _INNER_PARAMETERS = ("jaxpr", "call_jaxpr")
 """Parameters of primitives that only call another computation."""

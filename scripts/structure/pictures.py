@@ -122,12 +122,7 @@ EXPORT = Picture(
         Box("corpora", 3, (8, 12)),
         Box("jax_models", 4, (3, 7), parts="operations"),
         Box("given_towers", 4, (7, 10)),
-        Box(
-            "tensorflow_models",
-            5,
-            (3, 10),
-            parts="reference model lookups id_graphs graph frameworks",
-        ),
+        Box("tensorflow_models partition", 5, (3, 10)),
         Box("id_graphs model_code", 6, (2, 8)),
         Box("graphs", 7, (0, 4)),
         Box("front_end", 8, (0, 6)),

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from export.graphs.loading import load_tensorflow
-from export.tensorflow_models.graph.input_paths import CallGraph, Values
-from export.tensorflow_models.graph.origins import Source
+from export.partition.graph.input_paths import CallGraph, Values
+from export.partition.graph.origins import Source
 
 tf = load_tensorflow()
 

@@ -30,7 +30,7 @@ from export.graphs.loading import load_tensorflow, tf
 from export.saved_model.graph import InlineGraph, build_graph, variable_key, write_graph
 from tests.bundles.tables import write_table
 from tests.id_graphs import bucket_ids, cast_ids, hash_ids, vocabulary_ids
-from tests.units.export.tensorflow_models.graph.traced_calls import numbers, tower_of, trace
+from tests.units.export.partition.graph.traced_calls import numbers, tower_of, trace
 from tests.units.export.traced_features import dense, embedded
 from tests.units.export.traced_models import recipe
 

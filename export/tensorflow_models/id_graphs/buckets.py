@@ -20,8 +20,8 @@ from export.graphs.loading import tf
 from export.graphs.number_keys import Numbers
 from export.graphs.walks import ID_DTYPES, needed
 from export.id_graphs.step_functions import PACKET, StepFunction, ends_of, monotonic_steps
-from export.tensorflow_models.graph.input_paths import CallGraph, Values, ValuesKey, applied
-from export.tensorflow_models.graph.origins import Source
+from export.partition.graph.input_paths import CallGraph, Values, ValuesKey, applied
+from export.partition.graph.origins import Source
 
 OPERATIONS_MAX = 128
 """Maximum number of operations that a step function is computed by."""

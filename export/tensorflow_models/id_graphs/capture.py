@@ -29,8 +29,8 @@ from export.front_end.specs import Keys
 from export.graphs.functions import asserts_without, unknown_resource
 from export.graphs.internals import table_of
 from export.graphs.walks import ID_DTYPES
-from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
-from export.tensorflow_models.graph.origins import Source
+from export.partition.graph.input_paths import CallGraph, Values, per_example
+from export.partition.graph.origins import Source
 from export.tensorflow_models.id_graphs import buckets
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from export.tensorflow_models.id_graphs.vocabularies import UNNAMED, exported, text_of

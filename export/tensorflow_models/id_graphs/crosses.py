@@ -15,7 +15,7 @@ from bundle.format.graph_builder import GraphBuilder
 from bundle.format.ids import sent_dtype
 from bundle.format.manifest import CrossedIds, CrossKey, GraphIds, JoinedIds
 from export.front_end.specs import Keys
-from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
+from export.partition.graph.input_paths import CallGraph, Values, per_example
 from export.tensorflow_models.id_graphs.capture import find_graph, find_rule
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 

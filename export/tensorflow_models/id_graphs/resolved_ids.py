@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bundle.format.manifest import IdRule, Unknown
 from export.front_end.specs import Keys
-from export.tensorflow_models.graph.origins import Source
+from export.partition.graph.origins import Source
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from bundle.format.manifest import GraphIds, TextIds
 from export.front_end.specs import Keys
 from export.graphs.loading import tf
 from export.graphs.walks import needed
-from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
-from export.tensorflow_models.graph.origins import Source
+from export.partition.graph.input_paths import CallGraph, Values, per_example
+from export.partition.graph.origins import Source
 from export.tensorflow_models.id_graphs.capture import find_graph
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from export.tensorflow_models.id_graphs.vocabularies import text_of

@@ -12,7 +12,7 @@ import numpy as np
 
 from export.errors import NotConvertible
 from export.graphs.loading import tf
-from export.tensorflow_models.graph.input_paths import Values
+from export.partition.graph.input_paths import Values
 from export.user_lines import at_line, line_of_operation
 
 UNNAMED = "vocabulary"

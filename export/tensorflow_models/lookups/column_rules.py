@@ -17,13 +17,13 @@ from bundle.format.manifest import CrossKey, GraphIds, LookupTable, Unknown
 from export.errors import NotConvertible
 from export.front_end.specs import Keys
 from export.graphs.loading import tf
+from export.partition.graph.input_paths import CallGraph, Values
+from export.partition.graph.origins import Source
+from export.partition.lookups.records import Tensors, table_name
 from export.tensorflow_models.frameworks.columns import is_a, rows_of
-from export.tensorflow_models.graph.input_paths import CallGraph, Values
-from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_graphs import buckets
 from export.tensorflow_models.id_graphs.crosses import Key, cross_of
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
-from export.tensorflow_models.lookups.records import Tensors, table_name
 
 Read = Callable[[str], Tensors]
 """Returns a raw input of the model by its key, of rank 2 or more."""

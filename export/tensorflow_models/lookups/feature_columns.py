@@ -20,6 +20,13 @@ from export.front_end.specs import Combiner, Encoding
 from export.graphs.hooks import HookPoint, Hooks, Replacement
 from export.graphs.internals import deprecations_silenced
 from export.graphs.loading import tf
+from export.partition.lookups.records import (
+    ActivationOf,
+    Tensors,
+    TracedLookup,
+    of_indicator,
+    of_table,
+)
 from export.tensorflow_models.frameworks.columns import (
     buckets_of,
     is_a,
@@ -40,13 +47,6 @@ from export.tensorflow_models.lookups.column_rules import (
     bucket_rules,
     column_rule,
     padding_of,
-)
-from export.tensorflow_models.lookups.records import (
-    ActivationOf,
-    Tensors,
-    TracedLookup,
-    of_indicator,
-    of_table,
 )
 
 WIDTH_MAX = 1 << 16

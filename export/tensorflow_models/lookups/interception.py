@@ -9,24 +9,24 @@ from typing import Any
 from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
 from export.graphs.placeholders import early_rows, tables_unallocated
+from export.partition.lookups.gathers import intercept_gathers
+from export.partition.lookups.records import (
+    ActivationOf,
+    MakeTable,
+    TracedLookup,
+    batch_size,
+)
+from export.partition.lookups.specified import intercept_specified
 from export.tensorflow_models.frameworks.normalizations import restore_normalizations
 from export.tensorflow_models.frameworks.recurrences import unroll_recurrences
 from export.tensorflow_models.frameworks.squeezes import keep_batches
 from export.tensorflow_models.lookups.embedding_layers import intercept_layers
 from export.tensorflow_models.lookups.encodings import intercept_encodings
 from export.tensorflow_models.lookups.feature_columns import Lengths, intercept_columns, no_lengths
-from export.tensorflow_models.lookups.gathers import intercept_gathers
-from export.tensorflow_models.lookups.keras_rs import intercept_keras_rs
+from export.tensorflow_models.lookups.keras_3_layers import gather_in_keras_3, intercept_keras_rs
 from export.tensorflow_models.lookups.padded_ids import PaddedIds, intercept_averages
 from export.tensorflow_models.lookups.ragged import intercept_ragged
-from export.tensorflow_models.lookups.records import (
-    ActivationOf,
-    MakeTable,
-    TracedLookup,
-    batch_size,
-)
 from export.tensorflow_models.lookups.sparse import intercept_sparse
-from export.tensorflow_models.lookups.specified import intercept_specified
 
 
 @contextlib.contextmanager
@@ -78,6 +78,7 @@ def lookups_intercepted(
         unroll_recurrences(hooks)
         intercept_layers(hooks, make_table, activation_of, tracked=True)
         intercept_gathers(hooks, activation_of_gather, padded.gather, early=early)
+        gather_in_keras_3(hooks)
         intercept_sparse(hooks, activation_of)
         intercept_ragged(hooks, activation_of, activation_of_gather, padded.pad)
         intercept_averages(hooks, padded)

@@ -19,6 +19,9 @@ from export.front_end.specs import Combiner
 from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
 from export.graphs.placeholders import placeholder_class, placeholder_of
+from export.partition.lookups.gathered_rows import dense_rows
+from export.partition.lookups.gathers import describe_gather
+from export.partition.lookups.records import ActivationOf, TracedLookup, of_table
 from export.tensorflow_models.frameworks.hook_points import (
     RAGGED_GATHER,
     RAGGED_LOOKUP,
@@ -26,9 +29,6 @@ from export.tensorflow_models.frameworks.hook_points import (
     RAGGED_SUM,
     TO_TENSOR,
 )
-from export.tensorflow_models.id_graphs.texts import PADDED
-from export.tensorflow_models.lookups.gathers import describe_gather
-from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup, of_table
 
 Pad = Callable[[Any, int | None, Any, Any], Any]
 """(ragged ids, length or None, default value, padded ids) -> the padded ids to use."""
@@ -90,37 +90,6 @@ def look_up_ragged_by_row(hooks: Hooks) -> None:
 def _reads_whole_rows(arguments: Mapping[str, Any]) -> bool:
     """Returns whether a call of `tf.gather` reads a row of the table for each id."""
     return not arguments["axis"] and not arguments["batch_dims"]
-
-
-def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
-    """Returns `rows.to_tensor()`, computed by operations that LiteRT has.
-
-    Args:
-      rows: A RaggedTensor of a graph.
-      length: The length of the result; None: that of the longest row.
-      default: The padding, of any shape that broadcasts to a value; None: zeros.
-    """
-    lengths = rows.row_lengths()
-    if length is None:
-        # With a zero, since a batch may have no rows.
-        width = tf.reduce_max(tf.concat([[0], lengths], 0))
-    else:
-        width = tf.constant(length, tf.int64)
-    filler = tf.zeros([], rows.dtype)
-    if default is not None:
-        filler = tf.cast(default, rows.dtype)
-    batch, _, *inner = rows.shape.as_list()
-
-    # The padding is value 0, and all others follow it: one gather reads both.
-    padding = tf.broadcast_to(filler, [1, *inner])
-    values = tf.concat([padding, rows.values], 0)
-    positions = tf.range(width)
-    starts = rows.row_starts() + 1
-    indices = tf.expand_dims(starts, 1) + positions
-    is_inside = positions < tf.expand_dims(lengths, 1)
-    indices = tf.where(is_inside, indices, tf.zeros_like(indices))
-    padded = tf.gather(values, indices, name=PADDED)
-    return tf.ensure_shape(padded, [batch, length, *inner])
 
 
 class _PendingRaggedLookups:

@@ -16,8 +16,8 @@ from export.front_end.specs import Encoding
 from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
 from export.graphs.placeholders import placeholder_of
+from export.partition.lookups.records import ActivationOf, TracedLookup, of_table
 from export.tensorflow_models.frameworks.hook_points import SAFE_LOOKUPS, SPARSE_LOOKUPS
-from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup, of_table
 
 
 def intercept_sparse(hooks: Hooks, activation_of: ActivationOf) -> None:

@@ -20,6 +20,11 @@ from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
 from export.graphs.walks import PYTHON_CODE
 from export.model_code.definition_modules import explained
+from export.partition.graph.input_paths import TRACED_CALL, CallGraph, Values
+from export.partition.graph.origins import Source, sources_of
+from export.partition.graph.pruning import TracedCall
+from export.partition.graph.tower_results import Returned
+from export.partition.lookups.records import MakeTable, TracedLookup, batch_size
 from export.raised_errors import one_line
 from export.recipe.schema import InputSection
 from export.tensorflow_models.frameworks.keras_graphs import (
@@ -29,12 +34,7 @@ from export.tensorflow_models.frameworks.keras_graphs import (
     is_of_graph,
 )
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
-from export.tensorflow_models.graph.input_paths import TRACED_CALL, CallGraph, Values
-from export.tensorflow_models.graph.origins import Source, sources_of
-from export.tensorflow_models.graph.pruning import TracedCall
-from export.tensorflow_models.graph.tower_results import Returned
 from export.tensorflow_models.lookups.interception import lookups_intercepted
-from export.tensorflow_models.lookups.records import MakeTable, TracedLookup, batch_size
 from export.tensorflow_models.lookups.retrieval_layers import queries_recorded
 from export.user_lines import at_line, line_of_exception, line_of_operation
 

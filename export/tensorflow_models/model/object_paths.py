@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from bundle.format.paths import is_name
 from export.front_end.specs import TableFacts
+from export.partition.lookups.records import free_name, table_name
 from export.tensorflow_models.frameworks.layer_names import is_automatic
-from export.tensorflow_models.lookups.records import free_name, table_name
 from export.tensorflow_models.model.object_walk import walk
 
 _COUNTED = re.compile(r"(layer|layer_with_weights)-\d+|_layers|\d+")

@@ -22,25 +22,25 @@ from export.graphs.internals import join, variable_class
 from export.graphs.loading import tf
 from export.graphs.placeholders import give_value, placeholder_class
 from export.graphs.walks import needed, resource
+from export.partition.features.feature_names import traced_name, with_bundle_names
+from export.partition.features.inline_lookups import insert_lookups, outside_ids_of
+from export.partition.features.inline_tables import Read, find_inline_lookups, find_other_reads
+from export.partition.features.input_dtypes import notes_on_dtypes
+from export.partition.features.looked_up_numbers import replace_looked_up_numbers
+from export.partition.features.own_rows import own_rows
+from export.partition.features.stated_rows import replace_stated_rows
+from export.partition.features.traced_lookups import resolve_lookups
+from export.partition.graph.pruning import TracedCall, prune
+from export.partition.graph.tower_results import tower_results
+from export.partition.lookups.records import MakeTable, TracedLookup
 from export.recipe.schema import ExportJob
 from export.tables.dumped import open_dumps
 from export.tensorflow_models.frameworks.keras_graphs import built_model
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
-from export.tensorflow_models.graph.pruning import TracedCall, prune
-from export.tensorflow_models.graph.tower_results import tower_results
 from export.tensorflow_models.lookups.interception import early_lookups
-from export.tensorflow_models.lookups.records import MakeTable, TracedLookup
 from export.tensorflow_models.model.call_tracing import trace_call
-from export.tensorflow_models.model.feature_names import traced_name, with_bundle_names
-from export.tensorflow_models.model.inline_lookups import insert_lookups, outside_ids_of
-from export.tensorflow_models.model.inline_tables import Read, find_inline_lookups, find_other_reads
-from export.tensorflow_models.model.input_dtypes import notes_on_dtypes
-from export.tensorflow_models.model.looked_up_numbers import replace_looked_up_numbers
 from export.tensorflow_models.model.object_paths import name_tables, object_paths
-from export.tensorflow_models.model.own_rows import own_rows
 from export.tensorflow_models.model.roots import build_root
-from export.tensorflow_models.model.stated_rows import replace_stated_rows
-from export.tensorflow_models.model.traced_lookups import resolve_lookups
 
 Build = Callable[[ExportJob, Path], Any]
 """(recipe, its folder) -> the model: an object whose attributes can be called."""

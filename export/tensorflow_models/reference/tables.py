@@ -27,12 +27,12 @@ from export.graphs.placeholders import (
 )
 from export.graphs.tensors import with_values
 from export.graphs.walks import resource
+from export.partition.lookups.records import TracedLookup
 from export.tensorflow_models.frameworks.hook_points import SPARSE_LOOKUPS
 from export.tensorflow_models.frameworks.normalizations import restore_normalizations
 from export.tensorflow_models.lookups.embedding_layers import intercept_layers, original_lookup
-from export.tensorflow_models.lookups.gathers import gather_in_keras_3
+from export.tensorflow_models.lookups.keras_3_layers import gather_in_keras_3
 from export.tensorflow_models.lookups.ragged import look_up_ragged_by_row
-from export.tensorflow_models.lookups.records import TracedLookup
 from export.tensorflow_models.model.object_paths import object_paths
 
 Rows = NDArray[np.int64]

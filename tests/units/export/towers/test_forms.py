@@ -22,7 +22,7 @@ from export.towers.division import split_tower
 from export.towers.files import TowerFiles
 from export.towers.manifest_towers import describe_tower
 from export.towers.parts import TracedPart
-from tests.units.export.tensorflow_models.graph.traced_calls import numbers, texts, tower_of, trace
+from tests.units.export.partition.graph.traced_calls import numbers, texts, tower_of, trace
 from tests.units.export.traced_models import recipe
 
 load_tensorflow()

@@ -15,6 +15,7 @@ from export.graphs.loading import load_tensorflow, tf
 from export.towers.bfloat16 import in_bfloat16
 from export.towers.division import split_tower
 from export.towers.packing import pack
+from tests.units.export.partition.graph.traced_calls import numbers, tower_of, trace
 from tests.units.export.ranking_parts import (
     CONTEXT,
     FEATURES,
@@ -23,7 +24,6 @@ from tests.units.export.ranking_parts import (
     run_parts,
     traced,
 )
-from tests.units.export.tensorflow_models.graph.traced_calls import numbers, tower_of, trace
 from tests.units.export.traced_models import IDS, RAGGED
 
 load_tensorflow()

@@ -11,8 +11,8 @@ from export.front_end.calls import Call
 from export.front_end.interface import TracedTower
 from export.front_end.specs import TowerSpec
 from export.graphs.loading import tf
-from export.tensorflow_models.graph.input_paths import CallGraph
-from export.tensorflow_models.graph.origins import sources_of
+from export.partition.graph.input_paths import CallGraph
+from export.partition.graph.origins import sources_of
 
 
 def ids(*shape: int) -> Any:

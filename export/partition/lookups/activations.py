@@ -14,9 +14,9 @@ from export.errors import NotConvertible, UsageError
 from export.front_end.specs import Combiner, Kind, TableFacts
 from export.graphs.loading import tf
 from export.graphs.placeholders import without_memory
+from export.partition.lookups.records import TracedLookup, table_name
+from export.partition.lookups.specified import look_up
 from export.recipe.schema import InputSection
-from export.tensorflow_models.lookups.records import TracedLookup, table_name
-from export.tensorflow_models.lookups.specified import look_up
 
 
 @dataclass(frozen=True)

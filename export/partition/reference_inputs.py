@@ -12,8 +12,8 @@ from bundle.features.columns import checked_offsets
 from export.front_end.interface import ReferenceInputs
 from export.front_end.specs import Combiner, ModelSpec, TableFacts
 from export.graphs.tensors import composed
+from export.partition.lookups.activations import Bag
 from export.recipe.schema import ExportJob
-from export.tensorflow_models.lookups.activations import Bag
 
 
 def dense_input(name: str, job: ExportJob, inputs: ReferenceInputs) -> NDArray[Any]:

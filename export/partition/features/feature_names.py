@@ -22,7 +22,7 @@ from bundle.format.manifest import (
     lookup_tables_of,
 )
 from export.front_end.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TowerSpec
-from export.tensorflow_models.lookups.records import free_name, table_name
+from export.partition.lookups.records import free_name, table_name
 
 Features = Mapping[str, FeatureSpec | DenseSpec]
 

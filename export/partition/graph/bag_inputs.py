@@ -13,8 +13,8 @@ from bundle.format.identifiers import identifier
 from export.graphs.internals import join
 from export.graphs.loading import tf
 from export.graphs.walks import needed
+from export.partition.graph.origins import sources_of
 from export.recipe.schema import InputSection
-from export.tensorflow_models.graph.origins import sources_of
 
 
 def add_bag_placeholders(

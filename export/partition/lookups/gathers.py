@@ -1,12 +1,11 @@
-"""Intercepts gathers of one row per id: `tf.gather`, `tf.nn.embedding_lookup`, Embedding layers."""
+"""Intercepts gathers of one row per id: `tf.gather`, `tf.nn.embedding_lookup`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from export.front_end.outside_ids import UNDEFINED, OutsideIds
+from export.front_end.outside_ids import UNDEFINED
 from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
 from export.graphs.placeholders import (
@@ -14,14 +13,9 @@ from export.graphs.placeholders import (
     early_rows,
     placeholder_class,
     redirect_gathers,
-    table_of_layer,
-    with_outside_ids,
 )
-from export.tensorflow_models.frameworks.hook_points import KERAS_3_EMBEDDING
-from export.tensorflow_models.lookups.gathered_rows import read_rows
-from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup, of_table
-
-_FROM_END = OutsideIds(from_end=True)
+from export.partition.lookups.gathered_rows import read_rows
+from export.partition.lookups.records import ActivationOf, TracedLookup, of_table
 
 
 def intercept_gathers(
@@ -64,7 +58,6 @@ def intercept_gathers(
 
     redirect_gathers(hooks, gather)
     hooks.set_attribute(placeholder_class(), "early", early)
-    gather_in_keras_3(hooks)
 
 
 def describe_gather(variable: Any, ids: Any) -> TracedLookup | None:
@@ -80,33 +73,3 @@ def describe_gather(variable: Any, ids: Any) -> TracedLookup | None:
     length = math.prod(sizes) if sizes else None
     kind = "single" if length in (None, 1) else "sequence"
     return of_table(variable, ids, kind=kind, length=length)
-
-
-def gather_in_keras_3(hooks: Hooks) -> None:
-    """Makes the Embedding of Keras 3 gather from a placeholder; by itself it reads the whole table
-    first.
-
-    Source: Keras 3.15, src/layers/core/embedding.py and src/backend/tensorflow/numpy.py (`take`).
-    """
-
-    def look_up(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
-        table = table_of_layer(layer)
-        is_plain = isinstance(table, placeholder_class()) and not layer.lora_enabled
-        # Ragged and sparse ids are tensors, too.
-        if not is_plain or not tf.is_tensor(inputs):
-            return call(layer, inputs)
-        ids = inputs
-        if inputs.dtype not in (tf.int32, tf.int64):
-            ids = tf.cast(inputs, tf.int32)
-        with with_outside_ids(table, _FROM_END):
-            if isinstance(ids, tf.SparseTensor):
-                # As Keras does: a bag of each id, and row 0 where there is none.
-                bags = tf.sparse.expand_dims(ids, -1)
-                rows = tf.nn.safe_embedding_lookup_sparse(table, bags, default_id=0)
-                dim = table.shape.as_list()[1]
-                rows = tf.ensure_shape(rows, [*ids.shape.as_list(), dim])
-            else:
-                rows = tf.nn.embedding_lookup(table, ids)
-        return tf.cast(rows, layer.compute_dtype)
-
-    hooks.replace(KERAS_3_EMBEDDING, look_up)

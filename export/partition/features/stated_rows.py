@@ -16,15 +16,15 @@ from export.front_end.manifest_features import unknown_of
 from export.front_end.specs import FeatureSpec
 from export.graphs.internals import join
 from export.graphs.walks import needed
-from export.recipe.schema import ExportJob, FeatureSection
-from export.tensorflow_models.graph.pruning import TracedCall
-from export.tensorflow_models.lookups.records import TracedLookup
-from export.tensorflow_models.model.looked_up_numbers import (
+from export.partition.features.looked_up_numbers import (
     EXACT_MAX,
     indicator_of_numbers,
     numbers_of,
 )
-from export.tensorflow_models.model.traced_lookups import resolve_lookups
+from export.partition.features.traced_lookups import resolve_lookups
+from export.partition.graph.pruning import TracedCall
+from export.partition.lookups.records import TracedLookup
+from export.recipe.schema import ExportJob, FeatureSection
 from export.user_lines import at_line, line_of_operation
 
 _REMEDIES = (

@@ -19,8 +19,8 @@ from export.graphs.functions import narrowed
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
 from export.graphs.walks import needed
-from export.tensorflow_models.graph.pruning import TracedCall
-from export.tensorflow_models.lookups.records import TracedLookup
+from export.partition.graph.pruning import TracedCall
+from export.partition.lookups.records import TracedLookup
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from export.graphs.hooks import Hooks
-from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup
+from export.partition.lookups.records import ActivationOf, TracedLookup
 
 
 class _Specified:

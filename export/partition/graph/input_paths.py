@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from export.graphs.loading import tf
 from export.graphs.walks import keeps_values, operands_first
-from export.tensorflow_models.graph.origins import Source, Sources
+from export.partition.graph.origins import Source, Sources
 
 _MOVES = frozenset(
     {

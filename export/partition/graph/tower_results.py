@@ -11,8 +11,8 @@ from export.graphs.elementwise import function_of
 from export.graphs.functions import variables_of
 from export.graphs.loading import tf
 from export.graphs.walks import needed
+from export.partition.graph.input_paths import per_example
 from export.recipe.schema import TowerSection, name_of_call
-from export.tensorflow_models.graph.input_paths import per_example
 
 _ELEMENTWISE = {
     "Exp": function_of("math.exp"),

@@ -1,5 +1,5 @@
-"""Rows of a variable by any ids: what a lookup reads for ids outside of the table, in TensorFlow's
-operations.
+"""Rows that a lookup reads, in operations of TensorFlow that LiteRT has: also by ids outside of the
+table, and by ragged ids.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 from export.front_end.outside_ids import OutsideIds
 from export.graphs.loading import tf
 from export.graphs.placeholders import placeholder_class
+from export.tensorflow_models.id_graphs.texts import PADDED
 
 
 def read_rows(variable: Any, ids: Any, outside: OutsideIds) -> Any:
@@ -51,3 +52,34 @@ def counted_from_end(ids: Any, count: int) -> Any:
 def _gather(variable: Any, rows: Any) -> Any:
     # Past the hook for gathers, which may be what calls this.
     return super(placeholder_class(), variable).sparse_read(rows)
+
+
+def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
+    """Returns `rows.to_tensor()`, computed by operations that LiteRT has.
+
+    Args:
+      rows: A RaggedTensor of a graph.
+      length: The length of the result; None: that of the longest row.
+      default: The padding, of any shape that broadcasts to a value; None: zeros.
+    """
+    lengths = rows.row_lengths()
+    if length is None:
+        # With a zero, since a batch may have no rows.
+        width = tf.reduce_max(tf.concat([[0], lengths], 0))
+    else:
+        width = tf.constant(length, tf.int64)
+    filler = tf.zeros([], rows.dtype)
+    if default is not None:
+        filler = tf.cast(default, rows.dtype)
+    batch, _, *inner = rows.shape.as_list()
+
+    # The padding is value 0, and all others follow it: one gather reads both.
+    padding = tf.broadcast_to(filler, [1, *inner])
+    values = tf.concat([padding, rows.values], 0)
+    positions = tf.range(width)
+    starts = rows.row_starts() + 1
+    indices = tf.expand_dims(starts, 1) + positions
+    is_inside = positions < tf.expand_dims(lengths, 1)
+    indices = tf.where(is_inside, indices, tf.zeros_like(indices))
+    padded = tf.gather(values, indices, name=PADDED)
+    return tf.ensure_shape(padded, [batch, length, *inner])

@@ -11,8 +11,8 @@ from bundle.format.identifiers import identifier
 from export.graphs.internals import join
 from export.graphs.loading import tf
 from export.graphs.walks import needed
-from export.tensorflow_models.graph.input_paths import per_example
-from export.tensorflow_models.lookups.records import TracedLookup
+from export.partition.graph.input_paths import per_example
+from export.partition.lookups.records import TracedLookup
 
 
 def flattened_from(ids: Any) -> int:

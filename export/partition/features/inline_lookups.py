@@ -17,9 +17,8 @@ from export.graphs.internals import join
 from export.graphs.loading import tf
 from export.graphs.placeholders import placeholder_class
 from export.id_graphs.tensorflow_operations import rows_of
-from export.tensorflow_models.lookups.gathered_rows import counted_from_end, read_rows
-from export.tensorflow_models.lookups.ragged import dense_rows
-from export.tensorflow_models.lookups.records import TracedLookup
+from export.partition.lookups.gathered_rows import counted_from_end, dense_rows, read_rows
+from export.partition.lookups.records import TracedLookup
 
 
 def can_be_inlined(lookup: TracedLookup) -> bool:

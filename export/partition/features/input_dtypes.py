@@ -7,7 +7,7 @@ from typing import Any
 
 from export.graphs.loading import tf
 from export.graphs.walks import needed
-from export.tensorflow_models.graph.pruning import TracedCall
+from export.partition.graph.pruning import TracedCall
 from export.user_lines import at_line, line_of_operation
 
 

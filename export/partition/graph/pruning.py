@@ -23,10 +23,10 @@ from export.graphs.own_values import find_own_values
 from export.graphs.placeholders import line_of_early
 from export.graphs.random_operations import find_random_operation
 from export.graphs.walks import PYTHON_CODE, Needed, needed, resource
+from export.partition.graph.bag_inputs import add_bag_placeholders
+from export.partition.graph.origins import sources_of
+from export.partition.graph.tower_results import Returned, tower_results
 from export.recipe.schema import InputSection, TowerSection
-from export.tensorflow_models.graph.bag_inputs import add_bag_placeholders
-from export.tensorflow_models.graph.origins import sources_of
-from export.tensorflow_models.graph.tower_results import Returned, tower_results
 from export.user_lines import at_line, line_of_operation
 
 _INPUT_DTYPES = ("float32", "int32", "int64", "string")

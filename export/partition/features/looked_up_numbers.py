@@ -18,13 +18,13 @@ from export.front_end.specs import FeatureSpec
 from export.graphs.internals import join
 from export.graphs.loading import tf
 from export.id_graphs.limits import limits_of
-from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
-from export.tensorflow_models.graph.origins import sources_of
-from export.tensorflow_models.graph.pruning import TracedCall
+from export.partition.features.traced_lookups import resolve_lookups
+from export.partition.graph.input_paths import CallGraph, Values, per_example
+from export.partition.graph.origins import sources_of
+from export.partition.graph.pruning import TracedCall
+from export.partition.lookups.records import TracedLookup, of_indicator
 from export.tensorflow_models.id_graphs.capture import find_rule
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
-from export.tensorflow_models.lookups.records import TracedLookup, of_indicator
-from export.tensorflow_models.model.traced_lookups import resolve_lookups
 
 _OPERATIONS = frozenset({"LookupTableFindV2", "StringToHashBucketFast", "StringToHashBucketStrong"})
 """The operations that LiteRT lacks and a bundle computes."""

@@ -21,17 +21,17 @@ from export.errors import NotConvertible, UsageError
 from export.front_end.specs import FeatureSpec, Keys
 from export.graphs.loading import tf
 from export.id_graphs.limits import limits_of
+from export.partition.features.inline_lookups import can_be_inlined
+from export.partition.features.multi_valued_ids import by_example, columns_of, flattened_from
+from export.partition.graph.input_paths import CallGraph, Values
+from export.partition.graph.origins import Source, sources_of
+from export.partition.graph.pruning import TracedCall
+from export.partition.lookups.records import MissingRule, TracedLookup
 from export.recipe.schema import InputSection
-from export.tensorflow_models.graph.input_paths import CallGraph, Values
-from export.tensorflow_models.graph.origins import Source, sources_of
-from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.id_graphs import crosses, texts
 from export.tensorflow_models.id_graphs.capture import find_rule, only_casts, row_of_others
 from export.tensorflow_models.id_graphs.remedies import cure_of
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
-from export.tensorflow_models.lookups.records import MissingRule, TracedLookup
-from export.tensorflow_models.model.inline_lookups import can_be_inlined
-from export.tensorflow_models.model.multi_valued_ids import by_example, columns_of, flattened_from
 from export.user_lines import at_line, line_of_operation
 
 _COMBINE = (
