@@ -4,26 +4,19 @@ examples, and by trying a call until it runs.
 
 from __future__ import annotations
 
-import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from export.checkpoint.reader import Checkpoint
 from export.drafts.example_columns import ColumnInput
 from export.errors import ExportError
 from export.front_end.calls import Call
+from export.front_end.interface import CallResults, OfferedCall
 from export.front_end_choice import front_end_of
-from export.graphs.loading import tf
-from export.partition.graph.tower_results import Returned
-from export.recipe.schema import ExportJob, InputSection
-from export.tensorflow_models.lookups.interception import early_lookups
-from export.tensorflow_models.model.call_tracing import trace_call
-from export.tensorflow_models.model.roots import build_root
-from export.tensorflow_models.model.tracing import table_maker
+from export.recipe.schema import INPUT_DTYPES, ExportJob, InputSection
 
 ATTEMPTS_MAX = 64
 """The maximum number of times that a call is tried, each time with other inputs."""
@@ -42,11 +35,7 @@ _OTHER_TYPE = re.compile(
     r"that don't all match|does not match (expected )?type|expected to be a \w+ tensor but is"
 )
 """Errors of TensorFlow's operations whose operands have different types."""
-_DTYPES = {"bool", "int32", "int64", "float32", "string"}
-_OWN_CALL = {"call", "__call__"}
-"""The methods by which a model itself is called."""
-_LIBRARIES = ("keras", "tf_keras", "keras_rs", "tensorflow", "tensorflow_recommenders", "builtins")
-"""The packages whose classes are no model code."""
+Run = Callable[[Call, Mapping[str, InputSection]], CallResults]
 
 
 @dataclass
@@ -89,145 +78,45 @@ def observe_calls(
     """
     front_end = front_end_of(job, base)
     job, _ = front_end.find_variables(job, checkpoint)
+
+    def run(call: Call, inputs: Mapping[str, InputSection]) -> CallResults:
+        return front_end.call_results(job, base, call, inputs)
+
+    calls = []
     with warnings.catch_warnings():
         # Most calls are only tried; the export itself shows the warnings of the right ones.
         warnings.simplefilter("ignore")
-        if type(front_end).__name__ == "JaxFrontEnd":
-            return _calls_of_jax(job, base, columns)
-        return _calls_of_tensorflow(job, base, columns)
-
-
-def _calls_of_jax(
-    job: ExportJob, base: Path, columns: Mapping[str, ColumnInput]
-) -> list[ObservedCall]:
-    # JAX is an optional dependency, so it is imported only for models that need it.
-    from export.jax_models.functions import Calls, build_functions
-
-    def build() -> Any:
-        return Calls(build_functions(job, base))
-
-    calls = []
-    for name in build_functions(job, base).functions:
-        inputs = {input_name: column.array_of_jax for input_name, column in columns.items()}
-        observer = _CallObserver(build, ObservedCall(name, inputs), columns, ())
-        calls.append(observer.observed())
+        for offered in front_end.offered_calls(job, base):
+            call = _CallObserver(run, offered, columns).observed()
+            # A method that does not take the model's inputs is a part of another one.
+            if not offered.is_method or (not call.problem and call.outputs):
+                calls.append(call)
     return calls
-
-
-def _calls_of_tensorflow(
-    job: ExportJob, base: Path, columns: Mapping[str, ColumnInput]
-) -> list[ObservedCall]:
-    def build() -> Any:
-        return build_root(job, base)
-
-    with early_lookups(table_maker({})):
-        root = build()
-    if getattr(root, "output_names", None):
-        call = ObservedCall("", _inputs_of(root) or _as_shown(columns))
-        return [_CallObserver(build, call, columns, ()).observed()]
-
-    methods = dict(_methods(root))
-    calls = []
-    if not methods or methods.keys() & _OWN_CALL:
-        call = ObservedCall("", _as_shown(columns))
-        calls.append(_CallObserver(build, call, columns, _parameters(root)).observed())
-    for name, method in methods.items():
-        if name in _OWN_CALL:
-            continue
-        call = ObservedCall(name, _as_shown(columns))
-        parameters = _parameters(method)
-        observer = _CallObserver(build, call, columns, parameters, METHOD_ATTEMPTS_MAX)
-        observed = observer.observed()
-        # A method that does not take the model's inputs is a part of another one.
-        if not observed.problem and observed.outputs:
-            calls.append(observed)
-    return calls
-
-
-def _as_shown(columns: Mapping[str, ColumnInput]) -> dict[str, InputSection]:
-    return {name: column.shown for name, column in columns.items()}
-
-
-def _methods(root: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yields the public methods that the user's classes add to those of a library, and the model's
-    own call.
-    """
-    for owner in type(root).__mro__:
-        if owner.__module__.partition(".")[0] in _LIBRARIES:
-            return
-        inherited = {name for base in owner.__mro__ for name in _library_names(base)} - _OWN_CALL
-        for name, value in vars(owner).items():
-            is_public = name in _OWN_CALL or not name.startswith("_")
-            function = getattr(value, "python_function", value)
-            if inspect.isfunction(function) and is_public and name not in inherited:
-                yield name, getattr(root, name)
-
-
-def _library_names(owner: type) -> Iterable[str]:
-    if owner.__module__.partition(".")[0] in _LIBRARIES:
-        return vars(owner)
-    return ()
-
-
-def _parameters(function: Any) -> tuple[str, ...]:
-    """Returns the names of the parameters that a call needs."""
-    function = getattr(function, "python_function", function)
-    try:
-        parameters = inspect.signature(getattr(function, "call", function)).parameters
-    except (TypeError, ValueError):
-        return ()
-    return tuple(
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-        and name not in ("training", "self")
-    )
-
-
-def _inputs_of(root: Any) -> dict[str, InputSection]:
-    """Returns the inputs of a functional model; {} if one is of a type that no request has."""
-    inputs = {}
-    for tensor in root.inputs:
-        dtype = getattr(tensor.dtype, "name", tensor.dtype)
-        sizes = tuple(tensor.shape)[1:]
-        if dtype not in _DTYPES:
-            return {}
-        if getattr(tensor, "ragged", False):
-            part = InputSection(dtype=dtype, kind="ragged")
-        elif None in sizes:
-            part = InputSection(dtype=dtype)
-        else:
-            part = InputSection(dtype=dtype, shape=sizes)
-        inputs[str(tensor.name)] = part
-    return inputs
 
 
 class _CallObserver:
     """Tries one call, and changes its inputs by the errors until it runs."""
 
-    def __init__(
-        self,
-        build: Callable[[], Any],
-        call: ObservedCall,
-        columns: Mapping[str, ColumnInput],
-        parameters: tuple[str, ...],
-        attempts_max: int = ATTEMPTS_MAX,
-    ) -> None:
+    def __init__(self, run: Run, offered: OfferedCall, columns: Mapping[str, ColumnInput]) -> None:
         """Begins with what is known of the call.
 
         Args:
-          build: Builds the model.
-          call: The call.
+          run: Returns the results of a call with some inputs, or raises its error.
+          offered: The call.
           columns: The inputs that examples show.
-          parameters: The names of the parameters that the call needs.
-          attempts_max: The maximum number of times that it is tried.
         """
-        self._build = build
-        self._call = call
+        inputs = dict(offered.inputs)
+        if not inputs and offered.takes_arrays:
+            inputs = {name: column.array_of_jax for name, column in columns.items()}
+        elif not inputs:
+            inputs = {name: column.shown for name, column in columns.items()}
+        self._run = run
+        self._call = ObservedCall(offered.path, inputs)
         self._columns = columns
-        self._parameters = parameters
-        self._attempts_left = attempts_max
+        self._parameters = offered.parameters
+        self._attempts_left = ATTEMPTS_MAX
+        if offered.is_method:
+            self._attempts_left = METHOD_ATTEMPTS_MAX
         self._problems: set[str] = set()
         """The errors that led to a change, which another change must not lead back to."""
 
@@ -252,19 +141,15 @@ class _CallObserver:
         """Traces the call with some inputs; returns the error, or "" once its outputs are known."""
         self._attempts_left -= 1
         call = self._call
-        # A call that fails may leave layers built, so the model is built anew each time.
-        with early_lookups(table_maker({})):
-            root = self._build()
         sections = dict(inputs) or {_PROBE: InputSection(dtype="int32")}
-        function = Call(call.path, tuple(sections), call.arguments)
         try:
-            returned = trace_call(root, function, sections, table_maker({})).returned
+            results = self._run(Call(call.path, tuple(sections), call.arguments), sections)
         except ExportError as problem:
             return str(problem)
         if not inputs:
             return "the call ran without any input, and a tower needs one"
-        call.outputs = dict(_outputs(returned))
-        call.queries = bool(returned.queries)
+        call.outputs = dict(results.outputs)
+        call.queries = results.has_queries
         return ""
 
     def _take_arguments(self) -> None:
@@ -288,7 +173,7 @@ class _CallObserver:
         is_free = takes is not None and (
             takes[1] in call.assumed or _CUT.search(call.problem) is not None
         )
-        if takes is not None and is_free and takes[2] in _DTYPES:
+        if takes is not None and is_free and takes[2] in INPUT_DTYPES:
             section = call.inputs[takes[1]].model_copy(update={"dtype": takes[2]})
             return self._change(call.inputs | {takes[1]: section})
         # The input was a dict of inputs: the key that the call looked up is one of them.
@@ -395,18 +280,3 @@ def _reshaped(section: InputSection, shape: tuple[int, ...]) -> InputSection:
 
 def _of_kind(section: InputSection, kind: str) -> InputSection:
     return section.model_copy(update={"kind": kind})
-
-
-def _outputs(returned: Returned) -> Iterator[tuple[str | int | None, tuple[int | None, ...]]]:
-    """Yields the results that are dense floats."""
-    results: Iterable[tuple[Any, Any]]
-    if isinstance(returned.value, Mapping):
-        results = returned.value.items()
-    elif returned.is_sequence:
-        results = zip(returned.names or range(len(returned.value)), returned.value, strict=False)
-    else:
-        results = [(None, returned.value)]
-    for key, tensor in results:
-        # Integers and texts are no outputs that a tower could have.
-        if isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and tensor.shape.rank:
-            yield key, tuple(tensor.shape.as_list()[1:])

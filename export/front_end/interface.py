@@ -1,6 +1,8 @@
 """The interface between "understand the user's model" and "copy, verify, write, publish".
 
     FrontEnd.find_variables     recipe, checkpoint -> how its variables are found
+    FrontEnd.offered_calls      recipe -> what of its model could be towers, for drafts of recipes
+    FrontEnd.call_results       recipe, a call, its inputs -> what could be outputs of a tower
     FrontEnd.partition          recipe, checkpoint -> PartitionedModel
         .spec                   tables, features and towers, as plain data
         .towers                 activations and dense inputs -> outputs, as TensorFlow functions
@@ -33,8 +35,9 @@ from bundle.format import manifest
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
+from export.front_end.calls import Call
 from export.front_end.specs import ModelSpec, TowerSpec
-from export.recipe.schema import ExportJob
+from export.recipe.schema import ExportJob, InputSection
 
 Rows = NDArray[np.int64]
 ReadRows = Callable[[str, Rows], NDArray[Any]]
@@ -304,6 +307,39 @@ class PartitionedModel:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class OfferedCall:
+    """A call that a model offers, before a recipe states which of them are towers.
+
+    Attributes:
+      path: The attribute path of the function; "" is the model itself.
+      inputs: The inputs that the model states for it; {}: it states none.
+      parameters: The names of the parameters that the function needs; (): they are not known.
+      takes_arrays: Whether it takes arrays alone, as JAX has them.
+      is_method: Whether it may be no more than a part of another call.
+    """
+
+    path: str = ""
+    inputs: Mapping[str, InputSection] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
+    takes_arrays: bool = False
+    is_method: bool = False
+
+
+@dataclass(frozen=True)
+class CallResults:
+    """The results of a call that could be outputs of a tower: dense floats.
+
+    Attributes:
+      outputs: The shape of each result without the batch, by its key or position; by None where the
+        result is one tensor.
+      has_queries: Whether a retrieval layer in it compares vectors of queries.
+    """
+
+    outputs: Mapping[str | int | None, tuple[int | None, ...]]
+    has_queries: bool
+
+
 class FrontEnd(Protocol):
     """Understands one kind of training code."""
 
@@ -337,4 +373,26 @@ class FrontEnd(Protocol):
           UsageError: The recipe names a call, input, output or factory that does not exist.
           NotConvertible: The model cannot be partitioned as it is; the message names the feature,
             table or operation, and the cure.
+        """
+
+    def offered_calls(self, job: ExportJob, base: Path) -> Iterable[OfferedCall]:
+        """Returns the calls that a recipe's model offers; the recipe needs no inputs and towers.
+
+        Raises:
+          UsageError: There is no such factory.
+          NotConvertible: The model cannot be built.
+        """
+
+    def call_results(
+        self, job: ExportJob, base: Path, call: Call, inputs: Mapping[str, InputSection]
+    ) -> CallResults:
+        """Builds a recipe's model, and traces a call that no tower of the recipe needs to make.
+
+        Args:
+          job, base: The recipe and its folder.
+          call: The call.
+          inputs: The inputs of the call.
+
+        Raises:
+          ExportError: The call cannot be run with these inputs.
         """

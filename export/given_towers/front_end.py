@@ -12,14 +12,16 @@ from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import CheckpointError, NotConvertible, UsageError
-from export.front_end.interface import PartitionedModel
+from export.front_end.calls import Call
+from export.front_end.interface import CallResults, OfferedCall, PartitionedModel
 from export.front_end.recipe_layouts import recipe_layouts
-from export.given_towers.model_file import GivenTowers, read_model_file
+from export.given_towers.model_file import GivenTowers, read_model_file, tower_calls
 from export.given_towers.reference import GivenReference
-from export.recipe.schema import ExportJob
+from export.partition.call_tracing import call_results
+from export.partition.tracing import TracedModel, trace_towers
+from export.recipe.schema import ExportJob, InputSection, TowerSection
 from export.tables.dumped import vectors_key
 from export.tensorflow_models.model.tables import check_shape
-from export.tensorflow_models.model.tracing import TracedModel, trace_towers
 
 
 class GivenTowersFrontEnd:
@@ -42,17 +44,22 @@ class GivenTowersFrontEnd:
     ) -> PartitionedModel:
         """See FrontEnd.partition."""
         _check_expected(job)
-        # `trace_towers` reads the model file itself, in its own surroundings, and does not return
-        # its towers.
-        towers: list[GivenTowers] = []
-
-        def build(job: ExportJob, base: Path) -> GivenTowers:
-            towers.append(read_model_file(job, base))
-            return towers[-1]
-
-        traced = trace_towers(job, base, inside, build)
-        original = GivenModel(job, base, checkpoint, traced, towers[-1])
+        towers = read_model_file(job, base)
+        traced = trace_towers(job, base, towers, inside)
+        original = GivenModel(job, base, checkpoint, traced, towers)
         return PartitionedModel(traced.spec, traced.towers, original, stays=traced.notes)
+
+    def offered_calls(self, job: ExportJob, base: Path) -> Iterable[OfferedCall]:
+        """See FrontEnd.offered_calls: a call for each file of the model file."""
+        return tower_calls(job, base)
+
+    def call_results(
+        self, job: ExportJob, base: Path, call: Call, inputs: Mapping[str, InputSection]
+    ) -> CallResults:
+        """See FrontEnd.call_results."""
+        tower = TowerSection(role="ranking", call=call.path)
+        called = job.model_copy(update={"inputs": dict(inputs), "towers": {"tower": tower}})
+        return call_results(read_model_file(called, base), call, inputs)
 
 
 @dataclass(frozen=True)

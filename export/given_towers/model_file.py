@@ -18,23 +18,24 @@ are files, by the name that a tower's `call` has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from export.errors import NotConvertible, UsageError
 from export.front_end.calls import Call
+from export.front_end.interface import OfferedCall
 from export.front_end.named_functions import functions_called
 from export.given_towers.tower import GivenTower, open_tower
-from export.graphs.loading import tf
 from export.model_code.factories import factory_of
 from export.partition.lookups.activations import (
     Activations,
     PooledTable,
     plan_activations,
 )
-from export.recipe.schema import ExportJob
+from export.partition.traceable_model import TraceableModel
+from export.recipe.schema import INPUT_DTYPES, ExportJob, InputSection
 
 _POOLINGS = ("sum", "mean")
 _FIELDS = ("name", "num_embeddings", "embedding_dim", "feature_names", "pooling")
@@ -45,8 +46,8 @@ _EXPECTED = (
 
 
 @dataclass(frozen=True)
-class GivenTowers:
-    """The towers as attributes, by the names that the recipe's calls have.
+class GivenTowers(TraceableModel):
+    """The towers, by the names that the recipe's calls have.
 
     Attributes:
       towers: Towers by name; "" for a single tower.
@@ -56,29 +57,17 @@ class GivenTowers:
     towers: Mapping[str, GivenTower]
     activations: Activations
 
-    def __getattr__(self, name: str) -> Any:
-        towers = self.__dict__.get("towers", {})
-        if name not in towers:
-            raise AttributeError(name)
-        return self
-
-    def with_call(self, call: Call) -> Any:
-        """Returns the function that a call runs: the tower of its name, of inputs by their names.
-
-        Raises:
-          UsageError: The recipe states arguments.
-        """
+    def function(self, call: Call) -> Callable[[Mapping[str, Any]], Any]:
+        """See TraceableModel.function: the tower of the call's name, which takes no arguments."""
         if call.arguments is not None:
             raise UsageError(
                 f"{call} is a tower in a file, which takes inputs by their names; leave "
                 "'arguments' of its tower out"
             )
-        return self._tower_function(call.path)
-
-    def _tower_function(self, name: str) -> Any:
+        name = call.path
         tower = self.towers[name]
 
-        def call(inputs: Mapping[str, Any]) -> Any:
+        def run(inputs: Mapping[str, Any]) -> Any:
             tensors = self.activations.looked_up(inputs)
             for key, spec in tower.inputs.items():
                 if key not in tensors:
@@ -95,8 +84,7 @@ class GivenTowers:
                     )
             return tower(tensors)
 
-        # AutoGraph would rewrite the exporter's own code.
-        return tf.autograph.experimental.do_not_convert(call)
+        return run
 
 
 def read_model_file(job: ExportJob, base: Path) -> GivenTowers:
@@ -106,6 +94,36 @@ def read_model_file(job: ExportJob, base: Path) -> GivenTowers:
       UsageError: There is no such factory or file, or no tower that the recipe calls.
       NotConvertible: The factory returns something else, or a tower cannot be read.
     """
+    table_of, files = _described_towers(job, base)
+    _check_weights(table_of, job)
+    calls = dict.fromkeys(section.call for section in job.towers.values())
+    towers = {
+        call: open_tower(base / files[call], job.checkpoint.allow_non_finite) for call in calls
+    }
+    return GivenTowers(towers, plan_activations(table_of, job.inputs))
+
+
+def tower_calls(job: ExportJob, base: Path) -> Iterator[OfferedCall]:
+    """Yields the call of each tower that the recipe's factory describes; raises as
+    `read_model_file`.
+    """
+    table_of, files = _described_towers(job, base)
+    for name, file in files.items():
+        if len(files) > 1 and not name:
+            # The only tower has its own name, too.
+            continue
+        inputs: dict[str, InputSection] = {}
+        for key, spec in open_tower(base / file, job.checkpoint.allow_non_finite).inputs.items():
+            sizes = tuple(spec.shape.as_list()[1:])
+            if key in table_of:
+                inputs[key] = InputSection(dtype="int64", kind="ragged")
+            elif spec.dtype.name in INPUT_DTYPES and None not in sizes:
+                inputs[key] = InputSection(dtype=spec.dtype.name, shape=sizes)
+        yield OfferedCall(name, inputs)
+
+
+def _described_towers(job: ExportJob, base: Path) -> tuple[dict[str, PooledTable], dict[str, str]]:
+    """Returns the table that each feature reads, and the file of each tower by its call."""
     reference = job.code.factory
     model = factory_of(job, base)()
     is_pair = isinstance(model, tuple) and len(model) == 2
@@ -117,13 +135,7 @@ def read_model_file(job: ExportJob, base: Path) -> GivenTowers:
     tables, files = model
     files = functions_called(files, job, "towers")
     # Tables are checked before files are read, which may be large.
-    table_of = dict(_features(tables))
-    _check_weights(table_of, job)
-    calls = dict.fromkeys(section.call for section in job.towers.values())
-    towers = {
-        call: open_tower(base / files[call], job.checkpoint.allow_non_finite) for call in calls
-    }
-    return GivenTowers(towers, plan_activations(table_of, job.inputs))
+    return dict(_features(tables)), files
 
 
 def _describe(tensor: Any) -> str:

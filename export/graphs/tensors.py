@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from bundle.features.columns import Column, checked_offsets
@@ -50,3 +51,14 @@ def composed(
         return tf.SparseTensor(sparse.indices, sparse.values, shape)
     dense = ragged.to_tensor(padding, shape=[n, math.prod(section.shape)])
     return tf.reshape(dense, [n, *section.shape])
+
+
+def with_booleans(
+    values: Mapping[str, Any], sections: Mapping[str, InputSection]
+) -> dict[str, Any]:
+    """Returns the values of inputs as a call takes them: numbers that stand for a bool as one."""
+    converted = dict(values)
+    for name, value in values.items():
+        if sections[name].dtype == "bool":
+            converted[name] = tf.cast(value, tf.bool)
+    return converted

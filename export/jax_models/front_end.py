@@ -17,18 +17,19 @@ from export.checkpoint.left_out import reject_left_out
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import CheckpointError, NotConvertible
-from export.front_end.interface import PartitionedModel
+from export.front_end.calls import Call
+from export.front_end.interface import CallResults, OfferedCall, PartitionedModel
 from export.front_end.recipe_layouts import is_derived, recipe_layouts, with_config_names
-from export.graphs.functions import fill
-from export.jax_models.functions import Calls, JaxFunctions, build_functions
+from export.jax_models.functions import EvaluatedFunctions, JaxFunctions, build_functions
 from export.jax_models.own_rows import JaxTrainer
 from export.jax_models.parameters import StoredParameters
 from export.jax_models.reference import JaxReference
 from export.jax_models.specified_tables import SpecifiedTables
-from export.recipe.schema import ExportJob
+from export.partition.call_tracing import call_results
+from export.partition.tracing import TracedModel, trace_towers
+from export.recipe.schema import ExportJob, InputSection
 from export.tables.dumped import vectors_key
 from export.tensorflow_models.model.tables import check_shape
-from export.tensorflow_models.model.tracing import TracedModel, trace_towers
 
 _LISTED_MAX = 5
 """Maximum number of arrays that a note lists."""
@@ -52,23 +53,25 @@ class JaxFrontEnd:
         self, job: ExportJob, base: Path, checkpoint: Checkpoint, inside: bool = False
     ) -> PartitionedModel:
         """See FrontEnd.partition."""
-        # `trace_towers` builds the model itself, in its own surroundings, and does not return it.
-        built_functions: list[JaxFunctions] = []
-
-        def build(job: ExportJob, base: Path) -> Calls:
-            built_functions.append(build_functions(job, base))
-            return Calls(built_functions[-1])
-
-        traced = trace_towers(job, base, inside, build)
-        # Values do not matter before the checkpoint is read, and there is no memory without them.
-        fill(variable for tower in traced.towers for variable in tower.variables)
-        functions = built_functions[-1]
+        functions = build_functions(job, base)
+        traced = trace_towers(job, base, EvaluatedFunctions(functions), inside)
         original = JaxModel(job, base, checkpoint, traced, functions)
         notes = (*traced.remarks, *_notes_on_batches(functions))
         trainer = JaxTrainer(job, functions, traced.spec)
         return PartitionedModel(
             traced.spec, traced.towers, original, traced.own_rows, trainer, traced.notes, notes
         )
+
+    def offered_calls(self, job: ExportJob, base: Path) -> Iterable[OfferedCall]:
+        """See FrontEnd.offered_calls."""
+        functions = build_functions(job, base).functions
+        return [OfferedCall(name, takes_arrays=True) for name in functions]
+
+    def call_results(
+        self, job: ExportJob, base: Path, call: Call, inputs: Mapping[str, InputSection]
+    ) -> CallResults:
+        """See FrontEnd.call_results."""
+        return call_results(EvaluatedFunctions(build_functions(job, base)), call, inputs)
 
 
 @dataclass(frozen=True)

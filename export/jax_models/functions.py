@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from export.front_end.calls import Call
 from export.front_end.named_functions import functions_called
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import tf
-from export.graphs.placeholders import without_memory
+from export.graphs.placeholders import tables_unallocated, without_memory
 from export.jax_models.evaluation import Evaluator
 from export.jax_models.feature_specs import FeatureSpecs, read_feature_specs
 from export.jax_models.loading import jax, load_jax
@@ -22,6 +23,7 @@ from export.jax_models.tracing import BATCH, FixedBatch, TracedFunction, trace
 from export.jax_models.values import Parameter, Value
 from export.model_code.factories import factory_of
 from export.partition.lookups.activations import Activations, plan_activations
+from export.partition.traceable_model import TraceableModel
 from export.recipe.schema import ExportJob
 
 _EXPECTED = (
@@ -90,21 +92,16 @@ class JaxFunctions:
         return run
 
 
-class Calls:
-    """The functions as attributes, by the names that the `call` of a tower has."""
+@dataclass(frozen=True)
+class EvaluatedFunctions(TraceableModel):
+    """The functions, evaluated as TensorFlow operations in the graph that is being traced."""
 
-    def __init__(self, model: JaxFunctions) -> None:
-        self._model = model
+    functions: JaxFunctions
+    has_initial_values = False
 
-    def with_call(self, call: Call) -> _EvaluatedCall:
-        """Returns a callable that evaluates a call."""
-        return _EvaluatedCall(self._model, call)
-
-    def __getattr__(self, name: str) -> Any:
-        model = self.__dict__.get("_model")
-        if model is None or name not in model.functions:
-            raise AttributeError(name)
-        return self
+    def function(self, call: Call) -> Callable[[Mapping[str, Any]], Any]:
+        """See TraceableModel.function."""
+        return _EvaluatedCall(self.functions, call)
 
 
 class _EvaluatedCall:
@@ -113,13 +110,8 @@ class _EvaluatedCall:
     def __init__(self, model: JaxFunctions, call: Call) -> None:
         self._model = model
         self._call = call
-        # AutoGraph would rewrite JAX itself.
-        self._evaluate_plain = tf.autograph.experimental.do_not_convert(self._evaluate)
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
-        return self._evaluate_plain(dict(inputs))
-
-    def _evaluate(self, inputs: dict[str, Any]) -> Any:
         model = self._model
         for name in model.activations.plain_inputs(inputs):
             _check_array(name, inputs[name], model.specs)
@@ -263,7 +255,9 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
     """
     load_jax()
     reference = job.code.factory
-    model = build_with_layers(factory_of(job, base))
+    # A model of Keras, which is rejected, allocates no table.
+    with tables_unallocated():
+        model = build_with_layers(factory_of(job, base))
     # TensorFlow's front end exports models of Keras, also from Orbax; here come those whose
     # checkpoint it does not recognize.
     if is_keras_3_layer(model):

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.errors import NotConvertible
+from export.front_end.call_targets import inference_arguments, target_of
 from export.front_end.calls import call_of
 from export.front_end.interface import OwnRows
 from export.graphs.loading import run_keras_on
@@ -27,7 +28,6 @@ from export.jax_models.own_rows import BATCH, RecordingTable, rows_of_lookups
 from export.model_code.factories import factory_of
 from export.raised_errors import one_line
 from export.recipe.schema import ExportJob
-from export.tensorflow_models.model.call_tracing import inference_arguments, target_of
 
 _TIMEOUT_S = 600
 """How long the other process may take for one response."""

@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -40,6 +40,8 @@ _RECIPE_BYTES_MAX = 64 << 20
 
 Item = TypeVar("Item")
 Array = Annotated[tuple[Item, ...], Strict(False)]
+InputDtype = Literal["int32", "int64", "float32", "string", "bool"]
+INPUT_DTYPES = get_args(InputDtype)
 """An array of TOML, which is read as a list."""
 
 
@@ -123,7 +125,7 @@ class CodeSection(Section):
 class InputSection(Section):
     """One input of the calls of the model."""
 
-    dtype: Literal["int32", "int64", "float32", "string", "bool"]
+    dtype: InputDtype
     """Type of the tensor that the call takes. A bool is sent as 0 or 1."""
     shape: Array[PositiveInt] = ()
     """Shape of the input for one example, without the batch dimension. [] is a single value, and

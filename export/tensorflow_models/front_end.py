@@ -12,22 +12,25 @@ from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import NotConvertible, UsageError
-from export.front_end.interface import PartitionedModel, Trainer
+from export.front_end.calls import Call
+from export.front_end.interface import CallResults, OfferedCall, PartitionedModel, Trainer
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import note_untested_releases, tf
 from export.graphs.tensors import with_values
-from export.recipe.schema import ExportJob
+from export.partition.call_tracing import call_results
+from export.partition.tracing import TracedModel
+from export.recipe.schema import ExportJob, InputSection
 from export.tensorflow_models.frameworks.keras_graphs import KerasGraph
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.lookups.embedding_layers import original_lookup
-from export.tensorflow_models.lookups.interception import early_lookups
 from export.tensorflow_models.model.archived_inputs import with_archived_orders
+from export.tensorflow_models.model.built_model import BuiltModel, trace_model
 from export.tensorflow_models.model.dense_copy import local_prefix
 from export.tensorflow_models.model.described_model import check_described_model
 from export.tensorflow_models.model.exchangeable import check_exchangeable
+from export.tensorflow_models.model.offered_calls import offered_calls
 from export.tensorflow_models.model.roots import build_root, find_variables
 from export.tensorflow_models.model.tables import recognize_tables
-from export.tensorflow_models.model.tracing import TracedModel, table_maker, trace_towers
 from export.tensorflow_models.model.weights import TrainedModel
 from export.tensorflow_models.reference.model import TensorFlowReference
 from export.tensorflow_models.reference.tables import as_table
@@ -39,8 +42,7 @@ def builds_keras_model(job: ExportJob, base: Path) -> bool:
     A factory that raises has its message where its model is needed.
     """
     try:
-        with early_lookups(table_maker({})):
-            return is_keras_3_layer(build_root(job, base))
+        return is_keras_3_layer(BuiltModel(job, base).root)
     except (NotConvertible, UsageError):
         return False
 
@@ -81,7 +83,7 @@ class TensorFlowFrontEnd:
             return root
 
         job, notes = with_archived_orders(job, checkpoint)
-        traced = trace_towers(job, base, inside, build)
+        traced = trace_model(job, base, inside, build)
         path = job.checkpoint.object_path
         # The checks reject a model that is not the saved one; what they cannot compare is a note.
         notes += check_exchangeable(traced, checkpoint, job)
@@ -104,6 +106,17 @@ class TensorFlowFrontEnd:
             stays=traced.notes,
             notes=notes,
         )
+
+    def offered_calls(self, job: ExportJob, base: Path) -> Iterable[OfferedCall]:
+        """See FrontEnd.offered_calls."""
+        return offered_calls(BuiltModel(job, base).root)
+
+    def call_results(
+        self, job: ExportJob, base: Path, call: Call, inputs: Mapping[str, InputSection]
+    ) -> CallResults:
+        """See FrontEnd.call_results."""
+        # A call that fails may leave layers built, so the model is built anew each time.
+        return call_results(BuiltModel(job, base), call, inputs)
 
     def _trainer(self, traced: TracedModel, job: ExportJob, base: Path) -> Trainer | None:
         """Returns what may have trained a model of Keras 3, whose code runs on other frameworks,

@@ -19,14 +19,15 @@ from export.partition.lookups.records import ActivationOf, TracedLookup, of_tabl
 
 
 def intercept_gathers(
-    hooks: Hooks, activation_of: ActivationOf, first: Gather, *, early: bool
+    hooks: Hooks, activation_of: ActivationOf, first: Gather | None = None, *, early: bool = False
 ) -> None:
     """Replaces gathers from placeholder variables if each example has a fixed number of ids.
 
     Args:
       hooks: Receives the replacements.
       activation_of: Returns rows in the lookup's shape; None leaves the gather in the graph.
-      first: Called before `activation_of`: returns rows, or None for ids that it does not know.
+      first: Called before `activation_of`: returns rows, or None for ids that it does not know;
+        None: nothing is.
       early: Whether the model is being built. What a factory then computes with the rows, also in
         graphs of its own as `predict` does, matters only if the model keeps it.
     """
@@ -38,7 +39,9 @@ def intercept_gathers(
             shape = tf.concat([tf.shape(ids), [dim]], 0)
             rows = early_rows(shape, variable.dtype)
             return tf.ensure_shape(rows, [*ids.shape, dim])
-        rows = first(variable, ids)
+        rows = None
+        if first is not None:
+            rows = first(variable, ids)
         if rows is not None:
             return rows
 

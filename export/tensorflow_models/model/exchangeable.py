@@ -20,13 +20,13 @@ from export.front_end.interface import TracedTower
 from export.front_end.specs import FeatureSpec
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.walks import resource
+from export.partition.tracing import TracedModel
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.model.listed_variables import (
     find_listed_variables,
     holds_lists,
     is_random_state,
 )
-from export.tensorflow_models.model.tracing import TracedModel
 
 
 def check_exchangeable(

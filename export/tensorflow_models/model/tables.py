@@ -24,10 +24,10 @@ from export.front_end.recipe_layouts import (
 )
 from export.front_end.specs import TableFacts
 from export.graphs.placeholders import line_of_variable, placeholder_class
+from export.partition.tracing import TracedModel
 from export.recipe.schema import ExportJob
 from export.tables.dumped import vectors_key
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
-from export.tensorflow_models.model.tracing import TracedModel
 from export.tensorflow_models.model.weights import TrainedModel
 from export.user_lines import at_line
 

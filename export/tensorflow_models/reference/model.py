@@ -27,7 +27,7 @@ from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.graphs.hooks import Hooks
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
-from export.graphs.tensors import composed
+from export.graphs.tensors import composed, with_booleans
 from export.raised_errors import raised_on_examples
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.hook_points import NORMALIZATIONS
@@ -35,11 +35,7 @@ from export.tensorflow_models.frameworks.keras_graphs import KerasGraph, built_m
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.lookups.padded_ids import average_empty_as_zeros
 from export.tensorflow_models.lookups.retrieval_layers import queries_recorded
-from export.tensorflow_models.model.call_tracing import (
-    graph_call,
-    resolve_call,
-    with_booleans,
-)
+from export.tensorflow_models.model.built_model import graph_call, resolve_call
 from export.tensorflow_models.model.dense_copy import restored_bytes_max
 from export.tensorflow_models.model.keras_variables import saved_by_keras
 from export.tensorflow_models.model.roots import build_root

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from export.front_end.interface import TracedTower
 from export.graphs.loading import tf
 from export.recipe.schema import ExportJob
-from export.tensorflow_models.model.tracing import trace_towers
+from export.tensorflow_models.model.built_model import trace_model
 from export.towers.parts import TracedPart
 from runtime.tower_inputs import tower_inputs
 from tests.units.export.traced_models import IDS, MODELS, RAGGED, recipe
@@ -45,7 +45,7 @@ def traced(
     function: str, outputs: Iterable[str], inputs: Mapping[str, Any] = FEATURES
 ) -> TracedTower:
     tf.keras.utils.set_random_seed(3)  # else each run has other weights
-    return trace_towers(ranking_recipe(function, outputs, inputs), MODELS).towers[0]
+    return trace_model(ranking_recipe(function, outputs, inputs), MODELS).towers[0]
 
 
 def random_inputs(tower: TracedTower, n: int) -> Values:

@@ -16,7 +16,7 @@ import pytest
 
 from export.errors import ExportError
 from export.graphs.loading import load_tensorflow, tf
-from export.tensorflow_models.model.tracing import trace_towers
+from export.tensorflow_models.model.built_model import trace_model
 from export.towers.division import split_tower
 from tests.units.export.traced_models import recipe
 
@@ -99,7 +99,7 @@ def test_plan_of_a_deep_model_ends(ids: Any, depth: int) -> None:
     model = Deep(IDS.get(ids, ids), depth)
     # What ids compute may be rejected; the plan ends all the same.
     with suppress(ExportError):
-        traced = trace_towers(job, Path(), False, build=lambda _job, _base: model)
+        traced = trace_model(job, Path(), False, build=lambda _job, _base: model)
         roles: Any = {
             name: "context" if "history" in name else "candidate" for name in traced.spec.features
         }

@@ -15,7 +15,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.graphs.loading import load_tensorflow, tf
 from export.model_code.factories import load_factory
 from export.recipe.schema import ExportJob
-from export.tensorflow_models.model.tracing import trace_towers
+from export.tensorflow_models.model.built_model import trace_model
 from export.tensorflow_models.model.weights import TrainedModel
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -157,7 +157,7 @@ def _float_variables(model: Any) -> list[Any]:
 def save_and_trace(job: ExportJob, directory: Path) -> TracedCheckpoint:
     """Saves a checkpoint, and traces the model, which states its tables."""
     prefix = save_checkpoint(job, directory)
-    model = trace_towers(job, MODELS)
+    model = trace_model(job, MODELS)
     checkpoint = open_checkpoint(prefix)
     keys = TrainedModel(model.root, checkpoint, "model").table_keys(model.tables)
     tables = {name: checkpoint.read_all(keys[name]) for name in model.spec.tables}

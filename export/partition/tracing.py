@@ -1,5 +1,4 @@
-"""Builds the user's model without its tables, traces each call once, and prunes the graph at
-lookups into towers.
+"""Traces each call of a model without its tables once, and prunes the graph at lookups into towers.
 
 What it requires, and why it partitions at lookups:
 docs/adr/0002-lookups-are-extracted-while-tracing.md.
@@ -7,7 +6,7 @@ docs/adr/0002-lookups-are-extracted-while-tracing.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,10 +17,10 @@ from export.front_end.calls import Call, call_of
 from export.front_end.interface import OwnRows, TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.graphs.functions import fill
-from export.graphs.internals import join, variable_class
-from export.graphs.loading import tf
+from export.graphs.internals import join
 from export.graphs.placeholders import give_value, placeholder_class
 from export.graphs.walks import needed, resource
+from export.partition.call_tracing import trace_call
 from export.partition.features.feature_names import traced_name, with_bundle_names
 from export.partition.features.inline_lookups import insert_lookups, outside_ids_of
 from export.partition.features.inline_tables import Read, find_inline_lookups, find_other_reads
@@ -32,18 +31,11 @@ from export.partition.features.stated_rows import replace_stated_rows
 from export.partition.features.traced_lookups import resolve_lookups
 from export.partition.graph.pruning import TracedCall, prune
 from export.partition.graph.tower_results import tower_results
-from export.partition.lookups.records import MakeTable, TracedLookup
+from export.partition.lookups.records import TracedLookup
+from export.partition.table_names import name_tables
+from export.partition.traceable_model import TraceableModel
 from export.recipe.schema import ExportJob
 from export.tables.dumped import open_dumps
-from export.tensorflow_models.frameworks.keras_graphs import built_model
-from export.tensorflow_models.frameworks.named_graphs import NamedGraph
-from export.tensorflow_models.lookups.interception import early_lookups
-from export.tensorflow_models.model.call_tracing import trace_call
-from export.tensorflow_models.model.object_paths import name_tables, object_paths
-from export.tensorflow_models.model.roots import build_root
-
-Build = Callable[[ExportJob, Path], Any]
-"""(recipe, its folder) -> the model: an object whose attributes can be called."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +45,7 @@ class TracedModel:
     Attributes:
       spec: The tables, features and towers.
       towers: The towers, in the recipe's order.
-      root: What the factory returned.
+      root: What the front end knows the model by.
       tables: The placeholder variable of each table of `spec.tables`.
       own_rows: The model's own operations between inputs and rows, by feature.
       notes: Notes for the plan, such as those on tables that could not be extracted.
@@ -70,42 +62,37 @@ class TracedModel:
 
 
 def trace_towers(
-    job: ExportJob, base: Path, inside: bool = False, build: Build = build_root
+    job: ExportJob, base: Path, model: TraceableModel, inside: bool = False
 ) -> TracedModel:
-    """Builds and partitions the recipe's model; allocates no table.
+    """Partitions the recipe's model.
 
     Args:
       job: The recipe.
-      base: The recipe's folder, which the factory's file is relative to.
+      base: The recipe's folder, which its dumps of tables are relative to.
+      model: The model.
       inside: Whether tables that only plain gathers read stay in the towers, whatever their size.
-      build: Builds the recipe's model.
 
     Raises:
-      UsageError: The recipe names a call, input, output or factory that is not there.
+      UsageError: The recipe names a call, input or output that is not there.
       NotConvertible: The model cannot be partitioned as it is; names the feature, table or
         operation, and the cure.
     """
-    layer_tables: dict[str, str] = {}
-    make_table = table_maker(layer_tables)
-    with early_lookups(make_table):
-        root = build(job, base)
-
     # Towers that make the same call share its trace.
     call_of_tower = {name: call_of(name, job) for name in job.towers}
     calls: dict[Call, TracedCall] = {}
     for call in dict.fromkeys(call_of_tower.values()):
         sections = {name: job.inputs[name] for name in call.inputs}
-        calls[call] = trace_call(root, call, sections, make_table)
+        calls[call] = trace_call(model, call, sections)
 
-    root = built_model(root)
     traces = {name: calls[call] for name, call in call_of_tower.items()}
-    lookups = _ModelLookups(job, root, traces)
+    lookups = _ModelLookups(job, model, traces)
     lookups.resolve()
     lookups.extract(inside)
     # Before towers are pruned, which changes the graphs of the calls.
     remarks = lookups.remarks()
     ordered = [
-        prune(name, section, traces[name], layer_tables) for name, section in job.towers.items()
+        prune(name, section, traces[name], model.layer_tables)
+        for name, section in job.towers.items()
     ]
     for name, dump in open_dumps(job, base).items():
         if name in lookups.tables:
@@ -121,31 +108,14 @@ def trace_towers(
         if traced in lookups.own_rows
     }
     towers = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
-    if isinstance(root, NamedGraph):
-        # Variables of TF1 have no initial value.
+    if not model.has_initial_values:
         fill(variable for tower in towers for variable in tower.variables)
     for tower in towers:
         for variable in tower.variables:
             give_value(variable)
     variables = {name: lookups.variables[name] for name in spec.tables}
     notes = (*lookups.notes, *_bag_notes(spec), *_clock_notes(spec))
-    return TracedModel(spec, towers, root, variables, rows_by_feature, notes, remarks)
-
-
-def table_maker(names: dict[str, str]) -> MakeTable:
-    """Returns the function that creates tables of embedding layers and adds their names, by
-    resource, to `names`.
-    """
-
-    def make(table: TableFacts) -> Any:
-        shape = (table.rows, table.dim)
-        variable = variable_class()(
-            shape=shape, dtype=tf.float32, trainable=True, name=table.config_name
-        )
-        names[resource(variable.handle)] = table.name
-        return variable
-
-    return make
+    return TracedModel(spec, towers, model.root, variables, rows_by_feature, notes, remarks)
 
 
 class _ModelLookups:
@@ -158,10 +128,12 @@ class _ModelLookups:
       notes: Notes for the plan.
     """
 
-    def __init__(self, job: ExportJob, root: Any, towers: Mapping[str, TracedCall]) -> None:
+    def __init__(
+        self, job: ExportJob, model: TraceableModel, towers: Mapping[str, TracedCall]
+    ) -> None:
         """Takes the call of each tower."""
         self._job = job
-        self._root = root
+        self._model = model
         calls_by_id = {id(call): call for call in towers.values()}
         self._calls = list(calls_by_id.values())
         self._results: dict[str, tuple[TracedCall, list[Any]]] = {}
@@ -207,7 +179,7 @@ class _ModelLookups:
                 unnamed[key] = lookup.variable
         # Tables of embedding layers have names; plain variables take free ones.
         used_names = {table.name for table in tables.values()}
-        return tables | name_tables(unnamed, object_paths(self._root), used_names)
+        return tables | name_tables(unnamed, self._model.table_names(unnamed), used_names)
 
     def extract(self, inside: bool) -> None:
         """Inlines the lookups that stay inside, and turns all others into features."""

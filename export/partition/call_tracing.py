@@ -4,38 +4,30 @@ each lookup.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import reduce
-from typing import Any, cast
+from typing import Any
 
 from bundle.format.identifiers import identifier
 from export.errors import ExportError, NotConvertible, UsageError
 from export.front_end.calls import Call
+from export.front_end.interface import CallResults
 from export.graphs.internals import current_line
 from export.graphs.loading import tf
-from export.graphs.tensors import input_spec
+from export.graphs.placeholders import infers_shapes
+from export.graphs.tensors import input_spec, with_booleans
 from export.graphs.walks import PYTHON_CODE
 from export.model_code.definition_modules import explained
-from export.partition.graph.input_paths import TRACED_CALL, CallGraph, Values
+from export.partition.graph.input_paths import CallGraph, Values
 from export.partition.graph.origins import Source, sources_of
 from export.partition.graph.pruning import TracedCall
 from export.partition.graph.tower_results import Returned
-from export.partition.lookups.records import MakeTable, TracedLookup, batch_size
+from export.partition.lookups.records import TracedLookup, batch_size
+from export.partition.traceable_model import Replacements, TraceableModel
 from export.raised_errors import one_line
 from export.recipe.schema import InputSection
-from export.tensorflow_models.frameworks.keras_graphs import (
-    KerasGraph,
-    built_model,
-    connected,
-    is_of_graph,
-)
-from export.tensorflow_models.frameworks.named_graphs import NamedGraph
-from export.tensorflow_models.lookups.interception import lookups_intercepted
-from export.tensorflow_models.lookups.retrieval_layers import queries_recorded
 from export.user_lines import at_line, line_of_exception, line_of_operation
 
 _TAKES_ARRAY = re.compile(r"'dict' object|\bdict\b.*(dtype|shape|Tensor)|SymbolicTensor")
@@ -46,155 +38,24 @@ _OTHER_DTYPE = re.compile(r"has type (\w+) that does not match expected type of 
 """TensorFlow's error about an operand of another dtype: the dtypes that it has and should have."""
 
 
-def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns a function that runs a call in inference mode on the values of its inputs, by name.
-
-    Raises:
-      UsageError: The model has no such attribute or layer, it cannot be called, or it takes other
-        arguments.
-    """
-    if isinstance(root, KerasGraph):
-
-        def run_rebuilt(values: Mapping[str, Any]) -> Any:
-            with root.rebuilt() as model:
-                return resolve_call(model, call)(values)
-
-        return run_rebuilt
-    target = target_of(root, call)
-    if hasattr(type(target), "with_call"):
-        # An object that replaces the model passes the user's function its arguments.
-        return cast(Callable[[Mapping[str, Any]], Any], target.with_call(call))
-    if not callable(target):
-        raise UsageError(f"{call} is a {type(target).__name__}, which cannot be called")
-    # A tf.function would hide the lookups in a graph of its own, so its Python function is traced
-    # instead.
-    target = getattr(target, "python_function", target)
-    constants = inference_arguments(target, call)
-    # AutoGraph converts what `run` calls; the exporter's own code is not meant.
-    arguments_of = tf.autograph.experimental.do_not_convert(call.bind)
-
-    def run(values: Mapping[str, Any]) -> Any:
-        positional, by_name = arguments_of(values)
-        if is_of_graph(target):
-            return connected(target, positional, by_name)
-        return target(*positional, **by_name, **constants)
-
-    return run
-
-
-def graph_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns a function that runs a call in the graph that is being built.
-
-    Raises:
-      UsageError: The call cannot be resolved.
-    """
-    target = resolve_call(root, call)
-
-    def called(values: Mapping[str, Any]) -> Any:
-        return target(values)
-
-    if isinstance(root, NamedGraph | KerasGraph):
-        # AutoGraph does not convert code of TF1, whose programs build a graph themselves.
-        return called
-    converted = tf.autograph.to_graph(called)
-
-    def run(values: Mapping[str, Any]) -> Any:
-        # By the name that wrap_function gives its graph, tf-keras takes code for that of TF1: a
-        # layer that is created there would turn the model's layers of its class into TF1's.
-        tf.compat.v1.get_default_graph().name = TRACED_CALL
-        return converted(values)
-
-    return run
-
-
-def target_of(root: Any, call: Call) -> Any:
-    """Returns the target of a call: the model, or an attribute or layer below it."""
-    if not call.path:
-        return root
-    return reduce(_step_into(call), call.path.split("."), root)
-
-
-def _step_into(call: Call) -> Callable[[Any, str], Any]:
-    """Returns a function that takes one step of a call's path: to an attribute, or to a layer of a
-    Keras model by its name.
-    """
-
-    def step_into(owner: Any, step: str) -> Any:
-        if hasattr(owner, step):
-            return getattr(owner, step)
-        layers = {layer.name: layer for layer in getattr(owner, "layers", ())}
-        if step in layers:
-            return layers[step]
-        choices = ""
-        if layers:
-            choices = f"; its layers are {', '.join(layers)}"
-        raise UsageError(f"{call}: {type(owner).__name__} has no attribute {step!r}{choices}")
-
-    return step_into
-
-
-def inference_arguments(target: Any, call: Call) -> dict[str, Any]:
-    """Returns the keyword arguments that put a call in inference mode.
-
-    Raises:
-      UsageError: The function cannot be called with the arguments of the recipe.
-    """
-    try:
-        signature = inspect.signature(getattr(target, "call", target))
-    except (TypeError, ValueError):
-        # A function that is not written in Python has no signature.
-        return {}
-
-    positional, by_name = call.bind(dict.fromkeys(call.inputs))
-    if by_name.get("training", False) is not False:
-        raise UsageError(
-            f"{call} is given 'training' by the tower's 'arguments'; a tower is exported in "
-            "inference mode: leave it out"
-        )
-    constants = {}
-    if "training" in signature.parameters and "training" not in by_name:
-        constants["training"] = False
-
-    # Bound before the call, so that a wrong recipe is not reported as an error of the model.
-    try:
-        signature.bind(*positional, **by_name, **constants)
-    except TypeError as problem:
-        names = ", ".join(signature.parameters)
-        passed = "what 'arguments' names"
-        if call.arguments is None:
-            passed = "one dict of inputs"
-        raise UsageError(
-            f"{call} takes {names}, and is given {passed}: {problem}. Write as the tower's "
-            '\'arguments\' what it is given, as in arguments = ["user_id", "movie_id"] or '
-            'arguments = { x = "user_id" }'
-        ) from problem
-    return constants
-
-
-def zeros(lookup: TracedLookup) -> Any:
-    """Returns zeros of a lookup's shape: while the model is built, nothing reads the values."""
-    return tf.zeros([batch_size(lookup.ids[0]), *lookup.shape[1:]])
-
-
 def trace_call(
-    root: Any, call: Call, sections: Mapping[str, InputSection], make_table: MakeTable
+    model: TraceableModel, call: Call, sections: Mapping[str, InputSection]
 ) -> TracedCall:
     """Traces one call of the model.
 
     Args:
-      root: The model.
+      model: The model.
       call: The call.
       sections: The inputs that the call takes, as the recipe declares them.
-      make_table: Returns the variable of an embedding layer's table.
 
     Raises:
       NotConvertible: The model raises an error; the message names the user's line.
       UsageError: The recipe declares a string as numbers, or the reverse.
     """
-    run_in_graph = graph_call(root, call)
+    run_in_graph = model.function(call)
     lengths: dict[str, Any] = {}
     tensors: dict[str, Any] = {}
-    recorder = _Recorder(tensors, lengths, has_own_inputs=isinstance(root, KerasGraph))
+    recorder = _Recorder(tensors, lengths, has_own_inputs=model.has_own_inputs)
     uses_of_name: Counter[str] = Counter()
 
     def create_variable(make_variable: Callable[..., Any], **options: Any) -> Any:
@@ -217,8 +78,8 @@ def trace_call(
     # tf.functions inside the call become part of the one graph.
     tf.config.run_functions_eagerly(True)
     try:
-        replacements = (recorder.record, recorder.record_gather, recorder.lengths_of)
-        with lookups_intercepted(make_table, *replacements), queries_recorded() as queries:
+        replacements = Replacements(recorder.record, recorder.record_gather, recorder.lengths_of)
+        with model.intercepting(replacements) as queries:
             # A WrappedFunction, since it can be pruned: each tower is a part of this graph.
             specs = {name: input_spec(section) for name, section in sections.items()}
             function = tf.compat.v1.wrap_function(body, [specs])
@@ -242,25 +103,26 @@ def trace_call(
     queries_in_graph = [
         query for query in queries if getattr(query, "graph", None) is function.graph
     ]
-    returned = Returned(function.structured_outputs, _output_names(root, call), queries_in_graph)
+    returned = Returned(function.structured_outputs, model.output_names(call), queries_in_graph)
     return TracedCall(call, function, tensors, lengths, returned, sections, recorder.lookups)
 
 
-def _output_names(root: Any, call: Call) -> tuple[str, ...]:
-    """Returns the names that a functional model of Keras has for the list of its results."""
-    names = getattr(target_of(built_model(root), call), "output_names", None)
-    return tuple(names or ())
-
-
-def with_booleans(
-    values: Mapping[str, Any], sections: Mapping[str, InputSection]
-) -> dict[str, Any]:
-    """Returns the values of inputs as a call takes them: numbers that stand for a bool as one."""
-    converted = dict(values)
-    for name, value in values.items():
-        if sections[name].dtype == "bool":
-            converted[name] = tf.cast(value, tf.bool)
-    return converted
+def call_results(
+    model: TraceableModel, call: Call, sections: Mapping[str, InputSection]
+) -> CallResults:
+    """Returns the results of a call that could be outputs of a tower; see `trace_call`."""
+    returned = trace_call(model, call, sections).returned
+    results: Iterable[tuple[Any, Any]] = [(None, returned.value)]
+    if isinstance(returned.value, Mapping):
+        results = returned.value.items()
+    elif returned.is_sequence:
+        results = zip(returned.names or range(len(returned.value)), returned.value, strict=False)
+    outputs = {}
+    for key, tensor in results:
+        # Integers and texts are no outputs that a tower could have.
+        if isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and tensor.shape.rank:
+            outputs[key] = tuple(tensor.shape.as_list()[1:])
+    return CallResults(outputs, bool(returned.queries))
 
 
 def _without_placeholders(result: Any) -> Any:
@@ -330,9 +192,9 @@ class _Recorder:
     def record(self, lookup: TracedLookup) -> Any:
         """Returns the placeholder of a lookup that cannot run without its table."""
         graph = tf.compat.v1.get_default_graph()
-        if tf.executing_eagerly() or "scratch_graph" in getattr(graph, "name", ""):
-            # Keras only infers shapes.
-            return zeros(lookup)
+        if tf.executing_eagerly() or infers_shapes():
+            # Nothing reads the values.
+            return tf.zeros([batch_size(lookup.ids[0]), *lookup.shape[1:]])
         if graph is not self.graph:
             raise NotConvertible(
                 f"feature {lookup.path!r} is looked up inside a tf.function, tf.cond or "
