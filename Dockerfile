@@ -17,6 +17,7 @@ COPY bundle bundle
 COPY runtime runtime
 COPY object_store object_store
 COPY tensors tensors
+COPY rows rows
 COPY export export
 COPY service service
 COPY rowcast_programs rowcast_programs

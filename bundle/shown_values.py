@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import reprlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import islice
 
 SHOWN_MAX = 200
@@ -35,3 +36,13 @@ def shown_names(names: Collection[str]) -> str:
     if len(names) > _NAMES_SHOWN_MAX:
         listed.append(f"and {len(names) - _NAMES_SHOWN_MAX} more")
     return ", ".join(listed)
+
+
+def similar_name(wrong: str, names: Iterable[str]) -> str:
+    """Returns a clause with the name that may be meant, to be written after a wrong one; "" if none
+    is close.
+    """
+    close_matches = difflib.get_close_matches(wrong, list(names), n=1, cutoff=0.7)
+    if not close_matches:
+        return ""
+    return f" (did you mean {close_matches[0]!r}?)"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 
 from bundle.format.manifest import TrainedIdsCheck
 
@@ -53,16 +51,6 @@ def natural(name: str) -> list[tuple[int, str]]:
         else:
             key.append((-1, part))
     return key
-
-
-def similar_name(wrong: str, names: Iterable[str]) -> str:
-    """Returns a clause with the name that may be meant, to be written after a wrong one; "" if none
-    is close.
-    """
-    close_matches = difflib.get_close_matches(wrong, list(names), n=1, cutoff=0.7)
-    if not close_matches:
-        return ""
-    return f" (did you mean {close_matches[0]!r}?)"
 
 
 def trained_ids_text(check: TrainedIdsCheck) -> str:

@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-_SHARED = ("bundle", "object_store", "runtime", "tensors")
+_SHARED = ("bundle", "object_store", "rows", "runtime", "tensors")
 _EXIT_USAGE = 2
 
 

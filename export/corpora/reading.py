@@ -19,18 +19,15 @@ from bundle.errors import WrongLength
 from bundle.features.columns import Column
 from bundle.features.input_lengths import default_column, fit_length
 from bundle.format.manifest import Feature, input_entry, readers_of
-from export.corpora.cells import (
-    INTEGER,
-    NUMBER,
-    attribute_array,
-    cells_of,
-    feature_column,
-    holds_lists,
-)
-from export.corpora.files import CorpusFile, Rows, read_batches
+from bundle.shown_values import similar_name
+from export.corpora.files import read_corpus_file
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusSection
-from export.report_text import similar_name
+from export.row_errors import row_errors
+from rows.batches import Rows
+from rows.cells import INTEGER, NUMBER, attribute_array, feature_column, holds_lists, single_cells
+from rows.errors import ValueRejected
+from rows.files import SourceFile
 
 HEAD_FILES = 16
 """The number of files of a corpus whose heads are checked before a model is built."""
@@ -61,7 +58,7 @@ class CorpusReader:
 
     def __init__(
         self,
-        files: Sequence[CorpusFile],
+        files: Sequence[SourceFile],
         key: str,
         section: CorpusSection,
         features: Mapping[str, Feature],
@@ -125,7 +122,7 @@ class CorpusReader:
             file, row, column and value.
         """
         for file in self._files:
-            for rows in read_batches(file, self.key, self.section, self._columns):
+            for rows in read_corpus_file(file, self.key, self.section, self._columns):
                 self._batches.append((len(rows), rows.first, rows.unit, file.path.name))
                 yield self._check_batch(rows)
         self._check_all()
@@ -139,7 +136,7 @@ class CorpusReader:
         """
         is_complete = len(self._files) <= HEAD_FILES
         for file in self._files[:HEAD_FILES]:
-            batches = read_batches(file, self.key, self.section, self._columns)
+            batches = read_corpus_file(file, self.key, self.section, self._columns)
             for count, rows in enumerate(batches, 1):
                 self._batches.append((len(rows), rows.first, rows.unit, file.path.name))
                 self._check_batch(rows)
@@ -177,9 +174,13 @@ class CorpusReader:
         raise IndexError(position)
 
     def _check_batch(self, rows: Rows) -> Batch:
+        with row_errors(self.key, self._columns, NotConvertible):
+            return self._batch_of(rows)
+
+    def _batch_of(self, rows: Rows) -> Batch:
         # A column of TFRecords may be missing in some records, but not in all of them.
         for column, array in rows.columns.items():
-            if rows.format != "tfrecord" or len(array.values):
+            if rows.file.format != "tfrecord" or len(array.values):
                 self._seen.add(column)
         section = self.section
         ids = self._ids(rows)
@@ -189,12 +190,12 @@ class CorpusReader:
             values = attribute_array(rows, column, separator)
             attributes[column] = values
             # Columns of other formats have types of their own.
-            is_text = rows.format == "csv" and separator is None
+            is_text = rows.file.format == "csv" and separator is None
             if is_text and values.null_count < len(rows):
                 # One batch of a wider type decides for the whole column.
                 self._texts[column] = max(self._texts.get(column, 0), _text_kind(values))
         columns = {name: self._column(rows, name) for name in section.features}
-        return rows.where, ids, columns, attributes
+        return f"{self.key}: {rows.file.path.name}", ids, columns, attributes
 
     def _column(self, rows: Rows, name: str) -> Column:
         """Returns the column of an input, with lists of the length that the input takes."""
@@ -207,10 +208,11 @@ class CorpusReader:
         try:
             fitted = fit_length(name, length, column, len(rows), self._defaults[name])
         except WrongLength as problem:
-            raise NotConvertible(
+            raise ValueRejected(
                 f"{rows.at(column_name, problem.example)} {problem.counts} by input {name!r}; "
                 f"write lists of that length, or state what pads or cuts others as "
-                f"inputs.{name}.pad and inputs.{name}.keep"
+                f"inputs.{name}.pad and inputs.{name}.keep",
+                column_name,
             ) from problem
         self.cut[name] += fitted.cut
         self.padded[name] += fitted.padded
@@ -222,7 +224,7 @@ class CorpusReader:
 
         CSV has no types: all ids are integers if the first one is, and strings otherwise.
         """
-        cells = cells_of(rows, self.section.id)
+        cells = single_cells(rows, self.section.id)
         array = cells.array
         kind = cells.array.type
         where = rows.within(self.section.id)
@@ -230,8 +232,10 @@ class CorpusReader:
         if types.is_floating(kind):
             cells.reject(array.is_valid(), "is a float; ids are integers or strings")
         if not (cells.is_text or types.is_integer(kind)):
-            raise NotConvertible(f"{where} holds {kind}; ids are integers or strings")
-        if rows.format == "csv":
+            raise ValueRejected(
+                f"{where} holds {kind}; ids are integers or strings", self.section.id
+            )
+        if rows.file.format == "csv":
             is_float = pc.match_substring_regex(array, FRACTION)
             cells.reject(is_float, "is a float; ids are integers or strings")
             is_integer = pc.match_substring_regex(array, INTEGER)
@@ -250,8 +254,9 @@ class CorpusReader:
                 self._integral = types.is_integer(kind)
             if types.is_integer(kind) != self._integral:
                 above = "integers" if self._integral else "text"
-                raise NotConvertible(
-                    f"{where} holds {kind}, the ids above are {above}; one type was expected"
+                raise ValueRejected(
+                    f"{where} holds {kind}, the ids above are {above}; one type was expected",
+                    self.section.id,
                 )
         if self._integral:
             return cells.integers()

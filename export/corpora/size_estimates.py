@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-from pyarrow import parquet
-
 from bundle.arithmetic import ceil_div
 from export.corpora.candidates import check_candidate_count
-from export.corpora.files import CorpusFile
 from export.corpora.indexes import choose
 from export.recipe.schema import IndexSection
+from rows.batches import count_rows
+from rows.files import SourceFile
 from runtime.partitions import partition_rows
 from runtime.scann_build import SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF
 
@@ -51,7 +49,7 @@ class IndexForecast:
 
 
 def forecast_index(
-    name: str, section: IndexSection, files: Sequence[CorpusFile], dim: int, encoders: int
+    name: str, section: IndexSection, files: Sequence[SourceFile], dim: int, encoders: int
 ) -> IndexForecast:
     """Forecasts what an index takes that `encoders` processes build over vectors of `dim`.
 
@@ -61,7 +59,10 @@ def forecast_index(
       UsageError: A parameter of the index is unknown or does not belong to its kind.
       NotConvertible: The corpus has more candidates than positions have bits for.
     """
-    candidates = _count(files)
+    counts = [count_rows(file) for file in files]
+    candidates = None
+    if None not in counts:
+        candidates = sum(filter(None, counts))
     check_candidate_count(f"corpora.{section.corpus}", candidates or 0)
     # An empty corpus is reported where it is read.
     size = MILLION
@@ -83,13 +84,3 @@ def forecast_index(
         encoding = encoders * _ENCODER_BYTES
     build = max(_TRAINING_COPIES * 4 * dim * sample, encoding, 2 * codes, _ID_BYTES * size)
     return IndexForecast(candidates, vectors + 2 * codes, build, 2 * codes, len(partitions))
-
-
-def _count(files: Sequence[CorpusFile]) -> int | None:
-    if any(file.format != "parquet" for file in files):
-        return None
-    try:
-        return sum(int(parquet.read_metadata(file.path).num_rows) for file in files)
-    except (pa.ArrowException, OSError):
-        # The step that reads the file reports why.
-        return None

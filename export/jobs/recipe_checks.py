@@ -14,8 +14,9 @@ from bundle.errors import FormatError
 from bundle.features.reader import FeatureReader
 from bundle.format.id_graphs import InputDtype
 from bundle.format.manifest import Feature
+from bundle.shown_values import similar_name
 from export.checkpoint.reader import open_checkpoint
-from export.corpora.files import locate_corpus, matching_files
+from export.corpora.files import locate_corpus
 from export.corpora.lists import columns_of
 from export.corpora.reading import CorpusReader
 from export.corpora.size_estimates import forecast_index
@@ -27,10 +28,11 @@ from export.model_code.values import named_vocabularies, values_of
 from export.recipe.precisions import check_precisions
 from export.recipe.references import check_references
 from export.recipe.schema import CorpusSection, ExportJob, VocabularyRule
-from export.report_text import similar_name
+from export.row_errors import row_errors
 from export.tables.vocabularies import read_keys
 from export.verify.examples import read_table
 from object_store.remote_path import RemotePath
+from rows.files import matching_files
 
 _EXPECTED: Mapping[InputDtype, str] = {
     "int64": "an integer",
@@ -190,7 +192,8 @@ def _check_examples(job: ExportJob, base: Path) -> None:
         return
     if verify.examples_format is not None:
         # Records of a service or of training may lie in several files: a directory or a pattern.
-        matching_files(base, verify.examples, "verify.examples")
+        with row_errors("verify.examples"):
+            matching_files(base, verify.examples)
         return
     path = base / verify.examples
     if not path.is_file():

@@ -8,9 +8,9 @@ from collections.abc import Collection
 
 from bundle.errors import FormulaError
 from bundle.format.formula import parse_formula
+from bundle.shown_values import similar_name
 from export.errors import UsageError
 from export.recipe.schema import ExportJob, TowerSection
-from export.report_text import similar_name
 
 
 def check_references(job: ExportJob) -> None:

@@ -412,7 +412,7 @@ class TableSection(Section):
 
 
 class CorpusSection(Section):
-    """A corpus of candidates: CSV, Parquet or TFRecord files with one row, or one
+    """A corpus of candidates: CSV, JSON lines, Parquet or TFRecord files with one row, or one
     `tf.train.Example`, per candidate.
     """
 
@@ -420,12 +420,12 @@ class CorpusSection(Section):
     """A file, a directory of part files, a pattern such as `items/part-*.csv`, or a list of these.
     Files are read in the order of their names.
     """
-    format: Literal["csv", "parquet", "tfrecord"] | None = None
-    """Format of the files. Default: by the suffix `.csv` (with a header), `.parquet`, `.tfrecord`
-    or `.tfrecords`, each optionally with `.gz`.
+    format: Literal["csv", "jsonl", "parquet", "tfrecord"] | None = None
+    """Format of the files. Default: by the suffix `.csv` (with a header), `.json`, `.jsonl`,
+    `.ndjson`, `.parquet`, `.tfrecord` or `.tfrecords`, each optionally with `.gz`.
     """
     compression: Literal["none", "gzip"] | None = None
-    """Compression of CSV and TFRecord files. Default: gzip if the name ends in `.gz`."""
+    """Compression of files other than Parquet. Default: gzip if the name ends in `.gz`."""
     prebatched: bool = False
     """Each TFRecord holds several candidates: one for each value of `id`. All other features have
     the same number of values per candidate.
@@ -466,14 +466,15 @@ class CorpusSection(Section):
 
 class ListSection(Section):
     """A list of candidates that recommendations can draw from, such as the popular ones, for all
-    contexts or by segment: CSV, Parquet or TFRecord files with one row per candidate, best first.
+    contexts or by segment: CSV, JSON lines, Parquet or TFRecord files with one row per candidate,
+    best first.
     """
 
     corpus: Name
     """Corpus that has the candidates."""
     file: str | Array[str]
     """A file, a directory of part files, a pattern, or a list of these, as of a corpus."""
-    format: Literal["csv", "parquet", "tfrecord"] | None = None
+    format: Literal["csv", "jsonl", "parquet", "tfrecord"] | None = None
     """Format of the files. Default: by the suffix, as of a corpus."""
     id: str
     """Column of the id of the candidate. Each is in the corpus, and in a segment once."""

@@ -18,12 +18,13 @@ from bundle.format.manifest import Index, Manifest
 from bundle.storage import arrow, files
 from bundle.stores.reader import MappedColumns
 from export.corpora.changes import LoggedChanges
-from export.corpora.files import CorpusFile, locate_corpus, read_rows
+from export.corpora.files import locate_corpus, read_rows
 from export.errors import UsageError, VerificationFailed
 from export.recipe.schema import CorpusSection, ExportJob
 from export.verify.changed_candidates import ExpectedStore, expected_store
 from export.verify.examples import Examples
 from export.verify.forms import allowed
+from rows.files import SourceFile
 
 SAMPLE = 256
 """The number of candidates of each corpus and index that are compared."""
@@ -127,7 +128,7 @@ def _check_store(
     store: MappedColumns,
     name: str,
     section: CorpusSection,
-    files: list[CorpusFile],
+    files: list[SourceFile],
     step: str,
     changes: Sequence[tuple[int, Change]],
 ) -> None:
@@ -148,7 +149,7 @@ def _check_changed(
     store: MappedColumns,
     name: str,
     section: CorpusSection,
-    files: list[CorpusFile],
+    files: list[SourceFile],
     step: str,
     expected: ExpectedStore,
 ) -> None:
@@ -200,7 +201,7 @@ def _check_rows(
     store: MappedColumns,
     name: str,
     section: CorpusSection,
-    files: list[CorpusFile],
+    files: list[SourceFile],
     step: str,
     positions: Positions,
     file_rows: Positions,

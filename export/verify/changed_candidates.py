@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.changes.records import Change
-from export.corpora.files import CorpusFile, read_batches
+from export.corpora.files import read_corpus_file
 from export.recipe.schema import CorpusSection
+from rows.files import SourceFile
 
 Positions = NDArray[np.int64]
 Key = int | str
@@ -48,7 +49,7 @@ class ExpectedStore:
 
 
 def expected_store(
-    files: Sequence[CorpusFile],
+    files: Sequence[SourceFile],
     name: str,
     section: CorpusSection,
     changes: Sequence[tuple[int, Change]],
@@ -71,7 +72,7 @@ def expected_store(
     changed: dict[Key, ChangedEntry] = {}
     position = 0
     for file in files:
-        for batch in read_batches(file, name, section, {section.id: f"{name}.id"}):
+        for batch in read_corpus_file(file, name, section, {section.id: f"{name}.id"}):
             for cell in batch.columns[section.id].to_pylist():
                 key = _key_of(cell, is_text)
                 if key in changed_keys:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bundle.format.manifest import Feature
-from export.corpora.files import matching_files
 from export.front_end.specs import ModelSpec
 from export.recipe.schema import ExportJob
+from export.row_errors import row_errors
 from export.tables.dumped import KeyFile, open_dumps
 from export.tables.vocabularies import as_array, read_keys
 from export.verify.examples import Examples, examples_of_table, read_examples
@@ -18,6 +18,7 @@ from export.verify.recorded_examples import (
     sent_inputs,
 )
 from export.verify.synthetic_examples import Keys, make_examples
+from rows.files import matching_files
 from tensors.signatures import K, unread_tensors
 
 
@@ -30,7 +31,8 @@ def examples_of(
     section = job.verify
     if section.examples is not None and section.examples_format is not None:
         path = base / section.examples
-        files = matching_files(base, section.examples, "verify.examples")
+        with row_errors("verify.examples"):
+            files = matching_files(base, section.examples)
         # A column may be named twice, as the label and the recorded value of an output.
         more_columns = list(dict.fromkeys([*section.labels.values(), *section.expected.values()]))
         table = read_record_table(

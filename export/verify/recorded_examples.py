@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from bundle.format.features import DenseFeature, Feature
 from bundle.shown_values import shown, shown_names
-from export.corpora.tfrecords import read_file
 from export.errors import UsageError
 from export.front_end.specs import ModelSpec
 from export.recipe.schema import RecordFormat
+from export.row_errors import row_errors
 from export.verify.serving_records import (
     Rows,
     ServedRequest,
@@ -26,6 +26,8 @@ from export.verify.serving_records import (
     read_example,
     read_prediction_log,
 )
+from rows.files import source_file
+from rows.tfrecords import read_file
 from tensors.signatures import WEIGHTS, tensor_inputs
 
 RESPONSE = "response."
@@ -338,9 +340,9 @@ def numbered_records(files: Sequence[Path], key: str) -> Iterator[tuple[str, byt
       UsageError: A file cannot be read, or a record is damaged; names it.
     """
     for path in files:
-        records = read_file(path, path.suffix == ".gz", f"{key}: {path.name}")
-        for number, record in enumerate(records, 1):
-            yield f"{key}: {path.name}, record {number}", record
+        with row_errors(key):
+            for number, record in enumerate(read_file(source_file(path, "tfrecord")), 1):
+                yield f"{key}: {path.name}, record {number}", record
 
 
 def read_record_table(

@@ -21,14 +21,13 @@ from bundle.format.checksums import crc32c, mask
 from bundle.storage.tfrecords import framed
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
-from export.corpora.tfrecords import read_file
 from export.errors import CheckpointError, ExportError
 from export.given_towers.exported_graphs import ExportedGraphTower
 from export.graphs.loading import load_tensorflow
 from export.recipe.schema import read_recipe
 from export.tables.vocabularies import read_keys
 from export.verify.examples import read_table
-from export.verify.recorded_examples import read_record_table
+from export.verify.recorded_examples import numbered_records, read_record_table
 from export.verify.serving_records import read_prediction_log
 from tests.hostile.ordeal import FLOOR_BYTES, HELD_PER_BYTE, deadline, memory_limit
 from tests.units.export.checkpoint.formats.safetensors_files import write_header
@@ -180,8 +179,7 @@ def read_label(path: Path) -> object:
 
 def read_requests(path: Path) -> object:
     return [
-        read_prediction_log(record, path.name, ["x"])
-        for record in read_file(path, False, path.name)
+        read_prediction_log(record, where, ["x"]) for where, record in numbered_records([path], "x")
     ]
 
 

@@ -13,7 +13,7 @@ import pytest
 import rowcast_programs
 from tests.repository.docs.blocks import ROOT
 
-SHARED = ("bundle", "object_store", "runtime", "tensors")
+SHARED = ("bundle", "object_store", "rows", "runtime", "tensors")
 CASES = [
     *(("serve", name) for name in (*SHARED, "service")),
     *(("export", name) for name in (*SHARED, "export")),

@@ -54,7 +54,7 @@ FEATURES: dict[str, Feature] = TAKEN | {
         ("item", ["5", ""], ("row 2", "no default")),
         ("code", ["5", "0.5"], ("row 2", "'0.5'")),
         ("tags", ["a", "b||c"], ("row 2", "empty id")),
-        ("tags", pa.array(["a", "b"]), ("a list per candidate",)),
+        ("tags", pa.array(["a", "b|c"]), ("row 2", "'b|c'", "a list")),
         ("tags", pa.array([["a"], ["b", None]]), ("row 2", "null")),
         ("number", ["1990", "nan"], ("row 2", "'nan'")),
         ("number", ["1990", "1e39"], ("row 2", "float32")),

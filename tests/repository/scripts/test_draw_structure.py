@@ -13,7 +13,8 @@ import grimp
 import pytest
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
-PACKAGES = ("rowcast_client", "export", "service", "tensors", "object_store", "runtime", "bundle")
+PROGRAMS = ("rowcast_client", "export", "service")
+PACKAGES = (*PROGRAMS, "rows", "tensors", "object_store", "runtime", "bundle")
 
 
 @pytest.fixture(scope="module")

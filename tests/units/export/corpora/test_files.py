@@ -5,6 +5,7 @@ send its values; and what is read of single rows again are the cells of its file
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,13 +116,25 @@ def _parquet(rows: Rows, path: Path) -> None:
     pq.write_table(pa.table(columns), path, row_group_size=3)
 
 
+def _jsonl(rows: Rows, path: Path) -> None:
+    lines = []
+    for row in rows:
+        cells = {name: (row[name] or [None])[0] for name in SCALARS if name in row}
+        lines.append(json.dumps(cells | {name: row[name] for name in LISTS if name in row}) + "\n")
+    _write_text("".join(lines), path)
+
+
 def _csv(rows: Rows, path: Path) -> None:
     names = [name for name in (*SCALARS, *LISTS) if name in rows[0]]
     lines = [",".join(names)]
     for row in rows:
         cells = ["|".join(map(str, row[name])) for name in names]
         lines.append(",".join('"' + cell.replace('"', '""') + '"' for cell in cells))
-    data = ("\n".join(lines) + "\n").encode()
+    _write_text("\n".join(lines) + "\n", path)
+
+
+def _write_text(text: str, path: Path) -> None:
+    data = text.encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
@@ -133,9 +146,10 @@ def _tfrecord(rows: Rows, path: Path) -> None:
 WRITERS: dict[str, Callable[[Rows, Path], None]] = {
     "parquet": _parquet,
     "csv": _csv,
+    "jsonl": _jsonl,
     "tfrecord": _tfrecord,
 }
-KINDS = ("parquet", "csv", "csv.gz", "tfrecord", "tfrecord.gz")
+KINDS = ("parquet", "csv", "csv.gz", "jsonl", "jsonl.gz", "tfrecord", "tfrecord.gz")
 
 
 def packed(rows: Rows) -> Row:
@@ -179,13 +193,8 @@ def test_corpus_of_any_format_holds_what_a_client_would_send(
         path = directory / f"parts/part-{number:02}.{suffix}"
         WRITERS[suffix.removesuffix(".gz")]([packed(members)] if is_packed else members, path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "export.corpora.files._READ_BYTES", data.draw(st.sampled_from([1 << 10, 1 << 20]))
-        )
-        patch.setattr("export.corpora.files._BATCH_ROWS", data.draw(st.sampled_from([1, 2, 1000])))
-        patch.setattr(
-            "export.corpora.tfrecords.BATCH_CANDIDATES", data.draw(st.sampled_from([1, 3, 1000]))
-        )
+        patch.setattr("rows.batches._READ_BYTES", data.draw(st.sampled_from([1 << 10, 1 << 20])))
+        patch.setattr("rows.tfrecords.BATCH_ROWS", data.draw(st.sampled_from([1, 3, 1000])))
         part = section(prebatched=is_packed)
         assert contents(directory, part, FEATURES) == expected(rows)
 
@@ -248,7 +257,7 @@ def test_attribute_of_csv_has_the_narrowest_type_that_holds_all_of_its_cells(
     values: list[Any],
     read_bytes: int,
 ) -> None:
-    monkeypatch.setattr("export.corpora.files._READ_BYTES", read_bytes)
+    monkeypatch.setattr("rows.batches._READ_BYTES", read_bytes)
     rows = "".join(f"{row},{cell}\n" for row, cell in enumerate(cells))
     (tmp_path / "a.csv").write_text("id,note\n" + rows)
     part = CorpusSection(file="a.csv", id="id", attributes=("note",))

@@ -15,7 +15,6 @@ from pyarrow import parquet
 
 from bundle.format import paths
 from bundle.format.indexes import Index
-from export.corpora.files import CorpusFile
 from export.corpora.indexes import build_index
 from export.corpora.recall import (
     measure_again,
@@ -26,6 +25,7 @@ from export.corpora.recall import (
 from export.corpora.size_estimates import forecast_index
 from export.errors import ExportError, VerificationFailed
 from export.recipe.schema import IndexSection
+from rows.files import SourceFile
 from runtime.partitions import load_index
 
 Vectors = NDArray[np.float32]
@@ -247,12 +247,12 @@ def test_recall_of_cold_users_counts_each_of_their_queries_once_and_may_be_limit
             recall_of_cold_users(base, "movies", part(of_cold_users=0.95), index, rejected, rows)
 
 
-def counted(directory: Path, *sizes: int) -> list[CorpusFile]:
+def counted(directory: Path, *sizes: int) -> list[SourceFile]:
     files = []
     for number, size in enumerate(sizes):
         path = directory / f"{number}.parquet"
         parquet.write_table(pa.table({"id": np.arange(size)}), path)
-        files.append(CorpusFile(path, "parquet", False))
+        files.append(SourceFile(path, "parquet", False))
     return files
 
 

@@ -1,4 +1,4 @@
-"""One column of a batch of a corpus: its values, checked. An error names the file, the row and the
+"""One column of a batch of rows: its values, checked. An error names the file, the row and the
 column of the value.
 """
 
@@ -14,14 +14,17 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from bundle.features.columns import Column
-from bundle.format.manifest import DenseFeature, Feature, GraphIds, IdRule
-from export.corpora.files import Rows
-from export.errors import NotConvertible
+from bundle.format.features import DenseFeature, Feature, sent_dtype
+from bundle.tables.offsets import offsets_of
+from rows.batches import Rows
+from rows.errors import ValueRejected
 
 _INT64 = np.iinfo(np.int64)
 
-INTEGER = r"^(0|-?[1-9][0-9]*)$"
-"""A whole number spelled as Python prints it, so that the number and the text say the same."""
+INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
+"""A whole number spelled as Python prints it, so that the number and the text say the same; with
+more digits than an int64, it is a text.
+"""
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 """A finite number: NaN and infinities are no numbers of a feature."""
 
@@ -54,7 +57,7 @@ class Cells:
           problem: The problem of a wrong value, as the end of a sentence.
 
         Raises:
-          NotConvertible: A value is wrong; names the first one.
+          ValueRejected: A value is wrong; names the first one.
         """
         position = pc.index(wrong, True).as_py()
         if position < 0:
@@ -66,7 +69,36 @@ class Cells:
         value = self.array[position].as_py()
         if value is not None:
             subject += f": {str(value)[:80]!r}"
-        raise NotConvertible(f"{subject} {problem}")
+        raise ValueRejected(f"{subject} {problem}", self.column)
+
+    def flat(self) -> tuple[Cells, NDArray[np.int64]]:
+        """Returns the values of all rows, end to end, and [n] int64, how many each row has.
+
+        Raises:
+          ValueRejected: Bytes are not UTF-8.
+        """
+        array = self.array
+        if is_list(array.type):
+            lengths = _lengths(array)
+            array = array.flatten()
+            while is_list(array.type):
+                # The values of a row are those of all of its lists.
+                ends = offsets_of(_lengths(array))[offsets_of(lengths)]
+                lengths = np.diff(ends)
+                array = array.flatten()
+        else:
+            # A value is a list of one, and a null an empty list.
+            lengths = array.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
+            array = array.drop_null()
+        if types.is_binary(array.type) or types.is_large_binary(array.type):
+            # Programs that write TensorFlow's strings write bytes.
+            try:
+                array = array.cast(pa.large_string())
+            except pa.ArrowInvalid as problem:
+                text = f"{self.rows.within(self.column)} holds bytes that are no UTF-8"
+                raise ValueRejected(text, self.column) from problem
+        owners = np.repeat(np.arange(len(self.rows)), lengths)
+        return replace(self, array=array, owners=owners), lengths
 
     def ids(self, integers_only: bool) -> NDArray[Any]:
         """Returns int64, or objects holding str where some value is no integer and the id rule
@@ -128,22 +160,19 @@ class Cells:
 
 
 def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
-    """Returns the cells of a column.
+    """Returns the cells of a column: values, or lists of any depth.
 
     Args:
       rows: The rows.
       column: The name of the column.
-      separator: The separator of the values of a cell, which is then a list; None: a cell is one
-        value.
-
-    Raises:
-      NotConvertible: An Example has several values, and no separator is given.
+      separator: The separator of the values of a CSV cell, which is then a list; None: a cell is
+        one value.
     """
     array = rows.columns[column]
     # Columns of Parquet may be dictionaries, which the checks of values do not take.
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if rows.format == "csv":
+    if rows.file.format == "csv":
         # CSV has no nulls: an empty cell is one, or an empty list.
         values = array
         empty = pa.scalar(None, pa.string())
@@ -151,26 +180,28 @@ def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
             values = pc.split_pattern(array, pattern=separator)
             empty = pa.scalar([], pa.list_(pa.string()))
         array = pc.if_else(pc.equal(array, ""), empty, values)
-    if rows.format == "tfrecord" and separator is None:
-        # Every feature of an Example is a list.
-        problem = "holds several values; one was expected"
-        if rows.records is None:
-            problem += "; if records hold many candidates, set prebatched = true"
-        return _single_values(Cells(array, rows, column), problem)
     return Cells(array, rows, column)
 
 
-def _single_values(lists: Cells, problem: str) -> Cells:
-    """Returns the value of each list; null where a list is empty.
+def single_cells(rows: Rows, column: str) -> Cells:
+    """Returns the cells of a column with one value in each row; null where a row has none.
 
     Raises:
-      NotConvertible: A list holds several values, with `problem` in the message.
+      ValueRejected: A row has several values.
     """
-    lists.reject(pc.greater(pc.list_value_length(lists.array), 1), problem)
-    lengths = pc.fill_null(pc.list_value_length(lists.array), 0).to_numpy()
+    cells = cells_of(rows, column)
+    # Every feature of an Example is a list, and programs that write lists of a fixed length write a
+    # single value as a list, too.
+    if not is_list(cells.array.type):
+        return cells
+    problem = "holds several values; one was expected"
+    if rows.file.format == "tfrecord" and rows.records is None:
+        problem += "; if records hold many candidates, set prebatched = true"
+    cells.reject(pc.greater(pc.list_value_length(cells.array), 1), problem)
+    lengths = _lengths(cells.array)
     # A masked position takes a null, so that every row keeps one value.
     positions = pa.array(np.cumsum(lengths) - 1, mask=lengths == 0)
-    return replace(lists, array=lists.array.flatten().take(positions))
+    return replace(cells, array=cells.array.flatten().take(positions))
 
 
 def feature_column(
@@ -182,74 +213,52 @@ def feature_column(
       rows: The rows.
       column: The name of the column.
       input_name: The name of the input.
-      feature: A feature that reads the input.
+      feature: A feature that reads the input; see `input_entry`.
       separator: The separator of the values of a CSV cell.
 
     Raises:
-      NotConvertible: A value does not fit the feature.
+      ValueRejected: A value does not fit the feature.
     """
-    cells, are_lists = _cells_of_feature(rows, column, feature, separator)
-    array = cells.array
-    if not are_lists and feature.default is None and feature.kind != "bag":
-        remedy = f"fill in the cell, or set features.{input_name}.default"
-        cells.reject(array.is_null(), f"is empty, and its feature has no default: {remedy}")
-
-    if are_lists:
-        counts = pc.fill_null(pc.list_value_length(array), 0)
-        flat_array = array.flatten()
-    else:
-        counts = array.is_valid().cast(pa.int64())
-        flat_array = array.drop_null()
-    lengths = counts.to_numpy().astype(np.int64)
-    offsets = None
-    # Where each row has one value, no offsets are needed.
-    if are_lists or not lengths.all():
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-    flat = Cells(flat_array, rows, column, np.repeat(np.arange(len(rows)), lengths))
-    if not isinstance(feature, DenseFeature):
-        return Column(_ids(flat, feature.ids), offsets)
-    # Other lists are padded and cut by the reader of the corpus, which counts them.
-    if are_lists and feature.input_length is None:
-        _check_lengths(rows, column, feature, lengths)
-    if feature.dtype == "float32":
-        return Column(flat.floats(), offsets)
-    if feature.dtype == "string":
-        return Column(flat.texts(), offsets)
-    return Column(flat.integers(), offsets)
-
-
-def _cells_of_feature(
-    rows: Rows, column: str, feature: Feature, separator: str
-) -> tuple[Cells, bool]:
-    """Returns the cells of a feature's column, and whether each is a list."""
     takes_lists = holds_lists(feature)
-    cells = cells_of(rows, column, separator if takes_lists else None)
-    kind = cells.array.type
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    if is_list and not takes_lists:
-        # Programs that write lists of a fixed length write a single value as a list, too.
-        return _single_values(cells, "holds several values; one was expected"), False
-    is_number = types.is_integer(kind) or types.is_floating(kind)
-    # A number is a bag of one id, and a null an empty bag.
-    if takes_lists and not is_list and not (feature.kind == "bag" and is_number):
-        raise NotConvertible(
-            f"{rows.within(column)} holds {kind}; a list per candidate was expected for its feature"
-        )
-    return cells, is_list
+    if takes_lists:
+        cells = cells_of(rows, column, separator)
+        if cells.is_text:
+            is_joined = pc.match_substring(cells.array, separator)
+            cells.reject(is_joined, "is a text; a list was expected for its feature")
+    else:
+        cells = single_cells(rows, column)
+        if feature.default is None:
+            remedy = f"fill in the cell, or set features.{input_name}.default"
+            problem = f"is empty, and its feature has no default: {remedy}"
+            cells.reject(cells.array.is_null(), problem)
+    flat, lengths = cells.flat()
+    # Other lists are padded and cut by the caller, which counts them.
+    if takes_lists and isinstance(feature, DenseFeature) and feature.input_length is None:
+        _check_lengths(rows, column, feature, lengths)
 
-
-def _ids(cells: Cells, rule: IdRule) -> NDArray[Any]:
-    """Returns values as a rule of one input takes them; integers as texts where it takes texts."""
-    dtype = "int64"
-    if isinstance(rule, GraphIds):
-        dtype = rule.dtype
+    dtype = sent_dtype(feature, input_name)
     if dtype == "float32":
-        return cells.floats()
-    if dtype != "string":
-        return cells.ids(integers_only=dtype != "int64_or_string")
-    if types.is_integer(cells.array.type):
-        cells = replace(cells, array=cells.array.cast(pa.string()))
-    return cells.texts()
+        values: NDArray[Any] = flat.floats()
+    elif dtype == "string":
+        # Integers are texts of ids, where a feature takes ids as texts.
+        if not isinstance(feature, DenseFeature) and types.is_integer(flat.array.type):
+            flat = replace(flat, array=flat.array.cast(pa.string()))
+        values = flat.texts()
+    elif isinstance(feature, DenseFeature):
+        values = flat.integers()
+    else:
+        values = flat.ids(integers_only=dtype != "int64_or_string")
+    # Where each row has one value, no offsets are needed.
+    offsets = None
+    if takes_lists or not lengths.all():
+        offsets = offsets_of(lengths)
+    return Column(values, offsets)
+
+
+def _lengths(lists: Any) -> NDArray[np.int64]:
+    """Returns [n] int64, the length of each list, 0 of a null."""
+    lengths: NDArray[Any] = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    return lengths.astype(np.int64)
 
 
 def _check_lengths(
@@ -268,9 +277,10 @@ def _check_lengths(
             is_wrong &= lengths != 0
     if is_wrong.any():
         row = int(np.argmax(is_wrong))
-        raise NotConvertible(
+        raise ValueRejected(
             f"{rows.at(column, row)} has {lengths[row]} values; a feature of shape {feature.shape} "
-            f"takes {expected}"
+            f"takes {expected}",
+            column,
         )
 
 
@@ -282,15 +292,22 @@ def attribute_array(rows: Rows, column: str, separator: str | None) -> Any:
       column: The name of the column.
       separator: The separator of the values of a text; None: a text is one value.
     """
+    if separator is None and rows.file.format == "tfrecord":
+        return single_cells(rows, column).array
     array = cells_of(rows, column, separator).array
-    if types.is_large_list(array.type) and types.is_null(array.type.value_type):
+    if is_list(array.type) and types.is_null(array.type.value_type):
         # A list that is empty in all of a batch has no type of its own.
         return array.cast(pa.large_list(pa.large_string()))
     return array
 
 
 def holds_lists(feature: Feature) -> bool:
-    """Returns whether a feature takes several values of a candidate."""
+    """Returns whether a feature takes several values of a row."""
     if isinstance(feature, DenseFeature):
         return feature.shape != ()
     return feature.kind != "single"
+
+
+def is_list(kind: Any) -> bool:
+    """Returns whether a `pyarrow.DataType` is one of lists."""
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

@@ -1,0 +1,1 @@
+"""Reads the files of users, in batches of checked columns: CSV, JSON lines, Parquet, TFRecord."""

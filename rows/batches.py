@@ -1,0 +1,283 @@
+"""Rows of a file, a batch at a time: CSV, JSON lines, Parquet and TFRecord.
+
+Rows are counted as a reader counts them: row 1 of a CSV file is the line after the header.
+
+`pyarrow.dataset` is not used: it takes the compression of a CSV file from its name alone, reads
+batches ahead of the one in memory, and knows no TFRecords. `pyarrow.json` turns texts that look
+like dates into dates.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import csv, parquet
+
+from bundle.shown_values import shown, similar_name
+from bundle.storage.regular_files import check_regular
+from rows import tfrecords
+from rows.errors import FileRejected, ValueRejected
+from rows.files import SourceFile
+
+BATCH_ROWS = 65_536
+"""The maximum number of rows of a batch of Parquet."""
+_READ_BYTES = 1 << 20
+"""The number of bytes of CSV and JSON lines that a batch is read from."""
+_KINDS = {"csv": "CSV", "jsonl": "JSON lines", "parquet": "Parquet"}
+_READ_ERRORS = (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, zlib.error)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a file.
+
+    Attributes:
+      file: The file.
+      columns: A `pyarrow.Array` by column. CSV: strings; TFRecord: a large_list for each row.
+      first: The number of rows of the file above these.
+      records: [n] int64, the record of each row, where a record holds several; else None.
+    """
+
+    file: SourceFile
+    columns: Mapping[str, Any]
+    first: int
+    records: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def unit(self) -> str:
+        """The noun for a row of the file."""
+        if self.records is not None:
+            return "candidate"
+        if self.file.format == "tfrecord":
+            return "record"
+        return "row"
+
+    def within(self, column: str) -> str:
+        """Returns the file and the column, in words."""
+        return f"{self.file.path.name}, column {column!r}"
+
+    def at(self, column: str, row: int) -> str:
+        """Returns where a value stands in the file, in words, by its row here."""
+        text = f"{self.within(column)}, {self.unit} {self.first + row + 1}"
+        if self.records is not None:
+            text += f", record {self.records[row] + 1}"
+        return text
+
+
+def read_batches(
+    file: SourceFile,
+    columns: Collection[str] | None = None,
+    *,
+    batched_by: str | None = None,
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[Rows]:
+    """Reads columns of a file; one batch is in memory at a time.
+
+    Args:
+      file: The file.
+      columns: The columns to read; None: all.
+      batched_by: Of TFRecords, the feature by whose values the rows of a record are counted; None:
+        a record is a row. See `rows.tfrecords`.
+      batch_rows: The maximum number of rows of a batch of Parquet.
+
+    Raises:
+      FileRejected: The file is missing, unreadable or damaged, or lacks a column.
+      ValueRejected: A row is no JSON object, a record no Example, or its values do not fit those of
+        other rows.
+    """
+    first = 0
+    if file.format == "tfrecord":
+        for examples in tfrecords.read_examples(file, columns, batched_by):
+            records = None
+            if batched_by is not None:
+                records = np.array(examples.records)
+            yield Rows(file, examples.columns(), first, records)
+            first += len(examples.records)
+        return
+    if file.format == "csv":
+        batches = _read_csv(file, columns)
+    elif file.format == "jsonl":
+        batches = _read_json_lines(file, columns)
+    else:
+        batches = _read_parquet(file, columns, batch_rows)
+    try:
+        for arrays in batches:
+            rows = Rows(file, arrays, first)
+            if len(rows):
+                yield rows
+            first += len(rows)
+    except FileNotFoundError as problem:
+        raise FileRejected(f"{file.path.name} does not exist") from problem
+    except _READ_ERRORS as problem:
+        raise FileRejected(
+            f"{file.path.name} is no readable {_KINDS[file.format]} file: {problem}"
+        ) from problem
+
+
+def count_rows(file: SourceFile) -> int | None:
+    """Returns the number of rows of a file; None if it is known only once the file was read."""
+    if file.format != "parquet":
+        return None
+    try:
+        return int(parquet.read_metadata(file.path).num_rows)
+    except (pa.ArrowException, OSError):
+        # Whoever reads the file reports why.
+        return None
+
+
+def _checked_columns(
+    file: SourceFile, existing: Sequence[str], columns: Collection[str] | None
+) -> list[str]:
+    """Returns the columns to read.
+
+    Raises:
+      FileRejected: The file lacks one of them, or has several of its name.
+    """
+    counts = Counter(existing)
+    names = list(existing)
+    if columns is not None:
+        names = list(columns)
+    for name in names:
+        count = counts[name]
+        if count == 1:
+            continue
+        problem = f"has no column {name!r}{similar_name(name, existing)}"
+        if count > 1:
+            problem = f"has {count} columns {name!r}"
+        raise FileRejected(f"{file.path.name} {problem}; it has {', '.join(existing)}", name)
+    return names
+
+
+def _read_csv(file: SourceFile, columns: Collection[str] | None) -> Iterator[dict[str, Any]]:
+    check_regular(file.path)
+    compression = None
+    if file.gzip:
+        compression = "gzip"
+
+    def opened(**options: Any) -> Any:
+        stream = pa.input_stream(str(file.path), compression=compression)
+        return csv.open_csv(
+            stream,
+            csv.ReadOptions(block_size=_READ_BYTES),
+            # A text in quotes may have several lines.
+            csv.ParseOptions(newlines_in_values=True),
+            csv.ConvertOptions(**options),
+        )
+
+    try:
+        with opened() as header:
+            names = _checked_columns(file, header.schema.names, columns)
+    except pa.ArrowInvalid as problem:
+        # pyarrow has no class of its own for this error.
+        if "Empty CSV file" not in str(problem):
+            raise
+        return
+    # As text: what a column holds is known only when all of it was seen.
+    texts = dict.fromkeys(names, pa.string())
+    with opened(include_columns=names, column_types=texts, strings_can_be_null=False) as reader:
+        for batch in reader:
+            yield {name: batch.column(name) for name in names}
+
+
+def _read_parquet(
+    file: SourceFile, columns: Collection[str] | None, batch_rows: int
+) -> Iterator[dict[str, Any]]:
+    check_regular(file.path)
+    # Without a buffer a whole column of a row group would be read at a time.
+    with parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False) as opened:
+        names = _checked_columns(file, opened.schema_arrow.names, columns)
+        # One row group at a time: an iterator over all of them holds all that it has read.
+        for group in range(opened.num_row_groups):
+            for batch in opened.iter_batches(batch_rows, [group], names, use_threads=False):
+                yield {name: batch.column(name) for name in names}
+
+
+def _read_json_lines(file: SourceFile, columns: Collection[str] | None) -> Iterator[dict[str, Any]]:
+    """Reads a file with a JSON object in each line. Every object has the columns of the first."""
+    check_regular(file.path)
+    opened: Callable[..., Any] = open
+    if file.gzip:
+        opened = gzip.open
+    names: list[str] | None = None
+    rows: list[list[Any]] = []
+    first = 0
+    size_bytes = 0
+    with opened(file.path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            row = _json_object(file, number, line)
+            if names is None:
+                names = _checked_columns(file, list(row), columns)
+            where = f"{file.path.name}, row {first + len(rows) + 1}"
+            # Otherwise, a column whose name is misspelled in one line would be missing there.
+            unlike = next((name for name in names if name not in row), None)
+            if unlike is not None:
+                raise ValueRejected(f"{where} has no {unlike!r}, which row 1 has", unlike)
+            if columns is None and len(row) > len(names):
+                unlike = next(name for name in row if name not in names)
+                raise ValueRejected(f"{where} has {unlike!r}, which row 1 has not", unlike)
+            rows.append([row[name] for name in names])
+            size_bytes += len(line)
+            if size_bytes >= _READ_BYTES:
+                yield _json_arrays(file, names, rows, first)
+                first += len(rows)
+                rows = []
+                size_bytes = 0
+    if names is not None and rows:
+        yield _json_arrays(file, names, rows, first)
+
+
+def _json_object(file: SourceFile, number: int, line: bytes) -> dict[str, Any]:
+    where = f"{file.path.name}, line {number}"
+    try:
+        row = json.loads(line)
+    except RecursionError as problem:
+        raise ValueRejected(f"{where} is nested too deeply") from problem
+    except ValueError as problem:
+        reason = str(problem)
+        if isinstance(problem, json.JSONDecodeError):
+            reason = f"{problem.msg} at column {problem.colno}"
+        raise ValueRejected(f"{where} is no JSON: {reason}; each row is one line") from problem
+    if not isinstance(row, dict):
+        raise ValueRejected(f"{where} is no JSON object, which was expected")
+    return row
+
+
+def _json_arrays(
+    file: SourceFile, names: Sequence[str], rows: Sequence[Sequence[Any]], first: int
+) -> dict[str, Any]:
+    arrays = {}
+    for name, *values in zip(names, *rows, strict=True):
+        try:
+            arrays[name] = pa.array(values)
+        except (pa.ArrowException, OverflowError) as problem:
+            # Arrow does not say which value it is: the last of the shortest head that fails.
+            row = bisect.bisect_left(range(1, len(values)), True, key=lambda n: _fails(values[:n]))
+            raise ValueRejected(
+                f"{file.path.name}, column {name!r}, row {first + row + 1}: {shown(values[row])} "
+                "is beyond int64, or of another type than the values above; one type was expected",
+                name,
+            ) from problem
+    return arrays
+
+
+def _fails(values: Sequence[Any]) -> bool:
+    try:
+        pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        return True
+    return False
