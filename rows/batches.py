@@ -1,4 +1,4 @@
-"""Rows of a file, a batch at a time: CSV, JSON lines, Parquet and TFRecord.
+"""Rows of a file, a batch at a time: CSV, JSON lines, lines of text, Parquet and TFRecord.
 
 Rows are counted as a reader counts them: row 1 of a CSV file is the line after the header.
 
@@ -14,7 +14,7 @@ import gzip
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,8 @@ from rows.files import SourceFile
 BATCH_ROWS = 65_536
 """The maximum number of rows of a batch of Parquet."""
 _READ_BYTES = 1 << 20
-"""The number of bytes of CSV and JSON lines that a batch is read from."""
-_KINDS = {"csv": "CSV", "jsonl": "JSON lines", "parquet": "Parquet"}
+"""The number of bytes of CSV, JSON lines and text that a batch is read from."""
+_KINDS = {"csv": "CSV", "jsonl": "JSON lines", "lines": "text", "parquet": "Parquet"}
 _READ_ERRORS = (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, zlib.error)
 
 
@@ -43,7 +43,8 @@ class Rows:
 
     Attributes:
       file: The file.
-      columns: A `pyarrow.Array` by column. CSV: strings; TFRecord: a large_list for each row.
+      columns: A `pyarrow.Array` by column. CSV and text: strings; TFRecord: a large_list for each
+        row.
       first: The number of rows of the file above these.
       records: [n] int64, the record of each row, where a record holds several; else None.
     """
@@ -67,6 +68,8 @@ class Rows:
 
     def within(self, column: str) -> str:
         """Returns the file and the column, in words."""
+        if self.file.format == "lines":
+            return self.file.path.name
         return f"{self.file.path.name}, column {column!r}"
 
     def at(self, column: str, row: int) -> str:
@@ -107,14 +110,8 @@ def read_batches(
             yield Rows(file, examples.columns(), first, records)
             first += len(examples.records)
         return
-    if file.format == "csv":
-        batches = _read_csv(file, columns)
-    elif file.format == "jsonl":
-        batches = _read_json_lines(file, columns)
-    else:
-        batches = _read_parquet(file, columns, batch_rows)
     try:
-        for arrays in batches:
+        for arrays in _read_arrays(file, columns, batch_rows):
             rows = Rows(file, arrays, first)
             if len(rows):
                 yield rows
@@ -125,6 +122,31 @@ def read_batches(
         raise FileRejected(
             f"{file.path.name} is no readable {_KINDS[file.format]} file: {problem}"
         ) from problem
+
+
+def _read_arrays(
+    file: SourceFile, columns: Collection[str] | None, batch_rows: int
+) -> Iterator[dict[str, Any]]:
+    """Yields the columns of a file that is no TFRecord file, a batch at a time."""
+    match file.format:
+        case "csv":
+            return _read_csv(file, columns)
+        case "jsonl":
+            return _read_json_lines(file, columns)
+        case "lines":
+            return _read_lines(file)
+    return _read_parquet(file, columns, batch_rows)
+
+
+def column_names(file: SourceFile) -> list[str]:
+    """Returns the columns of a file, of TFRecords those of its first records; [] if it has no rows.
+
+    Raises:
+      FileRejected, ValueRejected: As `read_batches`.
+    """
+    for rows in read_batches(file, batch_rows=1):
+        return list(rows.columns)
+    return []
 
 
 def count_rows(file: SourceFile) -> int | None:
@@ -205,17 +227,28 @@ def _read_parquet(
                 yield {name: batch.column(name) for name in names}
 
 
+def _opened(file: SourceFile) -> Any:
+    """Returns the lines of a file, as bytes. Only "\\n" ends a line: a text may hold others."""
+    check_regular(file.path)
+    if file.gzip:
+        return gzip.open(file.path, "rb")
+    return file.path.open("rb")
+
+
+def _read_lines(file: SourceFile) -> Iterator[dict[str, Any]]:
+    with _opened(file) as lines:
+        while block := lines.readlines(_READ_BYTES):
+            texts = [line.removesuffix(b"\n").removesuffix(b"\r").decode() for line in block]
+            yield {"": pa.array(texts, pa.large_string())}
+
+
 def _read_json_lines(file: SourceFile, columns: Collection[str] | None) -> Iterator[dict[str, Any]]:
     """Reads a file with a JSON object in each line. Every object has the columns of the first."""
-    check_regular(file.path)
-    opened: Callable[..., Any] = open
-    if file.gzip:
-        opened = gzip.open
     names: list[str] | None = None
     rows: list[list[Any]] = []
     first = 0
     size_bytes = 0
-    with opened(file.path, "rb") as lines:
+    with _opened(file) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue

@@ -28,6 +28,9 @@ more digits than an int64, it is a text.
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 """A finite number: NaN and infinities are no numbers of a feature."""
 
+LIST_SEPARATOR = "|"
+"""The separator of the values of a CSV cell, where nothing states another one."""
+
 
 @dataclass(frozen=True)
 class Cells:

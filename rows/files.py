@@ -9,8 +9,10 @@ from typing import Literal
 
 from rows.errors import FileRejected
 
-Format = Literal["csv", "jsonl", "parquet", "tfrecord"]
-"""Formats of files: a TFRecord file holds records of `tf.train.Example`."""
+Format = Literal["csv", "jsonl", "lines", "parquet", "tfrecord"]
+"""Formats of files. tfrecord: records of `tf.train.Example`. lines: a text with a value in each
+line, in a column without a name.
+"""
 _SUFFIXES: dict[str, Format] = {
     ".csv": "csv",
     ".json": "jsonl",

@@ -607,8 +607,8 @@ class TrainedIdsSection(Section):
     """
 
     file: str | None = None
-    """Text file with one id per line, or a CSV, Parquet or JSON-lines file. Default: the file of
-    `verify.examples`.
+    """Text file with one id per line, or a CSV, JSON-lines, Parquet or TFRecord file. Default: the
+    file of `verify.examples`.
     """
     column: str | None = None
     """Column with the ids. Default: the column that has the name of the feature, else `id`, else

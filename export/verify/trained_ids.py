@@ -13,30 +13,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import csv, json, parquet
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
 from bundle.features.sources import Indicator
 from bundle.features.table_feature import TableFeature
 from bundle.format.manifest import EmbeddedFeature, Feature, KeyedIds, MultiInputIds
-from bundle.storage.regular_files import check_regular, read_regular
 from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.checkpoint.trained_rows import TrainedRows
 from export.errors import UsageError
 from export.front_end.specs import ModelSpec
 from export.recipe.schema import ExportJob, TrainedIdsSection
+from export.row_errors import row_errors
 from export.verify.recipe_examples import keys_of
+from rows.cells import LIST_SEPARATOR
+from rows.files import Format, matching_files, source_file
+from rows.ids import read_ids
 
-FILE_BYTES_MAX = 256 << 20
-"""The largest size of a file of ids; a sample of them proves as much."""
-IDS_MAX = 5_000_000
-"""The largest number of ids of a Parquet file, whose size says little: it is compressed."""
-_DIGITS_MAX = 19
-"""The number of digits of the largest int64; an id with more is a text."""
 _ID_COLUMN = "id"
-_TABULAR = {".csv", ".parquet", ".jsonl", ".json"}
-"""The suffixes of files with columns; other files have an id in each line."""
 
 
 @dataclass(frozen=True)
@@ -144,117 +138,37 @@ def _read_section(
     key: str, name: str, section: TrainedIdsSection, job: ExportJob, base: Path
 ) -> _Ids:
     """Reads the ids that a section of the recipe names, in its own file or in the examples."""
-    file = section.file
-    if file is None:
-        file = job.verify.examples
-        if file is None:
-            raise UsageError(
-                f"{key} names no file, and there is no verify.examples to take ids from; name a "
-                "file of ids"
-            )
-        if job.verify.examples_format is not None:
-            raise UsageError(
-                f"{key} names no file, and ids are not taken from TFRecord files, as "
-                "verify.examples are; name a file of ids"
-            )
-    return _read_ids(key, name, base / file, section)
+    if section.file is not None:
+        return _read_ids(key, name, base / section.file, section)
+    verify = job.verify
+    if verify.examples is None:
+        raise UsageError(
+            f"{key} names no file, and there is no verify.examples to take ids from; name a file "
+            "of ids"
+        )
+    if verify.examples_format not in {None, "tf-example"}:
+        raise UsageError(
+            f"{key} names no file, and ids are not taken from records of "
+            f"{verify.examples_format}, as verify.examples are; name a file of ids"
+        )
+    stated: Format | None = None
+    if verify.examples_format is not None:
+        stated = "tfrecord"
+    with row_errors(key):
+        paths = matching_files(base, verify.examples)
+        files = [source_file(path, stated, otherwise="jsonl") for path in paths]
+        ids = read_ids(files, section.column, [name, _ID_COLUMN], LIST_SEPARATOR)
+    return _Ids(np.unique(ids), verify.examples, some_unknown=True)
 
 
 def _read_ids(key: str, name: str, path: Path, section: TrainedIdsSection) -> _Ids:
     """Reads the ids of one file."""
-    try:
-        check_regular(path)
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise UsageError(
-                f"{key}: {path} has more than {FILE_BYTES_MAX} bytes; give a sample of the ids"
-            )
-        if path.suffix in _TABULAR:
-            ids = _read_column(key, name, path, section)
-        else:
-            ids = _lines(path)
-    except OSError as problem:
-        reason = problem.strerror or problem
-        raise UsageError(f"{key}: {path} cannot be read: {reason}") from problem
-    except (pa.ArrowException, UnicodeDecodeError, ValueError) as problem:
-        raise UsageError(f"{key}: {path} cannot be read: {problem}") from problem
-    values = np.unique(_values(key, path, ids))
-    return _Ids(values, path.name, some_unknown=section.file is None)
-
-
-def _lines(path: Path) -> list[Any]:
-    # Only "\n" ends a line: an id may hold other separators.
-    lines = read_regular(path).decode().removesuffix("\n").split("\n")
-    return [line.removesuffix("\r") for line in lines]
-
-
-def _read_column(key: str, name: str, path: Path, section: TrainedIdsSection) -> list[Any]:
-    """Returns the column of ids."""
-    if path.suffix == ".parquet":
-        file = parquet.ParquetFile(path)
-        if file.metadata.num_rows > IDS_MAX:
-            raise UsageError(f"{key}: {path} has more than {IDS_MAX} rows; give a sample of them")
-        column = _column_name(key, name, path, section, file.schema_arrow.names)
-        table = file.read(columns=[column])
-    elif path.suffix == ".csv":
-        column = _column_name(key, name, path, section, csv.open_csv(path).schema.names)
-        # As texts, so that a code such as 007 stays what it is.
-        options = csv.ConvertOptions(column_types={column: pa.string()}, include_columns=[column])
-        table = csv.read_csv(path, convert_options=options)
-    else:
-        table = json.read_json(path)
-        column = _column_name(key, name, path, section, table.column_names)
-    ids = table.column(column).combine_chunks()
-    if pa.types.is_list(ids.type) or pa.types.is_large_list(ids.type):
-        ids = ids.flatten()
-    values: list[Any] = ids.to_pylist()
-    return values
-
-
-def _column_name(
-    key: str, name: str, path: Path, section: TrainedIdsSection, names: Sequence[str]
-) -> str:
-    column = section.column
-    if column is None:
-        candidates = [candidate for candidate in (name, _ID_COLUMN) if candidate in names]
-        # A file of one column holds the ids, whatever the name of the column is.
-        if len(names) == 1:
-            candidates += names
-        column = next(iter(candidates), None)
-    if column is None or column not in names:
-        expected = f"{name!r} or {_ID_COLUMN!r}"
-        if section.column:
-            expected = repr(section.column)
-        raise UsageError(f"{key}: {path} has no column {expected}; it has {', '.join(names)}")
-    return column
-
-
-def _values(key: str, path: Path, ids: list[Any]) -> NDArray[Any]:
-    """Returns ids as integers if all are, else as texts."""
-    if not ids or ids == [""]:
+    with row_errors(key):
+        files = [source_file(path, otherwise="lines")]
+        values = np.unique(read_ids(files, section.column, [name, _ID_COLUMN]))
+    if not values.size:
         raise UsageError(f"{key}: {path} is empty; ids that occur in training were expected")
-    for number, value in enumerate(ids, 1):
-        if value is None or value == "":
-            raise UsageError(f"{key}: {path} has no id in row {number}")
-        if not isinstance(value, int | str) or isinstance(value, bool):
-            raise UsageError(
-                f"{key}: {path} has {value!r} in row {number}; an integer or a text was expected"
-            )
-    if all(_is_integer(value) for value in ids):
-        try:
-            return np.array([int(value) for value in ids], np.int64)
-        except OverflowError as problem:
-            raise UsageError(f"{key}: {path} has an id that is not an int64") from problem
-    return np.array([str(value) for value in ids], object)
-
-
-def _is_integer(value: int | str) -> bool:
-    """Returns whether an id is an integer, written as integers are: 007 is a code."""
-    if isinstance(value, int):
-        return True
-    digits = value.removeprefix("-")
-    if len(digits) > _DIGITS_MAX or not (digits.isascii() and digits.isdecimal()):
-        return False
-    return str(int(value)) == value
+    return _Ids(values, path.name)
 
 
 def _rows_of_table(key: str, ids: _Ids) -> TrainedRows:

@@ -4,6 +4,7 @@ feature, and what is rejected with the key of the recipe.
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from bundle.storage.tfrecords import framed
 from export.checkpoint.trained_rows import TrainedRows
 from export.errors import UsageError
 from export.front_end.manifest_features import describe_features
 from export.front_end.specs import ModelSpec, TableFacts
 from export.verify import trained_ids
+from rows import ids
+from tests.bundles.tfrecords import example
 from tests.units.export.verify.small_reference import AGE, ROWS, SEEN, USER, job_of, tower
 
 SPECS = (USER, SEEN, AGE)
@@ -51,6 +55,9 @@ def write(directory: Path, name: str, content: str | bytes | dict[str, Any]) -> 
         ("i.parquet", {"user": [3, 1, 3]}, {}),
         ("i.parquet", {"user": [[3, 1], [], [3]]}, {}),
         ("i.jsonl", '{"user": 3}\n{"user": 1}\n', {}),
+        ("i.csv.gz", gzip.compress(b"user\n3\n1\n"), {}),
+        ("i.txt.gz", gzip.compress(b"3\n1\n"), {}),
+        ("i.tfrecord", framed(example({"user": [3, 1]}).SerializeToString()), {}),
     ],
 )
 def test_ids_of_a_file_become_rows(
@@ -95,10 +102,11 @@ def test_ids_of_several_files_and_of_the_examples_are_taken_together(tmp_path: P
 REJECTED: list[tuple[str, Any, dict[str, str], tuple[str, ...]]] = [
     # the file, its content, what else the recipe says of it, words of the message
     ("i.txt", None, {}, ("No such file",)),
-    ("i.txt", "", {}, ("is empty",)),
-    ("i.txt", "1\n\n2\n", {}, ("no id", "row 2")),
-    ("i.txt", b"\xff\xfe", {}, ("cannot be read",)),
-    ("i.parquet", b"PAR1 and no more", {}, ("cannot be read",)),
+    ("i.csv", "id\n", {}, ("no rows",)),
+    ("i.txt", "", {}, ("no rows",)),
+    ("i.txt", "1\n\n2\n", {}, ("empty id", "row 2")),
+    ("i.txt", b"\xff\xfe", {}, ("no readable text",)),
+    ("i.parquet", b"PAR1 and no more", {}, ("no readable Parquet",)),
     ("i.csv", "a,b\n1,2\n", {}, ("'user' or 'id'", "a, b")),
     ("i.csv", "a,b\n1,2\n", {"column": "c"}, ("'c'", "a, b")),
     ("i.parquet", {"user": [1.5]}, {}, ("1.5", "row 1")),
@@ -146,6 +154,6 @@ def test_file_that_is_too_large_is_rejected(
     write(tmp_path, "i.parquet", {"user": np.arange(3)})
     for limit, file in (("FILE_BYTES_MAX", "i.txt"), ("IDS_MAX", "i.parquet")):
         with monkeypatch.context() as patch:
-            patch.setattr(trained_ids, limit, 2)
+            patch.setattr(ids, limit, 2)
             with pytest.raises(UsageError, match=r"more than 2 .*sample"):
                 trained(tmp_path, {"user": file})
