@@ -14,17 +14,13 @@ from weakref import WeakKeyDictionary
 from bundle.features.ids.expressions import expression
 from bundle.format.features import sent_dtype
 from bundle.format.manifest import (
-    IDENTITY,
     Corpus,
-    CrossedIds,
     DenseFeature,
     EmbeddedFeature,
     GraphIds,
     IdRule,
-    JoinedIds,
     KeyedIds,
     Manifest,
-    MultiInputIds,
     TextIds,
     Tower,
     TowerInput,
@@ -272,9 +268,11 @@ def _reader(manifest: Manifest, name: str) -> pb.ReaderDetails:
         _set(message, feature, "encoding")
     if feature.indicator is not None:
         message.shape.append(feature.indicator)
-    message.MergeFrom(
-        pb.ReaderDetails(padding=_id(feature.padding), ids=rule_message(feature.ids, inputs))
-    )
+    for entry in feature.joint or ():
+        joint_input = pb.JointInput(default=_column(entry.default), padding=_id(entry.padding))
+        message.joint.append(_set(joint_input, entry, "role"))
+    ids = rule_message(feature.ids, inputs)
+    message.MergeFrom(pb.ReaderDetails(padding=_id(feature.padding), ids=ids))
     return message
 
 
@@ -282,15 +280,8 @@ def rule_message(rule: IdRule, inputs: Sequence[str]) -> pb.IdRule:
     """Returns a rule as the manifest has it, but with its graphs as expressions of the inputs."""
     described: Any
     match rule:
-        case GraphIds() if rule == IDENTITY:
-            return pb.IdRule(identity=pb.IdentityIds())
         case GraphIds():
             described = _graph(rule, *inputs)
-        case JoinedIds():
-            described = pb.JoinedIds(keys=_keys(rule, inputs), ids=_graph(rule.ids, *inputs))
-        case CrossedIds():
-            described = pb.CrossedIds(keys=_keys(rule, inputs))
-            _set(described, rule, "buckets", "hash_key")
         case TextIds():
             unit = "word"
             if rule.split == "characters":
@@ -302,14 +293,6 @@ def rule_message(rule: IdRule, inputs: Sequence[str]) -> pb.IdRule:
         case KeyedIds():
             described = pb.KeyedIds(keys=rule.keys)
     return pb.IdRule(**{rule.kind: described})
-
-
-def _keys(rule: MultiInputIds, inputs: Sequence[str]) -> Iterator[pb.CrossKey]:
-    for name, key in zip(inputs, rule.keys, strict=True):
-        message = pb.CrossKey(default=_column(key.default), padding=_id(key.padding))
-        if key.ids is not None:
-            message.ids.CopyFrom(_graph(key.ids, name))
-        yield _set(message, key, "dtype", "role")
 
 
 def _graph(graph: GraphIds, *names: str) -> pb.GraphIds:

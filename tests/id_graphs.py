@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from bundle.format.graph_builder import GraphBuilder
-from bundle.format.id_graphs import InputDtype
+from bundle.format.id_graphs import CROSS_KEY, InputDtype
 from bundle.format.manifest import GraphIds, LookupTable
 
 KeyDtype = Literal["int64", "string"]
@@ -37,6 +37,21 @@ def vocabulary_ids(
     builder = GraphBuilder(dtype)
     table = LookupTable(vocabulary=vocabulary, first_value=first_row, is_complete=is_complete)
     builder.vocabulary(builder.last, dtype, table, **others)
+    return builder.graph()
+
+
+def crossed_ids(
+    keys: Sequence[InputDtype | GraphIds], buckets: int, hash_key: int = CROSS_KEY
+) -> GraphIds:
+    """Returns a cross of what is sent for inputs of these types, or what graphs compute of it."""
+    builder = GraphBuilder()
+    operands = []
+    for number, key in enumerate(keys):
+        if isinstance(key, str):
+            operands.append(builder.input(key, number))
+        else:
+            operands.append(builder.beside(key))
+    builder.crossed(operands, buckets, hash_key)
     return builder.graph()
 
 

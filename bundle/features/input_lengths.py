@@ -22,7 +22,6 @@ from bundle.format.features import (
     input_facts,
     readers_of,
 )
-from bundle.format.ids import MultiInputIds
 from bundle.format.input_lengths import InputLength
 from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 
@@ -105,13 +104,12 @@ def with_fitted_defaults(
     Raises:
       FeatureError: See `fitted_default`.
     """
-    if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, MultiInputIds):
-        keys = []
-        for name, key in zip(inputs, feature.ids.keys, strict=True):
-            default = fitted_default(name, key.input_length, key.default)
-            keys.append(key.model_copy(update={"default": default}))
-        ids = feature.ids.model_copy(update={"keys": tuple(keys)})
-        return feature.model_copy(update={"ids": ids})
+    if isinstance(feature, EmbeddedFeature) and feature.joint is not None:
+        joint = []
+        for name, joint_input in zip(inputs, feature.joint, strict=True):
+            default = fitted_default(name, joint_input.input_length, joint_input.default)
+            joint.append(joint_input.model_copy(update={"default": default}))
+        return feature.model_copy(update={"joint": tuple(joint)})
     default = fitted_default(inputs[0], feature.input_length, feature.default)
     return feature.model_copy(update={"default": default})
 

@@ -17,16 +17,15 @@ from bundle.features.columns import (
     one_each,
     weights_rejected,
 )
-from bundle.features.ids.crosses import Crossed, Joined
+from bundle.features.ids.crosses import Crossed
+from bundle.features.ids.graphs import Graph
 from bundle.features.ids.rules import rule_of
 from bundle.features.ids.texts import Text
 from bundle.features.sources import Indicator, RemoteTable
 from bundle.format.manifest import (
     IDENTITY,
-    CrossedIds,
     EmbeddedFeature,
-    JoinedIds,
-    MultiInputIds,
+    KeyedIds,
     TextIds,
     inputs_of,
 )
@@ -89,22 +88,23 @@ class TableFeature:
             entry.max_norm,
             is_filled,
         )
-        # Three kinds of rules compute their ids from what was sent before `rule` turns them into
-        # rows; the others take values as they are.
-        self._cross: Crossed | Joined | None = None
+        # What is sent for several inputs, and texts, become ids before `rule` turns these into
+        # rows; other values are ids as they are.
+        self._cross: Crossed | None = None
+        self._graph: Graph | None = None
         self._words: Text | None = None
-        match entry.ids:
-            case CrossedIds():
-                self._cross = Crossed(self.inputs, entry.ids, vocabularies)
-                self.rule = self._cross.rule
-            case JoinedIds():
-                self._cross = Joined(self.inputs, entry.ids, vocabularies)
-                self.rule = self._cross.rule
-            case TextIds():
-                self.rule = rule_of(entry.ids.ids, vocabularies)
-                self._words = Text(entry.ids, vocabularies)
-            case _:
-                self.rule = rule_of(entry.ids, vocabularies, keys)
+        if isinstance(entry.ids, TextIds):
+            self.rule = rule_of(entry.ids.ids, vocabularies)
+            self._words = Text(entry.ids, vocabularies)
+        elif entry.joint is None or isinstance(entry.ids, KeyedIds):
+            self.rule = rule_of(entry.ids, vocabularies, keys)
+        else:
+            self.rule = rule_of(IDENTITY, vocabularies)
+            opened = [vocabularies[table.vocabulary] for table in entry.ids.tables]
+            if entry.ids.cross is None:
+                self._graph = Graph(entry.ids, opened)
+            else:
+                self._cross = Crossed(self.inputs, entry.ids, entry.joint, opened)
         self._has_one_id = entry.one_each
         self._defaults = _defaults(self.inputs, self.column_name, entry)
 
@@ -119,8 +119,6 @@ class TableFeature:
     @property
     def has_default(self) -> bool:
         """Whether its inputs may be left out."""
-        if self._cross is None:
-            return bool(self._defaults)
         return len(self._defaults) == len(set(self.inputs))
 
     @property
@@ -138,8 +136,8 @@ class TableFeature:
         Raises:
           FeatureError: A required input is missing, or its values do not fit; names the input.
         """
-        if self._cross is not None:
-            return self._cross.ids([self._sent(name, columns, n) for name in self.inputs], n)
+        if self.entry.joint is not None:
+            return self._computed([self._sent(name, columns, n) for name in self.inputs], n)
         column = self._sent(self.column_name, columns, n)
         if column.weights is None and self._words is None:
             return column
@@ -188,6 +186,14 @@ class TableFeature:
                 weights = np.tile(weights, n)
         return Column(values, offsets, weights)
 
+    def _computed(self, columns: Sequence[Column], n: int) -> Column:
+        """Returns the rows that are computed from the columns of several inputs."""
+        if self._cross is not None:
+            return self._cross.ids(columns, n)
+        assert self._graph is not None  # noqa: S101 - of several inputs
+        values = [(name, column.values) for name, column in zip(self.inputs, columns, strict=True)]
+        return Column(self._graph.results(values).astype(np.int64, copy=False))
+
     def _weights(self, column: Column) -> Weights | None:
         """Returns the weights of a column; None: it has none, or another feature takes them."""
         if column.weights is None or self._drop_weights:
@@ -203,14 +209,14 @@ def _defaults(inputs: Sequence[str], column_name: str, entry: EmbeddedFeature) -
     Raises:
       FeatureError: A default is not written as a request would write it.
     """
-    if isinstance(entry.ids, MultiInputIds):
+    if entry.joint is not None:
         columns = {}
-        for name, key in zip(inputs, entry.ids.keys, strict=True):
-            if key.default is None:
+        for name, joint_input in zip(inputs, entry.joint, strict=True):
+            if joint_input.default is None:
                 continue
-            if entry.kind == "single" and isinstance(key.default, list):
-                raise FeatureError(name, repr(key.default), "a value", "was given")
-            columns[name] = _column_of(key.default)
+            if entry.kind == "single" and isinstance(joint_input.default, list):
+                raise FeatureError(name, repr(joint_input.default), "a value", "was given")
+            columns[name] = _column_of(joint_input.default)
         return columns
     if entry.default is None:
         return {}

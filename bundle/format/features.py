@@ -8,16 +8,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from bundle.format.fields import Count, Length, Name, Positive, StrictModel
-from bundle.format.id_graphs import IDENTITY, GraphIds, InputNode, LookupTable
-from bundle.format.ids import (
-    CrossedIds,
-    IdRule,
-    MultiInputIds,
-    Role,
-    TextIds,
-    graphs_of,
-)
+from bundle.format.id_graphs import IDENTITY, GraphIds, InputDtype, InputNode, LookupTable
+from bundle.format.ids import IdRule, KeyedIds, TextIds, graphs_of
 from bundle.format.input_lengths import InputLength
+
+Role = Literal["context", "candidate"]
 
 
 class Unknown(StrictModel):
@@ -38,6 +33,19 @@ class Unknown(StrictModel):
         return self
 
 
+class JointInput(StrictModel):
+    """One of several inputs that the ids of a feature are computed from."""
+
+    role: Role = "context"
+    """The role of the input. The feature belongs to the candidate as soon as one input does."""
+    default: Any = None
+    """The default of the input, like a feature's `default`."""
+    input_length: InputLength | None = None
+    """The length of the input, like a feature's `input_length`."""
+    padding: int | str | None = None
+    """The value that a cross leaves out, like a feature's `padding`."""
+
+
 class EmbeddedFeature(StrictModel):
     """A feature that reads one table with one combiner, or is an indicator."""
 
@@ -47,7 +55,9 @@ class EmbeddedFeature(StrictModel):
     role: Role
     inputs: tuple[str, ...] = ()
     """What callers send, by name; (): one input of the feature's own name. Several features may
-    read one input; only crossed and joined ids read several."""
+    read one input."""
+    joint: tuple[JointInput, ...] | None = None
+    """The inputs of `ids` that have several, in the order of `inputs`; None: `ids` have one."""
     ids: IdRule = IDENTITY
     unknown: Unknown = Unknown()
     combiner: Literal["sum", "mean", "sqrtn"] | None = None
@@ -68,10 +78,10 @@ class EmbeddedFeature(StrictModel):
     """
     default: Any = None
     """The value taken when a caller leaves the input out; null: it must be sent. Written as a
-    request writes it. Crossed and joined ids name those of their inputs themselves."""
+    request writes it. `joint` has those of several inputs."""
     input_length: InputLength | None = None
-    """The number of values of each example, for an input where it is fixed. Crossed and joined ids
-    name the lengths of their inputs themselves.
+    """The number of values of each example, for an input where it is fixed. `joint` has
+    those of several inputs.
     """
     indicator: Annotated[int, Field(ge=1, le=1 << 24, strict=True)] | None = None
     """The number of rows of an indicator, which reads no table. Row r is a vector that is 1 at r
@@ -122,31 +132,35 @@ class EmbeddedFeature(StrictModel):
             raise ValueError("'combiner' belongs to a bag, and a bag needs one")
         if (self.kind == "sequence") != (self.length is not None):
             raise ValueError("'length' belongs to a sequence, and a sequence needs one")
-        if isinstance(self.ids, MultiInputIds):
-            is_crossed = isinstance(self.ids, CrossedIds)
-            key_count = len(self.ids.keys)
-            if key_count != len(self.inputs) or key_count < 1 + is_crossed:
-                raise ValueError(
-                    "crossed ids need an input for each of their two or more keys, joined ones of "
-                    "one or more"
-                )
-            # A cross has a row for every combination of values, a joined text is one value.
-            kinds = ("single", "bag") if is_crossed else ("single",)
-            if self.kind not in kinds or self.weighted:
-                raise ValueError(
-                    "crossed ids need a single, or a bag without weights, and joined ones a single"
-                )
-            if self.kind == "single" and any(key.padding is not None for key in self.ids.keys):
-                raise ValueError("'padding' belongs to the keys of a bag")
-            by_candidate = any(key.role == "candidate" for key in self.ids.keys)
-            by_feature = self.default is not None or self.input_length is not None
-            if by_feature or (self.role == "candidate") != by_candidate:
-                raise ValueError(
-                    "crossed and joined ids state role, default and length of an input by key, and "
-                    "the role follows"
-                )
-        elif len(self.inputs) > 1:
-            raise ValueError("'inputs' names several, which only crossed and joined ids read")
+        return self
+
+    @model_validator(mode="after")
+    def _inputs_consistent(self) -> EmbeddedFeature:
+        count = 1
+        if isinstance(self.ids, GraphIds):
+            count = len(self.ids.inputs)
+        if count == 1:
+            if self.joint is not None or len(self.inputs) > 1:
+                raise ValueError("'ids' have one input, 'inputs' or 'joint' have several")
+            return self
+        if self.joint is None or not count == len(self.joint) == len(self.inputs):
+            raise ValueError(f"'ids' have {count} inputs: 'inputs' and 'joint' have as many")
+        # A cross has a row for every combination of values.
+        is_cross = isinstance(self.ids, GraphIds) and self.ids.cross is not None
+        if self.weighted or not (self.kind == "single" or (is_cross and self.kind == "bag")):
+            raise ValueError(
+                "ids of several inputs need a single, or if they are a cross, a bag without weights"
+            )
+        paddings = {joint_input.padding for joint_input in self.joint}
+        if self.kind == "single" and paddings != {None}:
+            raise ValueError("'padding' belongs to the inputs of a bag")
+        by_candidate = "candidate" in {joint_input.role for joint_input in self.joint}
+        by_feature = self.default is not None or self.input_length is not None
+        if by_feature or (self.role == "candidate") != by_candidate:
+            raise ValueError(
+                "'joint' states role, default and length of each of several inputs, and the role "
+                "of the feature follows"
+            )
         return self
 
     @model_validator(mode="after")
@@ -261,7 +275,7 @@ def _definition_rank(feature: EmbeddedFeature | DenseFeature) -> int:
     """
     if isinstance(feature, DenseFeature):
         return 3
-    if isinstance(feature.ids, MultiInputIds):
+    if feature.joint is not None:
         return 2
     return int(not feature.one_each)
 
@@ -279,31 +293,29 @@ def input_entry(
     if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, TextIds):
         changes = {
             "kind": "single",
-            "ids": _AS_SENT["string"],
+            "ids": _as_sent("string"),
             "combiner": None,
             "length": None,
             "filler_row": None,
         }
         return feature.model_copy(update=changes)
-    if not isinstance(feature, EmbeddedFeature) or not isinstance(feature.ids, MultiInputIds):
+    if not isinstance(feature, EmbeddedFeature) or feature.joint is None:
         return feature
-    key = feature.ids.keys[feature.inputs.index(name)]
+    role, default, length = input_facts(name, feature)
     changes = {
-        "ids": _AS_SENT[key.dtype],
+        "ids": _as_sent(sent_dtype(feature, name)),
         "inputs": (name,),
-        "role": key.role,
-        "default": key.default,
-        "input_length": key.input_length,
+        "joint": None,
+        "role": role,
+        "default": default,
+        "input_length": length,
     }
     return feature.model_copy(update=changes)
 
 
-_AS_SENT: Mapping[str, IdRule] = {
-    "int64": IDENTITY,
-    "string": GraphIds(nodes=(InputNode(dtype="string"),)),
-    "float32": GraphIds(nodes=(InputNode(dtype="float32"),)),
-}
-"""The rules of an input of crossed, joined or text ids that is read alone, by its dtype."""
+def _as_sent(dtype: InputDtype) -> GraphIds:
+    """Returns the graph of values of this type that are read as they are sent."""
+    return GraphIds(nodes=(InputNode(dtype=dtype),))
 
 
 class InputFacts(NamedTuple):
@@ -316,24 +328,24 @@ class InputFacts(NamedTuple):
 
 def input_facts(name: str, feature: EmbeddedFeature | DenseFeature) -> InputFacts:
     """Returns what a feature says of one of its inputs."""
-    if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, MultiInputIds):
-        key = feature.ids.keys[feature.inputs.index(name)]
-        return InputFacts(key.role, key.default, key.input_length)
+    if isinstance(feature, EmbeddedFeature) and feature.joint is not None:
+        joint_input = feature.joint[feature.inputs.index(name)]
+        return InputFacts(joint_input.role, joint_input.default, joint_input.input_length)
     return InputFacts(feature.role, feature.default, feature.input_length)
 
 
-def sent_dtype(feature: EmbeddedFeature | DenseFeature, name: str) -> str:
+def sent_dtype(feature: EmbeddedFeature | DenseFeature, name: str) -> InputDtype:
     """Returns the type of the values that a feature takes of an input, such as int64_or_string."""
     if isinstance(feature, DenseFeature):
         return feature.dtype
     match feature.ids:
-        case GraphIds() as graph:
-            return graph.dtype
-        case MultiInputIds() as rule:
-            return rule.keys[feature.inputs.index(name)].dtype
+        case KeyedIds():
+            return "int64"
         case TextIds():
             return "string"
-    return "int64"
+    if feature.joint is None:
+        return feature.ids.dtype
+    return feature.ids.inputs[feature.inputs.index(name)].dtype
 
 
 def inputs_of(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[str, ...]:

@@ -10,10 +10,12 @@ from typing import Any, Literal
 from bundle.format.id_graphs import (
     ConstantDtype,
     ConstantNode,
+    CrossNode,
     GraphIds,
     InputDtype,
     InputNode,
     LookupTable,
+    Node,
     OperationNode,
 )
 
@@ -25,15 +27,17 @@ _DECIMAL = {"width": -1, "fill": "", "precision": -1, "scientific": False, "shor
 class GraphBuilder:
     """Adds nodes to a graph. A method takes and returns positions of nodes."""
 
-    def __init__(self, dtype: InputDtype, graph: GraphIds | None = None) -> None:
-        """Begins with an input, or behind the last node of a graph.
+    def __init__(self, dtype: InputDtype | None = None, graph: GraphIds | None = None) -> None:
+        """Begins with an input, behind the last node of a graph, or without any.
 
         Args:
-          dtype: The type of the input.
+          dtype: The type of the input; None: there is none yet.
           graph: The graph that is continued; None: a new one.
         """
-        self._nodes: list[Any] = [InputNode(dtype=dtype)]
+        self._nodes: list[Any] = []
         self._tables: list[LookupTable] = []
+        if dtype is not None:
+            self._nodes.append(InputNode(dtype=dtype))
         if graph is not None:
             self._nodes = list(graph.nodes)
             self._tables = list(graph.tables)
@@ -132,28 +136,52 @@ class GraphBuilder:
         is_outside = self.compute("LogicalOr", is_low, is_high)
         return self.compute("SelectV2", is_outside, self.constant(row), rows)
 
-    def then(self, graph: GraphIds) -> int:
-        """Adds what a graph computes of the last node, which takes the place of its input."""
+    def crossed(self, operands: Sequence[int], buckets: int, hash_key: int) -> int:
+        """Adds a cross of results, one of each input in their order."""
+        node = CrossNode(inputs=tuple(operands), num_buckets=buckets, hash_key=hash_key)
+        return self._add(node)
+
+    def beside(self, graph: GraphIds) -> int:
+        """Adds what a graph computes of inputs of its own, behind those that are there."""
+        count = sum(isinstance(node, InputNode) for node in self._nodes)
+        inputs = [self.input(node.dtype, count + node.input) for node in graph.inputs]
+        return self._copied(graph, inputs)
+
+    def then(self, graph: GraphIds, values: Sequence[int] | None = None) -> int:
+        """Adds what a graph computes of nodes, which take the place of its inputs.
+
+        Args:
+          graph: The graph.
+          values: The positions of the nodes; None: the last one alone.
+        """
+        operands = []
+        for node, operand in zip(graph.inputs, values or [self.last], strict=True):
+            if node.dtype in ("int32", "int64", "float32"):
+                operands.append(self.compute("Cast", operand, DstT=node.dtype))
+            else:
+                operands.append(operand)
+        return self._copied(graph, operands)
+
+    def _copied(self, graph: GraphIds, inputs: Sequence[int]) -> int:
+        """Adds the operations and constants of a graph, whose inputs are nodes of this one."""
         first_table = len(self._tables)
         self._tables += graph.tables
         # The position here of each node of the graph, whose operands are positions there.
         positions: dict[int, int] = {}
-        values = self.last
         for position, node in enumerate(graph.nodes):
             if isinstance(node, InputNode):
-                positions[position] = values
-                if node.dtype in ("int32", "int64", "float32"):
-                    positions[position] = self.compute("Cast", values, DstT=node.dtype)
-            elif isinstance(node, OperationNode):
-                attributes = dict(node.attributes)
-                if "table" in attributes:
-                    attributes["table"] += first_table
-                operands = [positions[operand] for operand in node.inputs]
-                positions[position] = self.compute(node.op, *operands, **attributes)
-            else:
-                positions[position] = self._add(node)
-        return self.last
+                positions[position] = inputs[node.input]
+                continue
+            copy = node
+            if not isinstance(node, ConstantNode):
+                operands = tuple(positions[operand] for operand in node.inputs)
+                copy = node.model_copy(update={"inputs": operands})
+            if isinstance(copy, OperationNode) and "table" in copy.attributes:
+                table = copy.attributes["table"] + first_table
+                copy = copy.model_copy(update={"attributes": copy.attributes | {"table": table}})
+            positions[position] = self._add(copy)
+        return positions[len(graph.nodes) - 1]
 
-    def _add(self, node: InputNode | ConstantNode | OperationNode) -> int:
+    def _add(self, node: Node) -> int:
         self._nodes.append(node)
         return self.last

@@ -23,6 +23,8 @@ from bundle.format.features import (
     DenseFeature,
     EmbeddedFeature,
     Feature,
+    JointInput,
+    Role,
     Unknown,
     input_entry,
     input_facts,
@@ -33,13 +35,8 @@ from bundle.format.features import (
 from bundle.format.fields import Count, Crc32c, Path, Positive, StrictModel
 from bundle.format.id_graphs import IDENTITY, GraphIds, LookupTable
 from bundle.format.ids import (
-    CrossedIds,
-    CrossKey,
     IdRule,
-    JoinedIds,
     KeyedIds,
-    MultiInputIds,
-    Role,
     TextIds,
     graphs_of,
 )
@@ -68,8 +65,6 @@ __all__ = [
     "BLOCK_BYTES",
     "IDENTITY",
     "CostPoint",
-    "CrossKey",
-    "CrossedIds",
     "DenseFeature",
     "Distance",
     "EmbeddedFeature",
@@ -79,10 +74,9 @@ __all__ = [
     "IdRule",
     "Index",
     "InputLength",
-    "JoinedIds",
+    "JointInput",
     "KeyedIds",
     "LookupTable",
-    "MultiInputIds",
     "NonFiniteRows",
     "Precision",
     "Recall",

@@ -184,7 +184,6 @@ class ReaderDetails:
     A field that does not apply is null, empty, 0 or false.
 
     Attributes:
-      inputs: Several only of crossed ids.
       ids: How an id becomes a row; None: it is dense.
       shape: Of a dense one.
       dtype: Of a dense one.
@@ -194,6 +193,7 @@ class ReaderDetails:
       empty_row: The row that an empty bag reads.
       padding: The id that only pads and is left out; None: none.
       below: Of a dense one: integers are 0 to below - 1, others are rejected.
+      joint: Several inputs, in their order; empty: there is one.
     """
 
     name: str
@@ -216,6 +216,20 @@ class ReaderDetails:
     empty_row: int | None
     padding: int | str | None
     below: int | None
+    joint: Sequence[JointInput]
+
+
+@dataclass(frozen=True)
+class JointInput:
+    """One of several inputs whose values make ids together.
+
+    Attributes:
+      padding: The value that a cross leaves out; None: none.
+    """
+
+    role: Role
+    default: Any
+    padding: int | str | None
 
 
 @dataclass(frozen=True)
@@ -434,6 +448,7 @@ RECORDS: Mapping[str, Callable[..., Any]] = {
     "FeatureDetails": FeatureDetails,
     "InputLength": InputLength,
     "ReaderDetails": ReaderDetails,
+    "JointInput": JointInput,
     "TowerDetails": TowerDetails,
     "TensorDetails": TensorDetails,
     "FormDetails": FormDetails,

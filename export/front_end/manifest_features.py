@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bundle.format import manifest
@@ -146,10 +146,10 @@ def _embedded(
         "default": section.default,
         "input_length": lengths.get(first_input),
     }
-    if isinstance(rule, manifest.MultiInputIds):
+    if spec.entry.joint is not None:
         # Several inputs: each has a role, a default and a length of its own.
-        keys = _with_stated_keys(rule, spec, job, roles, lengths)
-        stated |= {"ids": keys, "default": None, "input_length": None}
+        joint = _stated_inputs(spec, spec.entry.joint, job, roles, lengths)
+        stated |= {"joint": joint, "default": None, "input_length": None}
     elif states_rule:
         # The model reads rows, and its padding is a row; callers send ids.
         stated |= {"padding": None, "from_end": False}
@@ -190,24 +190,24 @@ def unknown_of(spec: FeatureSpec, section: schema.FeatureSection) -> manifest.Un
     return section.unknown
 
 
-def _with_stated_keys(
-    rule: manifest.MultiInputIds,
+def _stated_inputs(
     spec: FeatureSpec,
+    joint: Sequence[manifest.JointInput],
     job: schema.ExportJob,
     roles: Roles,
     lengths: Lengths,
-) -> manifest.MultiInputIds:
-    """Returns a rule of several inputs with their roles, defaults and lengths."""
-    keys = []
-    for key, name in zip(rule.keys, spec.reads, strict=True):
+) -> tuple[manifest.JointInput, ...]:
+    """Returns the several inputs of a feature with their roles, defaults and lengths."""
+    stated_inputs = []
+    for joint_input, name in zip(joint, spec.reads, strict=True):
         section = job.features.get(name, schema.FeatureSection())
         stated = {
             "role": roles[name],
             "default": section.default,
             "input_length": lengths.get(name),
         }
-        keys.append(key.model_copy(update=stated))
-    return rule.model_copy(update={"keys": tuple(keys)})
+        stated_inputs.append(joint_input.model_copy(update=stated))
+    return tuple(stated_inputs)
 
 
 def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob) -> None:

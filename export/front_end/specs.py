@@ -116,7 +116,7 @@ class FeatureSpec:
                 dtype = node.attributes.get("DstT", "")
             if dtype.startswith("float") or node.op == "Bucketize":
                 return True
-        return isinstance(self.entry.ids, manifest.MultiInputIds)
+        return False
 
     @property
     def plain(self) -> bool:
@@ -127,9 +127,8 @@ class FeatureSpec:
 
     def padding_of(self, name: str) -> int | str | None:
         """Returns the padding of one of its inputs."""
-        rule = self.entry.ids
-        if isinstance(rule, manifest.CrossedIds):
-            return rule.keys[self.reads.index(name)].padding
+        if self.entry.joint is not None:
+            return self.entry.joint[self.reads.index(name)].padding
         return self.entry.padding
 
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bundle.features.ids.expressions import expression
-from bundle.format.manifest import (
-    IDENTITY,
-    CrossedIds,
-    EmbeddedFeature,
-    GraphIds,
-    JoinedIds,
-    KeyedIds,
-    MultiInputIds,
-    TextIds,
-)
+from bundle.format.manifest import IDENTITY, EmbeddedFeature, GraphIds, KeyedIds, TextIds
 
 
 def describe_ids(feature: EmbeddedFeature, inputs: Sequence[str]) -> str:
@@ -27,12 +18,12 @@ def describe_ids(feature: EmbeddedFeature, inputs: Sequence[str]) -> str:
     match feature.ids:
         case KeyedIds():
             words = f"key of table {feature.table}"
-        case MultiInputIds() as cross:
-            words = describe_cross(cross, inputs)
         case TextIds() as text:
             words = describe_text(text)
         case GraphIds() as graph if graph == IDENTITY:
             words = "the id is the row"
+        case GraphIds() as graph if feature.joint is not None:
+            words = expression(graph, *inputs)
         case GraphIds() as graph:
             words = expression(graph, "the id")
     if feature.from_end:
@@ -57,16 +48,3 @@ def describe_text(rule: TextIds) -> str:
     if rule.padding is not None:
         text += f", filled up to {rule.length} by {rule.padding!r}"
     return f"{expression(rule.ids, unit)} for {first}{runs}the {unit}s of {text}"
-
-
-def describe_cross(rule: MultiInputIds, inputs: Sequence[str]) -> str:
-    """Returns how the values of inputs become rows, in a few words."""
-    if isinstance(rule, CrossedIds):
-        crossed_values = list(inputs)
-        for position, key in enumerate(rule.keys):
-            # A key without a graph is crossed as callers send it.
-            if key.ids is not None:
-                crossed_values[position] = expression(key.ids, inputs[position])
-        return f"cross of {' and '.join(crossed_values)} mod {rule.buckets}"
-    assert isinstance(rule, JoinedIds)  # noqa: S101 - the other rule of several inputs
-    return expression(rule.ids, *inputs)

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bundle.format.id_graphs import ConstantNode, GraphIds, InputNode, LookupTable, OperationNode
+from bundle.format.id_graphs import (
+    ConstantNode,
+    CrossNode,
+    GraphIds,
+    InputNode,
+    LookupTable,
+    OperationNode,
+)
 
 _RESULTS = {
     "Bucketize": "int32",
@@ -80,6 +87,8 @@ def limits_of(graph: GraphIds, sizes: Sequence[int]) -> Limits:
             limits.append(_of_type(node.dtype))
         elif isinstance(node, ConstantNode):
             limits.append(_of_constant(node))
+        elif isinstance(node, CrossNode):
+            limits.append(Limits("int64", 0, node.num_buckets - 1))
         elif node.op in _SELECTS:
             limits.append(_of_selected(graph, node, limits))
         else:

@@ -16,15 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import manifest
-from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode
-from bundle.format.manifest import (
-    CrossedIds,
-    CrossKey,
-    GraphIds,
-    JoinedIds,
-    LookupTable,
-    TextIds,
-)
+from bundle.format.id_graphs import ConstantNode, CrossNode, InputNode, OperationNode
+from bundle.format.manifest import GraphIds, LookupTable, TextIds
 from export.graphs.loading import tf
 from export.recipe.schema import VocabularySection
 
@@ -32,15 +25,18 @@ Vocabularies = Mapping[str, Any]
 """TensorFlow lookup tables by name: key -> position, -1 if unknown."""
 
 
-def rows_of(rule: GraphIds, values: Any, vocabularies: Vocabularies) -> Any:
-    """Returns [m] int64 rows of [m] ids in TensorFlow; unknown ids have rows outside the table."""
-    return tf.cast(_compute(rule, [values], vocabularies), tf.int64)
+def rows_of(rule: GraphIds, vocabularies: Vocabularies, *inputs: Any) -> Any:
+    """Returns [m] int64 rows of [m] values of each input in TensorFlow; unknown ids have rows
+    outside the table.
+    """
+    return tf.cast(_compute(rule, inputs, vocabularies), tf.int64)
 
 
 def _compute(rule: GraphIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
     """Returns the result of the last node, of [m] values of each input."""
     results: list[Any] = []
     for node in rule.nodes:
+        assert not isinstance(node, CrossNode)  # noqa: S101 - `crossed` computes it
         if isinstance(node, InputNode):
             result = _input_ids(inputs[node.input], node.dtype)
         elif isinstance(node, ConstantNode):
@@ -145,41 +141,26 @@ def words(rule: TextIds, texts: Any, vocabularies: Vocabularies) -> Any:
     return text_words
 
 
-def crossed(rule: CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
+def crossed(
+    graph: GraphIds, cross: CrossNode, inputs: Sequence[Any], vocabularies: Vocabularies
+) -> Any:
     """Returns the rows of a cross as a SparseTensor, one for each combination of an example's
     values.
 
     Args:
-      rule: The rule of the cross.
+      graph: The graph.
+      cross: Its node of the cross.
       inputs: A RaggedTensor of each input's values, without padding.
-      vocabularies: The vocabularies that the cross's keys read.
+      vocabularies: The vocabularies that the graph reads.
     """
     crossed_values = []
-    for key, values in zip(rule.keys, inputs, strict=True):
-        key_values = _key_values(key, values.values, vocabularies)
+    for operand, values in zip(cross.inputs, inputs, strict=True):
+        computed = _compute(graph.part(operand), [values.values], vocabularies)
+        if computed.dtype != tf.string:
+            computed = tf.cast(computed, tf.int64)
         # TensorFlow crosses sparse tensors only.
-        crossed_values.append(values.with_values(key_values).to_sparse())
-    return tf.sparse.cross_hashed(crossed_values, rule.buckets, rule.hash_key)
-
-
-def joined(rule: JoinedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
-    """Returns [batch] int64 rows of one value of each input.
-
-    Args:
-      rule: The rule that computes the rows.
-      inputs: [batch] values of each input.
-      vocabularies: The vocabularies that the rule reads.
-    """
-    return tf.cast(_compute(rule.ids, inputs, vocabularies), tf.int64)
-
-
-def _key_values(key: CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
-    """Returns the integers or texts that a key of a cross makes of an input's values."""
-    if key.ids is not None:
-        values = _compute(key.ids, [values], vocabularies)
-    if values.dtype == tf.string:
-        return values
-    return tf.cast(values, tf.int64)
+        crossed_values.append(values.with_values(computed).to_sparse())
+    return tf.sparse.cross_hashed(crossed_values, cross.num_buckets, cross.hash_key)
 
 
 def rows_by_tensorflow(
@@ -195,7 +176,7 @@ def rows_by_tensorflow(
         table.vocabulary: positions_in_file(vocabularies[table.vocabulary], base)
         for table in manifest.lookup_tables_of(rule)
     }
-    rows = rows_of(rule, tf.constant(values), open_vocabularies)
+    rows = rows_of(rule, open_vocabularies, tf.constant(values))
     return np.asarray(rows.numpy(), np.int64)
 
 

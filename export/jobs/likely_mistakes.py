@@ -28,10 +28,10 @@ def _warn_of_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
     """
     first_rows: dict[tuple[str, str], dict[int, str]] = {}
     for name, entry in entries.items():
-        # An indicator reads no table, and the row of a cross is that of no key.
+        # An indicator reads no table, and the row of several inputs is that of no key.
         if not isinstance(entry, manifest.EmbeddedFeature) or not entry.table:
             continue
-        if isinstance(entry.ids, manifest.MultiInputIds):
+        if entry.joint is not None:
             continue
         for table in manifest.lookup_tables_of(entry.ids):
             rows = first_rows.setdefault((entry.table, table.vocabulary), {})

@@ -20,7 +20,7 @@ from export.front_end.interface import PartitionedModel, TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
 from export.graphs.loading import tf
 from export.graphs.tensors import with_values
-from export.id_graphs.tensorflow_operations import Vocabularies, crossed, joined, rows_of, words
+from export.id_graphs.tensorflow_operations import Vocabularies, crossed, rows_of, words
 from export.recipe.schema import ExportJob, HashRule, IdentityRule, InputSection, KeyedRule
 
 Gather = Callable[[str, Any], Any]
@@ -83,8 +83,7 @@ class InlineLookups:
     def _activation(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> Any:
         """Returns the input of a tower that a lookup computes from raw inputs."""
         entry = spec.entry
-        has_many_inputs = isinstance(entry.ids, manifest.MultiInputIds)
-        if spec.encoding == "dense" and entry.kind != "bag" and not has_many_inputs:
+        if spec.encoding == "dense" and entry.kind != "bag" and entry.joint is None:
             return self._dense_vectors(spec, inputs[spec.reads[0]])
 
         ids, weights = self._ids(spec, inputs)
@@ -134,18 +133,8 @@ class InlineLookups:
         """
         entry = self._entry(spec)
         name = spec.reads[0]
-        if isinstance(entry.ids, manifest.CrossedIds):
-            crossed_inputs = []
-            for key in spec.reads:
-                values, _ = _remove_padding(_to_ragged(inputs[key]), spec.padding_of(key), None)
-                crossed_inputs.append(values)
-            return crossed(entry.ids, crossed_inputs, self.vocabularies), None
-        if isinstance(entry.ids, manifest.JoinedIds):
-            # Every input has one value per example, so that the rows have the shape of any of them.
-            joined_inputs = [_to_ragged(inputs[key]) for key in spec.reads]
-            values = [joined_input.values for joined_input in joined_inputs]
-            rows = joined(entry.ids, values, self.vocabularies)
-            return joined_inputs[0].with_values(rows), None
+        if isinstance(entry.ids, manifest.GraphIds) and entry.joint is not None:
+            return self._joint_rows(spec, entry.ids, inputs), None
         if isinstance(entry.ids, manifest.TextIds):
             texts = tf.reshape(inputs[name], [-1])
             return words(entry.ids, texts, self.vocabularies), None
@@ -158,6 +147,20 @@ class InlineLookups:
         if weights is not None:
             weights = ids.with_values(tf.reshape(getattr(weights, "values", weights), [-1]))
         return _remove_padding(ids, entry.padding, weights)
+
+    def _joint_rows(
+        self, spec: FeatureSpec, graph: manifest.GraphIds, inputs: Mapping[str, Any]
+    ) -> Any:
+        """Returns the rows that a graph computes of several inputs, by example."""
+        joint = []
+        for name in spec.reads:
+            values, _ = _remove_padding(_to_ragged(inputs[name]), spec.padding_of(name), None)
+            joint.append(values)
+        if graph.cross is not None:
+            return crossed(graph, graph.cross, joint, self.vocabularies)
+        # Every input has one value per example, so that the rows have the shape of any of them.
+        rows = rows_of(graph, self.vocabularies, *(values.values for values in joint))
+        return joint[0].with_values(rows)
 
     def _combine(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
         """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does; a ragged one as
@@ -205,10 +208,10 @@ class InlineLookups:
         rule = entry.ids
         if isinstance(rule, manifest.TextIds):
             rule = rule.ids
-        if isinstance(rule, manifest.GraphIds):
-            rows = rows_of(rule, values, self.vocabularies)
+        if isinstance(rule, manifest.GraphIds) and entry.joint is None:
+            rows = rows_of(rule, self.vocabularies, values)
         else:
-            # The rule of several inputs has computed rows already.
+            # Rows of several inputs are computed already.
             rows = tf.cast(values, tf.int64)
         row_count = self.traced.spec.rows_of(spec)
         if entry.from_end:

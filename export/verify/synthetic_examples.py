@@ -24,6 +24,7 @@ from bundle.features.ids.graphs import Graph
 from bundle.features.ids.rules import rule_of, within
 from bundle.features.input_lengths import InputLengths
 from bundle.format import manifest
+from bundle.format.features import sent_dtype
 from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode
 from bundle.tables.id_values import Rows, Values
 from bundle.tables.vocabularies import Vocabulary, index_keys
@@ -45,6 +46,8 @@ _UNKNOWN_EVERY = 7
 """One in this number of ids is unknown."""
 _ZERO_WEIGHT_EVERY = 7
 """One in this number of ids has the weight 0."""
+_SENT: Mapping[str, SentDtype] = {"float32": "float32", "string": "string"}
+"""The types of values in requests that are no integers, which have one type."""
 _JOINED_VALUES = 1 << 14
 """The number of combinations of several inputs' values that are tried: hardly any has a row where a
 model's rule is narrow.
@@ -163,7 +166,10 @@ class _Maker:
 
         Examples without a row get the values of a combination that has one.
         """
-        if not isinstance(spec.entry.ids, manifest.JoinedIds) or spec.unknown is not None:
+        graph = spec.entry.ids
+        if not isinstance(graph, manifest.GraphIds) or spec.unknown is not None:
+            return {}
+        if spec.entry.joint is None or graph.cross is not None:
             return {}
 
         # The combinations of the examples come first, so that example i is combination i.
@@ -179,7 +185,6 @@ class _Maker:
             random_values = self.random.choice(candidates, _JOINED_VALUES)
             combinations.append(np.concatenate([columns[name].values, random_values]))
 
-        graph = spec.entry.ids.ids
         operations = Graph(graph, [self._vocabulary(table) for table in graph.tables])
 
         def find(*values: Values) -> Rows:
@@ -274,10 +279,11 @@ class _Maker:
         """Returns the type of the values that requests send, and the limit of integers."""
         if not isinstance(spec, FeatureSpec):
             return "int64", WIDE_END
-        rule = self._entry(spec).ids
-        if isinstance(rule, manifest.MultiInputIds):
+        entry = self._entry(spec)
+        rule = entry.ids
+        if entry.joint is not None:
             # `ids_dtype` is that of the first input alone.
-            return rule.keys[spec.reads.index(name)].dtype, INT32_END
+            return _SENT.get(sent_dtype(entry, name), "int64"), INT32_END
         rule_dtype = "int64"
         if isinstance(rule, manifest.GraphIds):
             rule_dtype = rule.dtype
@@ -300,15 +306,14 @@ class _Maker:
             dumped = self.dumped[rule.keys]
             # Row 0 stands for any row of a key, -1 for none.
             return Reader(lambda ids: np.isin(ids, dumped) - np.int64(1), keys=(dumped,))
-        if isinstance(rule, manifest.CrossedIds):
-            graph = rule.keys[number].ids
-            reader = None
-            if graph is not None:
-                reader = self._graph_reader(graph, 0, self._row_unless_rejected(graph))
-            return reader
-        if isinstance(rule, manifest.JoinedIds):
+        if rule.cross is not None:
+            graph = rule.part(rule.cross.inputs[number])
+            if len(graph.nodes) == 1:
+                return None
+            return self._graph_reader(graph, 0, self._row_unless_rejected(graph))
+        if len(rule.inputs) > 1:
             # A value has no row by itself: `with_rows` looks for combinations.
-            return self._graph_reader(rule.ids, number, lambda ids: np.zeros(ids.size, np.int64))
+            return self._graph_reader(rule, number, lambda ids: np.zeros(ids.size, np.int64))
         rows = self.model.rows_of(spec)
         opened = {
             table.vocabulary: self._vocabulary(table) for table in manifest.lookup_tables_of(rule)

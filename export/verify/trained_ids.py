@@ -18,7 +18,7 @@ from bundle.errors import FeatureError
 from bundle.features.columns import Column
 from bundle.features.sources import Indicator
 from bundle.features.table_feature import TableFeature
-from bundle.format.manifest import EmbeddedFeature, Feature, KeyedIds, MultiInputIds
+from bundle.format.manifest import EmbeddedFeature, Feature, KeyedIds
 from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.checkpoint.trained_rows import TrainedRows
 from export.errors import UsageError
@@ -203,7 +203,7 @@ def _rows_of_feature(
     Raises:
       UsageError: The feature has no row for one id alone, or rejects an id, or has no row for it.
     """
-    if isinstance(entry.ids, MultiInputIds | KeyedIds) or entry.places is not None:
+    if isinstance(entry.ids, KeyedIds) or entry.joint is not None or entry.places is not None:
         raise UsageError(
             f"{key}: a row of feature {name!r} is not made of one id by itself; give the rows of "
             f"its table instead, as verify.trained_ids.{entry.table}"

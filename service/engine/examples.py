@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bundle.errors import BundleError
 from bundle.features.columns import Column
 from bundle.format.features import lookup_tables_of, sent_dtype
-from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, MultiInputIds
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature
 from bundle.storage import arrow, files
 from service.versions.version import LoadedTower, ModelVersion
 
@@ -132,8 +132,7 @@ def _looked_up(model_version: ModelVersion) -> Iterator[str]:
     for name, feature in model_version.manifest.features.items():
         if not isinstance(feature, EmbeddedFeature) or not feature.table:
             continue
-        has_one_id = not isinstance(feature.ids, MultiInputIds)
-        if has_one_id and not feature.split and feature.place is None:
+        if feature.joint is None and not feature.split and feature.place is None:
             yield name
 
 
@@ -236,7 +235,7 @@ def _unknown(model_version: ModelVersion, name: str, value: Any, size: int) -> i
         try:
             if isinstance(feature, DenseFeature):
                 model_version.reader.activation(reader, {name: column}, 1)
-            elif not isinstance(feature.ids, MultiInputIds):
+            elif feature.joint is None:
                 rows, _ = model_version.reader.rows(reader, {name: column}, 1)
                 is_unknown = bool((rows < 0).any())
                 if is_unknown and feature.unknown.rule == "refuse":

@@ -19,7 +19,7 @@ from bundle.errors import RowUnavailable, UnknownRejected
 from bundle.features.columns import Column, OutputBlock, checked_offsets
 from bundle.features.reader import NonFiniteRow
 from bundle.features.sources import Fetched
-from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, MultiInputIds, inputs_of
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, inputs_of
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
@@ -482,7 +482,7 @@ def embedded_feature(model_version: ModelVersion, name: str) -> tuple[str, Embed
         problem = "reads texts: each of their words has a row"
     elif feature.place is not None:
         problem = "reads one of several values of its input: a single id does not identify it"
-    elif isinstance(feature.ids, MultiInputIds) and len(feature.inputs) > 1:
+    elif feature.joint is not None:
         problem = "crosses several inputs: a single id has no row of its table"
     else:
         return name, feature

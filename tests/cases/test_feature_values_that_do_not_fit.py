@@ -22,17 +22,13 @@ from bundle.tables.reader import TableReader
 from bundle.tables.stored_rows import stored_rows
 from tests.bundles.tables import write_table
 from tests.hostile.manifest_edits import rewrite, setting
-from tests.id_graphs import bucket_ids, hash_ids
+from tests.id_graphs import bucket_ids, crossed_ids, hash_ids
 from tests.units.bundle.features.readers import column, objects
 
 ROWS = 9
 FEATURE = TypeAdapter(entries.Feature)
 BAG = {"kind": "bag", "combiner": "sum"}
-CROSS: dict[str, Any] = {
-    "kind": "crossed",
-    "keys": [{"dtype": "int64", "default": 4}, {"dtype": "string"}],
-    "buckets": 9,
-}
+CROSS = {"ids": crossed_ids(("int64", "string"), 9)}
 TEXT = {"kind": "text", "split": "whitespace", "ids": hash_ids(9, "string")}
 FEATURES: dict[str, dict[str, Any]] = {
     "row": {"kind": "single"},
@@ -42,7 +38,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "text_hash": {"kind": "single", "ids": hash_ids(9, "string")},
     "number_hash": {"kind": "single", "ids": hash_ids(9, "int64")},
     "bucket": {"kind": "single", "ids": bucket_ids((0.0,))},
-    "cross": {**BAG, "ids": CROSS, "inputs": ["user", "genre"]},
+    "cross": {**BAG, **CROSS, "inputs": ["user", "genre"], "joint": [{"default": 4}, {}]},
     "text": {**BAG, "ids": TEXT},
     "second": {"kind": "single", "inputs": ["wide"], "place": 1, "places": 2},
     "age": {"kind": "dense"},
@@ -189,7 +185,8 @@ DEFAULTS: list[dict[str, Any]] = [
     {
         "kind": "single",
         "inputs": ["f", "g"],
-        "ids": CROSS | {"keys": [CROSS["keys"][0], {"dtype": "string", "default": ["a"]}]},
+        "joint": [{"default": 4}, {"default": ["a"]}],
+        **CROSS,
     },
 ]
 

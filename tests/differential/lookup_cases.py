@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.format import manifest as entries
 from bundle.format.graph_builder import GraphBuilder
-from tests.id_graphs import bucket_ids, hash_ids, vocabulary_ids
+from bundle.format.id_graphs import CROSS_KEY, InputDtype
+from tests.id_graphs import bucket_ids, crossed_ids, hash_ids, vocabulary_ids
 
 ROWS = 97
 DIM = 5
@@ -232,34 +233,23 @@ def _positions_or_3() -> entries.GraphIds:
     return builder.graph()
 
 
-CROSSED: dict[str, tuple[dict[str, Any], Ids]] = {
-    "int64": ({}, Ids(negative=True)),
-    "string": ({"dtype": "string"}, Ids(text=True)),
-    "buckets": ({"dtype": "float32", "ids": BUCKETS}, Ids("numbers", 1)),
-    "rows": ({}, Ids("rows")),
-    "listed": ({}, Ids("rows")),
-    "row or 5": (
-        {"ids": _rows_or_5()},
-        Ids("rows", negative=True),
-    ),
-    "known": ({"dtype": "string", "ids": RULES["strings"]}, Ids("keys", text=True)),
+CROSSED: dict[str, tuple[InputDtype | entries.GraphIds, Ids]] = {
+    "int64": ("int64", Ids(negative=True)),
+    "string": ("string", Ids(text=True)),
+    "buckets": (BUCKETS, Ids("numbers", 1)),
+    "rows": ("int64", Ids("rows")),
+    "listed": ("int64", Ids("rows")),
+    "row or 5": (_rows_or_5(), Ids("rows", negative=True)),
+    "known": (RULES["strings"], Ids("keys", text=True)),
     "hashed": (
-        {
-            "dtype": "string",
-            "ids": vocabulary_ids("strings", oov_buckets=9, oov_first_row=len(KEYS)),
-        },
+        vocabulary_ids("strings", oov_buckets=9, oov_first_row=len(KEYS)),
         Ids("keys", text=True),
     ),
-    "numbers": (
-        {"ids": _positions_or_3()},
-        Ids("keys", negative=True),
-    ),
-    "padded": (
-        {"dtype": "string", "ids": RULES["strings"], "padding": ""},
-        Ids("keys", 3, text=True, empty=True),
-    ),
+    "numbers": (_positions_or_3(), Ids("keys", negative=True)),
+    "padded": (RULES["strings"], Ids("keys", 3, text=True, empty=True)),
 }
-"""What a manifest says of each kind of key of a cross, and what is sent to it."""
+"""What computes each kind of value of a cross, and what is sent to it."""
+CROSS_PADDING = {"padded": ""}
 
 
 def _crosses() -> Iterator[Case]:
@@ -281,13 +271,9 @@ def _crosses() -> Iterator[Case]:
         *(("padded", "numbers"), ("hashed", "padded", "int64")),
     )
     for kinds, combiner, empty, hash_key in product(crosses, (*COMBINERS, None), BOTH, (None, 77)):
-        keys = tuple(
-            entries.CrossKey.model_validate({"dtype": "int64"} | CROSSED[kind][0]) for kind in kinds
-        )
-        rule = entries.CrossedIds(
-            keys=keys, buckets=ROWS, **({} if hash_key is None else {"hash_key": hash_key})
-        )
+        rule = crossed_ids([CROSSED[kind][0] for kind in kinds], ROWS, hash_key or CROSS_KEY)
         message: dict[str, Any] = {"combiner": combiner} if combiner else {"indicator": ROWS}
+        message["joint"] = [{"padding": CROSS_PADDING.get(kind)} for kind in kinds]
         ids = [CROSSED[kind][1] for kind in kinds]
         sent = tuple(
             Ids(each.kind, each.width, each.text, each.negative, each.empty or empty)

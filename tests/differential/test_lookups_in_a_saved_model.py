@@ -18,7 +18,7 @@ from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest
 from bundle.format.graph_builder import GraphBuilder
-from bundle.format.manifest import CrossKey, EmbeddedFeature, IdRule, Unknown
+from bundle.format.manifest import EmbeddedFeature, IdRule, JointInput, Unknown
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import IntegerKeys, Keys, StringKeys, Vocabulary
 from export.checkpoint.inventory.specs import TableSpec
@@ -29,7 +29,7 @@ from export.front_end.specs import ModelSpec, TableFacts
 from export.graphs.loading import load_tensorflow, tf
 from export.saved_model.graph import InlineGraph, build_graph, variable_key, write_graph
 from tests.bundles.tables import write_table
-from tests.id_graphs import bucket_ids, cast_ids, hash_ids, vocabulary_ids
+from tests.id_graphs import bucket_ids, cast_ids, crossed_ids, hash_ids, vocabulary_ids
 from tests.units.export.partition.graph.traced_calls import numbers, tower_of, trace
 from tests.units.export.traced_features import dense, embedded
 from tests.units.export.traced_models import recipe
@@ -82,18 +82,16 @@ class Lookup(NamedTuple):
     dtypes: tuple[str, ...] = ("int64",)
 
 
-def joined(inputs: int) -> manifest.JoinedIds:
+def joined() -> dict[str, Any]:
     builder = GraphBuilder("int64")
-    values = [0, *(builder.input("int64", number) for number in range(1, inputs))]
-    texts = [builder.texts(value) for value in values]
+    texts = [builder.texts(value) for value in (builder.last, builder.input("int64", 1))]
     builder.hashed(builder.compute("StringJoin", *texts, separator="-"), ROWS)
-    keys = (CrossKey(dtype="int64", role="context"),) * inputs
-    return manifest.JoinedIds(keys=keys, ids=builder.graph())
+    return {"ids": builder.graph(), "joint": (JointInput(),) * 2}
 
 
-def crossed(*padding: int | None) -> manifest.CrossedIds:
-    keys = tuple(CrossKey(dtype="int64", role="context", padding=number) for number in padding)
-    return manifest.CrossedIds(buckets=ROWS, keys=keys)
+def crossed(*padding: int | None) -> dict[str, Any]:
+    joint = tuple(JointInput(padding=number) for number in padding)
+    return {"ids": crossed_ids(["int64" for _ in padding], ROWS), "joint": joint}
 
 
 SINGLE = {"kind": "single"}
@@ -127,9 +125,8 @@ LOOKUPS = {
     "single, hash by a key": Lookup(
         SINGLE | {"ids": hash_ids(ROWS, "string", key=(3, 4))}, "dense", ("string",)
     ),
-    "single, joined": Lookup(SINGLE | {"ids": joined(1)}),
-    "single, joined inputs": Lookup(SINGLE | {"ids": joined(2)}, "dense", ("int64",) * 2),
-    "single, crossed": Lookup(SINGLE | {"ids": crossed(None, None)}, "dense", ("int64",) * 2),
+    "single, joined inputs": Lookup(SINGLE | joined(), "dense", ("int64",) * 2),
+    "single, crossed": Lookup(SINGLE | crossed(None, None), "dense", ("int64",) * 2),
     "indicator": Lookup(SINGLE | {"table": "", "indicator": ROWS}),
     "ordinal": Lookup(SINGLE | {"table": "", "indicator": ROWS, "ordinal": True}),
     "sequence": Lookup(SEQUENCE),
@@ -140,7 +137,7 @@ LOOKUPS = {
     "bag, dense": Lookup(SUM),
     "bag, empty row": Lookup(SUM | {"empty_row": 3}, "sparse"),
     "bag, clipped": Lookup(SUM | {"max_norm": 0.5}, "sparse"),
-    "bag, crossed": Lookup(SUM | {"ids": crossed(0, None)}, "sparse", ("int64",) * 2),
+    "bag, crossed": Lookup(SUM | crossed(0, None), "sparse", ("int64",) * 2),
     "bag, words": Lookup(
         SUM | {"ids": manifest.TextIds(split="whitespace", ids=hash_ids(ROWS, "string"))},
         "words",

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from bundle.format.manifest import EmbeddedFeature
+from bundle.format.manifest import EmbeddedFeature, GraphIds
 from tests.differential.served_rankers import assert_ranked, serving, write_recipe
 from tests.models import tf1
 from tests.units.export.movies_job import export
@@ -94,16 +94,17 @@ def test_tf1_ranker_served_gives_the_predictions_of_the_session(tmp_path: Path) 
     page = export(
         write_recipe(tmp_path, f"{tf1.__file__}:build", INPUTS, ("click", "buy"), (*CONTEXT,))
     ).manifest
-    rules = {
-        name: feature.ids.kind
+    last_operations = {
+        name: feature.ids.nodes[-1].op
         for name, feature in page.features.items()
-        if isinstance(feature, EmbeddedFeature)
+        if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, GraphIds)
     }
-    assert rules == {
-        **dict.fromkeys(("ad", "liked", "seen", "shop", "tags", "user"), "identity"),
-        **dict.fromkeys(("city@city_embedding", "zone@zone", "zone@zone_embedding"), "graph"),
-        **dict.fromkeys(("years*city", "years*city@city_X_years_bucketized"), "crossed"),
-        **dict.fromkeys(("kind", "years@years_bucketized_embedding"), "graph"),
+    assert last_operations == {
+        **dict.fromkeys(("ad", "liked", "seen", "shop", "tags", "user"), "Input"),
+        **dict.fromkeys(("zone@zone", "zone@zone_embedding"), "LookupTableFindV2"),
+        **dict.fromkeys(("years*city", "years*city@city_X_years_bucketized"), "SparseCross"),
+        **dict.fromkeys(("city@city_embedding", "kind"), "StringToHashBucketFast"),
+        "years@years_bucketized_embedding": "Cast",
     }
     assert page.tables["shops"].source.layout == "mod"
     assert "liked_seen_shared_embedding" in page.tables

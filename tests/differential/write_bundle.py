@@ -19,11 +19,10 @@ import numpy as np
 
 from bundle.features.reader import Column
 from bundle.format.manifest import (
-    CrossedIds,
-    CrossKey,
     DenseFeature,
     EmbeddedFeature,
     Feature,
+    JointInput,
     KeyedIds,
     Unknown,
 )
@@ -31,7 +30,7 @@ from bundle.storage.catalog import read_manifest
 from service.contract.messages import RankingRequest, RetrievalRequest, Target
 from tests.bundles.small import write_small_bundle
 from tests.bundles.towers import compiled_towers
-from tests.id_graphs import vocabulary_ids
+from tests.id_graphs import crossed_ids, vocabulary_ids
 from tests.units.service.running import RunningService
 
 BUNDLE = Path(__file__).parent / "bundle"
@@ -55,10 +54,8 @@ FEATURES: dict[str, Feature] = {
         table="cities",
         role="context",
         inputs=("city", "history"),
-        ids=CrossedIds(
-            keys=(CrossKey(dtype="string", default="nowhere"), CrossKey(dtype="int64", default=[])),
-            buckets=16,
-        ),
+        joint=(JointInput(default="nowhere"), JointInput(default=[])),
+        ids=crossed_ids(("string", "int64"), 16),
         combiner="mean",
     ),
     "recent": EmbeddedFeature(

@@ -68,8 +68,7 @@ EDITS: list[tuple[str, Any, str]] = [
     ("features.name.ids.nodes.2.inputs", [0, 2], "an operation reads nodes before it"),
     ("features.name.ids.nodes.0.input", 1, "one node for each of its inputs"),
     ("features.shop.ids", {"kind": "keyed", "keys": "gone"}, GONE),
-    ("features.genres.ids", {"kind": "crossed", "keys": [], "buckets": 3}, "an input for each"),
-    ("features.genres.inputs", ["a", "b"], "only crossed and joined ids read"),
+    ("features.genres.inputs", ["a", "b"], "'ids' have one input, 'inputs' or 'joint' have"),
     ("features.age.inputs", ["a", "b"], "at most 1 item"),
     ("features.age.inputs", ["user"], "with different roles, defaults or numbers"),
     ("features.age.input_length", {"values": 1 << 40}, "less than or equal to 65536"),
@@ -95,20 +94,17 @@ EDITS += [
         )
     ),
 ]
-KEYS = [{"dtype": "string", "default": "nowhere"}, {"dtype": "int64", "role": "candidate"}]
+JOINT: list[Json] = [{"default": "nowhere"}, {"role": "candidate"}]
 HASH = hash_ids(64, "string").model_dump(mode="json")
 TEXT = {"kind": "text", "split": "whitespace", "ids": HASH}
+SENT: list[Json] = [
+    {"op": "Input", "dtype": "string"},
+    {"op": "Input", "dtype": "int64", "input": 1},
+]
+CROSS: Json = {"op": "SparseCross", "inputs": [0, 1], "num_buckets": 64}
 JOINED = {
-    "kind": "joined",
-    "keys": KEYS,
-    "ids": {
-        "kind": "graph",
-        "nodes": [
-            {"op": "Input", "dtype": "string"},
-            {"op": "Input", "dtype": "int64", "input": 1},
-            {"op": "StringLength", "inputs": [0], "attributes": {"unit": "BYTE"}},
-        ],
-    },
+    "kind": "graph",
+    "nodes": [*SENT, {"op": "StringLength", "inputs": [0], "attributes": {"unit": "BYTE"}}],
 }
 FEATURES: dict[str, Json] = {
     "indicator": {"kind": "single", "table": "", "role": "context", "indicator": 3},
@@ -118,6 +114,7 @@ FEATURES: dict[str, Json] = {
         "table": "users",
         "role": "candidate",
         "inputs": ["city", "item"],
+        "joint": JOINT,
         "ids": JOINED,
     },
     "crossed": {
@@ -126,7 +123,8 @@ FEATURES: dict[str, Json] = {
         "table": "users",
         "role": "candidate",
         "inputs": ["city", "item"],
-        "ids": {"kind": "crossed", "keys": KEYS, "buckets": 64},
+        "joint": JOINT,
+        "ids": {"kind": "graph", "nodes": [*SENT, CROSS]},
     },
     "text": {
         "kind": "bag",
@@ -137,9 +135,10 @@ FEATURES: dict[str, Json] = {
         "ids": TEXT,
     },
 }
+PADDED = "'padding' belongs to the inputs of a bag"
 EITHER = "a feature has a 'table' or is an 'indicator'"
 SPLIT = "the words of a text are a bag or a sequence"
-EACH_KEY = "'ids' have an input for each of one or more 'keys'"
+SEVERAL = "'ids' have 2 inputs: 'inputs' and 'joint' have as many"
 CHANGES: list[tuple[str, Json, str]] = [
     ("indicator", {"table": "users"}, EITHER),
     ("indicator", {"kind": "bag", "combiner": "mean"}, "an 'indicator' sums"),
@@ -149,40 +148,35 @@ CHANGES: list[tuple[str, Json, str]] = [
     ("dense", {"take": "lengths", "shape": [2]}, "one number for an example"),
     ("dense", {"take": "padded"}, "'padded' lie in a row"),
     ("dense", {"take": "weights", "shape": [2], "dtype": "int64"}, "'weights' are float32"),
-    ("joined", {"kind": "bag", "combiner": "sum"}, "joined ones a single"),
-    *(
-        ("joined", {"ids": JOINED | changes}, message)
-        for changes, message in (
-            ({"ids": HASH}, EACH_KEY),
-            ({"keys": KEYS[::-1]}, "'dtype' is int64, and 'ids' take string"),
-            ({"keys": [KEYS[0] | {"padding": ""}, KEYS[1]]}, "neither 'ids' nor 'padding'"),
-        )
-    ),
-    *((each, {"inputs": ["city"]}, "an input for each") for each in ("joined", "crossed")),
-    *((each, {"role": "context"}, "and the role follows") for each in ("joined", "crossed")),
+    ("joined", {"kind": "bag", "combiner": "sum"}, "ids of several inputs need a single"),
+    ("joined", {"joint": [JOINT[0] | {"padding": ""}, JOINT[1]]}, PADDED),
+    *((name, {"inputs": ["city"]}, SEVERAL) for name in ("joined", "crossed")),
+    *((name, {"joint": JOINT[:1]}, SEVERAL) for name in ("joined", "crossed")),
+    *((name, {"joint": None}, SEVERAL) for name in ("joined", "crossed")),
+    *((name, {"role": "context"}, "role of the feature follows") for name in ("joined", "crossed")),
     (
         "crossed",
         {"kind": "sequence", "combiner": None, "length": 2},
-        "crossed ids need a single, or a bag",
+        "need a single, or if they are a cross, a bag",
     ),
     ("crossed", {"weighted": True}, "without weights"),
-    ("crossed", {"default": []}, "default and length of an input by key"),
+    ("crossed", {"default": []}, "default and length of each of several inputs"),
+    ("crossed", {"ids": {"kind": "keyed", "keys": "users"}}, "'ids' have one input"),
+    ("crossed", {"ids": HASH}, "'ids' have one input"),
     (
         "crossed",
-        {"ids": {"kind": "keyed", "keys": "users"}},
-        "which only crossed and joined ids read",
+        {"kind": "single", "combiner": None, "joint": [JOINT[0] | {"padding": ""}, JOINT[1]]},
+        PADDED,
     ),
     *(
-        (
-            "crossed",
-            {**more, "ids": FEATURES["crossed"]["ids"] | {"keys": [KEYS[0] | key, KEYS[1]]}},
-            message,
-        )
-        for key, more, message in (
-            ({"padding": ""}, {"kind": "single", "combiner": None}, "belongs to the keys of a bag"),
-            ({"ids": JOINED["ids"]}, {}, "a key's 'ids' have one input"),
-            ({"dtype": "int64", "ids": HASH}, {}, "'dtype' is int64, and 'ids' take string"),
-            ({"dtype": "float32"}, {}, "numbers are crossed as the integers that 'ids' makes"),
+        ("crossed", {"ids": {"kind": "graph", "nodes": nodes}}, message)
+        for nodes, message in (
+            ([*SENT, CROSS | {"inputs": [0]}], "at least 2 items"),
+            ([*SENT, CROSS | {"inputs": [0, 2]}], "an operation reads nodes before it"),
+            ([*SENT, CROSS | {"inputs": [1, 0]}], "in the order of the inputs"),
+            ([*SENT, CROSS | {"inputs": [0, 0]}], "a node of each input"),
+            ([*SENT, CROSS | {"num_buckets": 0}], "greater than or equal to 1"),
+            ([*SENT, CROSS, {"op": "Neg", "inputs": [2]}], "a cross is the last node"),
         )
     ),
     ("text", {"kind": "single", "combiner": None}, SPLIT),

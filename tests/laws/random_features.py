@@ -22,7 +22,8 @@ from bundle.features.columns import Column
 from bundle.format import manifest as entries
 from bundle.format.features import input_facts
 from bundle.format.graph_builder import GraphBuilder
-from tests.id_graphs import bucket_ids, computed_ids, hash_ids, vocabulary_ids
+from bundle.format.id_graphs import CROSS_KEY, CrossNode
+from tests.id_graphs import bucket_ids, computed_ids, crossed_ids, hash_ids, vocabulary_ids
 
 ROWS = 9
 DTYPES = get_args(entries.Table.model_fields["dtype"].annotation)
@@ -206,12 +207,12 @@ class Model:
         """Returns the row of each id of a feature: UNKNOWN or LEFT_OUT for what has none."""
         feature = self.features[name]
         assert isinstance(feature, entries.EmbeddedFeature)
-        if isinstance(feature.ids, entries.JoinedIds):
+        if isinstance(feature.ids, entries.GraphIds) and feature.ids.cross is not None:
+            return self._crossed(name, feature, feature.ids.cross)
+        if feature.joint is not None:
             by_input = [self._lists(name, input_name) for input_name in feature.inputs]
             texts = ["_X_".join(map(str, parts)) for ((*parts,),) in _zipped_singles(by_input)]
             return [[_within(fingerprint(text) % (ROWS + 3))] for text in texts]
-        if isinstance(feature.ids, entries.CrossedIds):
-            return self._crossed(name, feature.ids, feature.inputs)
         lists = self._lists(name, (feature.inputs or (name,))[0])
         if isinstance(feature.ids, entries.TextIds):
             return [[word_row(word) for word in _words(feature.ids, text)] for (text,) in lists]
@@ -233,22 +234,27 @@ class Model:
             row += ROWS
         return _within(row)
 
-    def _crossed(self, name: str, ids: entries.CrossedIds, inputs: Sequence[str]) -> list[Rows]:
-        by_input = [self._lists(name, input_name) for input_name in inputs]
+    def _crossed(self, name: str, feature: entries.EmbeddedFeature, cross: CrossNode) -> list[Rows]:
+        assert isinstance(feature.ids, entries.GraphIds)
+        by_input = [self._lists(name, input_name) for input_name in feature.inputs]
         rows = []
         for lists in zip(*by_input, strict=True):
             numbers = []
-            for key, values in zip(ids.keys, lists, strict=True):
+            for joint_input, operand, values in zip(
+                feature.joint or (), cross.inputs, lists, strict=True
+            ):
                 kept_ids = [
-                    value for value in values if key.padding is None or value != key.padding
+                    value
+                    for value in values
+                    if joint_input.padding is None or value != joint_input.padding
                 ]
-                if key.ids is not None:
+                if len(feature.ids.part(operand).nodes) > 1:
                     kept_ids = [bucket(v) if isinstance(v, float) else v % 5 for v in kept_ids]
                 numbers.append(
                     [fingerprint(v) if isinstance(v, str) else v % 2**64 for v in kept_ids]
                 )
             combinations = itertools.product(*numbers)
-            rows.append([_within(_hash_of(ids, combination)) for combination in combinations])
+            rows.append([_within(_hash_of(cross, combination)) for combination in combinations])
         return rows
 
     def _lists(self, name: str, input_name: str) -> Lists:
@@ -305,18 +311,18 @@ def _within(row: int) -> int:
     return row if 0 <= row < ROWS else UNKNOWN
 
 
-def _hash_of(ids: entries.CrossedIds, numbers: Sequence[int]) -> int:
+def _hash_of(cross: CrossNode, numbers: Sequence[int]) -> int:
     """Returns the row of a combination, by TensorFlow's FingerprintCat64."""
     bits = (1 << 64) - 1
     prime = 0xC6A4A7935BD1E995
-    hashed = ids.hash_key
+    hashed = cross.hash_key
     for number in numbers:
         product = number * prime & bits
         hashed = (hashed ^ prime) ^ ((product ^ product >> 47) * prime & bits)
         hashed = hashed * prime & bits
         hashed = (hashed ^ hashed >> 47) * prime & bits
         hashed ^= hashed >> 47
-    return hashed % ids.buckets
+    return hashed % cross.num_buckets
 
 
 def _words(ids: entries.TextIds, text: str) -> list[str]:
@@ -608,29 +614,28 @@ def _add_several_inputs(model: Model, name: str) -> None:
     pools: dict[str, list[Any]] = {"int64": [*range(-3, 9), 1 << 62], "string": ["a", "b", "", "é"]}
     if not is_joined and random.random() < 0.4:
         pools["float32"] = [-2.0, 0.5, 7.5]
-    keys = []
+    joint = []
     for dtype, pool in pools.items():
-        key: dict[str, Any] = {"dtype": dtype, "role": random.choice(["context", "candidate"])}
-        if dtype == "float32":
-            key["ids"] = BUCKETS
-        if not is_joined and dtype == "int64":
-            key |= _maybe(random, ids=lambda: computed_ids(("FloorMod", 5)))
+        fields: dict[str, Any] = {"role": random.choice(["context", "candidate"])}
         if kind == "bag" and dtype != "float32":
-            key |= _maybe(random, padding=partial(random.choice, pool))
-        key |= _maybe(random, default=partial(random.choice, pool))
-        keys.append(key)
-    ids: dict[str, Any] = {"kind": "crossed", "keys": keys, "buckets": ROWS + 3}
-    ids |= _maybe(random, hash_key=lambda: 12345)
-    if is_joined:
-        ids = {"kind": "joined", "keys": keys, "ids": _joined()}
-    fields = {"kind": kind, **_kind_fields(random, kind), "ids": ids}
-    fields["role"] = "candidate" if any(key["role"] == "candidate" for key in keys) else "context"
+            fields |= _maybe(random, padding=partial(random.choice, pool))
+        fields |= _maybe(random, default=partial(random.choice, pool))
+        joint.append(fields)
+    ids = _joined()
+    if not is_joined:
+        remainders = computed_ids(("FloorMod", 5))
+        numbers = random.choice([GraphBuilder("int64").graph(), remainders])
+        keys: dict[str, Any] = {"int64": numbers, "string": "string", "float32": BUCKETS}
+        hash_key = random.choice([CROSS_KEY, 12345])
+        ids = crossed_ids([keys[dtype] for dtype in pools], ROWS + 3, hash_key)
+    fields = {"kind": kind, **_kind_fields(random, kind), "ids": ids, "joint": joint}
+    fields["role"] = "candidate" if any(key["role"] == "candidate" for key in joint) else "context"
     fields["inputs"] = tuple(f"{name}_{dtype}" for dtype in pools)
     fields.pop("weighted", None)
-    if all("default" in key for key in keys):
+    if all("default" in joint_input for joint_input in joint):
         fields["unknown"] = {"rule": "zeros"}
     model.features[name] = entries.EmbeddedFeature.model_validate(fields)
-    for input_name, key, pool in zip(fields["inputs"], keys, pools.values(), strict=True):
+    for input_name, key, pool in zip(fields["inputs"], joint, pools.values(), strict=True):
         lists: Lists = []
         for _ in range(model.n):
             count = 1 if kind == "single" else random.randint(0, 3)

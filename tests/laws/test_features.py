@@ -201,7 +201,7 @@ def test_every_field_of_a_feature_and_every_value_was_drawn(drawn: set[str]) -> 
         entries.EmbeddedFeature,
         entries.DenseFeature,
         entries.Unknown,
-        entries.CrossKey,
+        entries.JointInput,
         *get_args(get_args(entries.IdRule)[0]),
     )
     wanted = {f"EmbeddedFeature.table {dtype}" for dtype in DTYPES}

@@ -1,8 +1,8 @@
-"""From several inputs to rows: their values are hashed together, or a graph computes the rows."""
+"""Crosses: the values of several inputs are hashed together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,9 +10,8 @@ from bundle.errors import FeatureError
 from bundle.features.columns import Column, checked_offsets
 from bundle.features.ids.graphs import Graph
 from bundle.features.ids.hashing import concatenated, hashes
-from bundle.features.ids.rules import rule_of
-from bundle.format.id_graphs import IDENTITY
-from bundle.format.ids import CrossedIds, CrossKey, JoinedIds
+from bundle.format.features import JointInput
+from bundle.format.id_graphs import GraphIds
 from bundle.tables.id_values import Rows, Values, integers, strings, without
 from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.vocabularies import Vocabulary
@@ -23,30 +22,37 @@ bags have a great many.
 """
 
 
-class Key:
+class _Key:
     """One of the inputs of a cross; computes the number of each of its values."""
 
-    def __init__(self, name: str, entry: CrossKey, vocabularies: Mapping[str, Vocabulary]) -> None:
-        """Creates the key of input `name`."""
+    def __init__(
+        self,
+        name: str,
+        graph: GraphIds,
+        joint_input: JointInput,
+        vocabularies: Sequence[Vocabulary],
+    ) -> None:
+        """Creates the key of input `name`; `graph` computes what is crossed of its values."""
         self.name = name
-        self.entry = entry
+        self._padding = joint_input.padding
+        self._dtype = graph.dtype
         self._graph: Graph | None = None
-        if entry.ids is not None:
-            opened = [vocabularies[table.vocabulary] for table in entry.ids.tables]
-            self._graph = Graph(entry.ids, opened, gives_texts=True)
+        # Integers and texts are crossed as they are sent, without bytes in between.
+        if len(graph.nodes) > 1 or graph.dtype not in ("int64", "string"):
+            self._graph = Graph(graph, vocabularies, gives_texts=True)
 
     def packed(self, column: Column, n: int) -> tuple[Values, Offsets]:
         """Returns the values and offsets of n examples, without padding."""
         offsets = checked_offsets(self.name, column, n)
-        if self.entry.padding is None:
+        if self._padding is None:
             return column.values, offsets
-        return without(self.entry.padding, column.values, offsets)
+        return without(self._padding, column.values, offsets)
 
     def numbers(self, values: Values) -> Rows:
         """Returns [m] int64: the integer of each value, or the hash of a string."""
         if self._graph is not None:
             computed = self._graph.results([(self.name, values)])
-        elif self.entry.dtype == "string":
+        elif self._dtype == "string":
             computed = strings(self.name, values)
         else:
             computed = integers(self.name, values)
@@ -56,19 +62,31 @@ class Key:
 
 
 class Crossed:
-    """Rows that are the hash of one value of each input together, modulo `buckets`. The values of
-    the last input vary fastest.
+    """Rows that are the hash of one value of each input together, modulo the number of buckets. The
+    values of the last input vary fastest.
     """
 
     def __init__(
-        self, names: Sequence[str], entry: CrossedIds, vocabularies: Mapping[str, Vocabulary]
+        self,
+        names: Sequence[str],
+        graph: GraphIds,
+        joint: Sequence[JointInput],
+        vocabularies: Sequence[Vocabulary],
     ) -> None:
-        """Creates the cross of some inputs."""
-        self._entry = entry
+        """Creates the cross of some inputs.
+
+        Args:
+          names: The names of the inputs.
+          graph: The graph, whose last node is the cross.
+          joint: What is sent for the inputs.
+          vocabularies: The vocabularies of the graph's lookup tables, open.
+        """
+        assert graph.cross is not None  # noqa: S101 - a graph of a cross
+        self._cross = graph.cross
         self._keys = [
-            Key(name, key, vocabularies) for name, key in zip(names, entry.keys, strict=True)
+            _Key(name, graph.part(operand), joint_input, vocabularies)
+            for name, operand, joint_input in zip(names, graph.cross.inputs, joint, strict=True)
         ]
-        self.rule = rule_of(IDENTITY, vocabularies)
 
     def ids(self, columns: Sequence[Column], n: int) -> Column:
         """Returns the rows of n examples. An example without a value for some input has none.
@@ -96,7 +114,7 @@ class Crossed:
             )
         counts = np.prod(lengths, axis=0, dtype=np.int64)
         offsets = offsets_of(counts)
-        hashed = np.full(offsets[-1], self._entry.hash_key, np.uint64)
+        hashed = np.full(offsets[-1], self._cross.hash_key, np.uint64)
         examples = np.repeat(np.arange(n), counts)
 
         # The number of a combination in its example has a digit for each input, the last of which
@@ -112,22 +130,4 @@ class Crossed:
                 remainders = remainders - digits * digit_values[examples]
                 numbers = numbers[starts[examples] + digits]
             hashed = concatenated(hashed, numbers)
-        return Column((hashed % np.uint64(self._entry.buckets)).astype(np.int64), offsets)
-
-
-class Joined:
-    """Rows that a graph computes from one value of each input."""
-
-    def __init__(
-        self, names: Sequence[str], entry: JoinedIds, vocabularies: Mapping[str, Vocabulary]
-    ) -> None:
-        """Creates the graph of some inputs."""
-        self._names = names
-        opened = [vocabularies[table.vocabulary] for table in entry.ids.tables]
-        self._graph = Graph(entry.ids, opened)
-        self.rule = rule_of(IDENTITY, vocabularies)
-
-    def ids(self, columns: Sequence[Column], _n: int) -> Column:
-        """Returns the row of each example; each column holds one value per example."""
-        inputs = [(name, column.values) for name, column in zip(self._names, columns, strict=True)]
-        return Column(self._graph.results(inputs).astype(np.int64, copy=False))
+        return Column((hashed % np.uint64(self._cross.num_buckets)).astype(np.int64), offsets)

@@ -7,7 +7,7 @@ from collections import Counter
 from string import ascii_lowercase
 
 from bundle.features.ids.operations import OPERATIONS
-from bundle.format.id_graphs import ConstantNode, GraphIds, InputNode, OperationNode
+from bundle.format.id_graphs import ConstantNode, CrossNode, GraphIds, InputNode, OperationNode
 
 _LENGTH_MAX = 240
 """The maximum number of characters of one operation; a longer one is written without operands."""
@@ -36,6 +36,9 @@ def expression(graph: GraphIds, *names: str) -> str:
             texts.append(names[node.input])
         elif isinstance(node, ConstantNode):
             texts.append(_constant(node))
+        elif isinstance(node, CrossNode):
+            crossed = " and ".join(_bare(texts[operand]) for operand in node.inputs)
+            texts.append(f"cross of {crossed} mod {node.num_buckets}")
         else:
             text = _operation(graph, node, [texts[operand] for operand in node.inputs])
             if reads[position] > 1 and (letter := next(letters, "")):

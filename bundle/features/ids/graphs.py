@@ -88,9 +88,9 @@ class Graph:
                     compute = OPERATIONS[node.op].compute
                 done = tuple(finished.get(position, ()))
                 self._steps.append(_Step(position, node, compute, size_parameter, done))
-            elif node.is_list:
+            elif isinstance(node, ConstantNode) and node.is_list:
                 self._lists[position] = _constant(node)
-            else:
+            elif isinstance(node, ConstantNode):
                 self._constants.append((position, len(parameters)))
                 parameters.append(_constant(node))
         self._last = len(entry.nodes) - 1

@@ -1033,7 +1033,7 @@ class InputLength(_message.Message):
     def __init__(self, values: _Optional[int] = ..., pad: _Optional[_Union[Column, _Mapping]] = ..., pad_side: _Optional[_Union[PadSide, str]] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
 
 class ReaderDetails(_message.Message):
-    __slots__ = ("name", "inputs", "kind", "role", "table", "ids", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take", "place", "places", "max_norm", "empty_row", "padding", "below")
+    __slots__ = ("name", "inputs", "kind", "role", "table", "ids", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take", "place", "places", "max_norm", "empty_row", "padding", "below", "joint")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -1054,6 +1054,7 @@ class ReaderDetails(_message.Message):
     EMPTY_ROW_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     BELOW_FIELD_NUMBER: _ClassVar[int]
+    JOINT_FIELD_NUMBER: _ClassVar[int]
     name: str
     inputs: _containers.RepeatedScalarFieldContainer[str]
     kind: FeatureKind
@@ -1074,27 +1075,28 @@ class ReaderDetails(_message.Message):
     empty_row: int
     padding: Id
     below: int
-    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[_Union[FeatureKind, str]] = ..., role: _Optional[_Union[Role, str]] = ..., table: _Optional[str] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., combiner: _Optional[_Union[Combiner, str]] = ..., encoding: _Optional[_Union[BagEncoding, str]] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., take: _Optional[_Union[Take, str]] = ..., place: _Optional[int] = ..., places: _Optional[int] = ..., max_norm: _Optional[float] = ..., empty_row: _Optional[int] = ..., padding: _Optional[_Union[Id, _Mapping]] = ..., below: _Optional[int] = ...) -> None: ...
+    joint: _containers.RepeatedCompositeFieldContainer[JointInput]
+    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[_Union[FeatureKind, str]] = ..., role: _Optional[_Union[Role, str]] = ..., table: _Optional[str] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., combiner: _Optional[_Union[Combiner, str]] = ..., encoding: _Optional[_Union[BagEncoding, str]] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., take: _Optional[_Union[Take, str]] = ..., place: _Optional[int] = ..., places: _Optional[int] = ..., max_norm: _Optional[float] = ..., empty_row: _Optional[int] = ..., padding: _Optional[_Union[Id, _Mapping]] = ..., below: _Optional[int] = ..., joint: _Optional[_Iterable[_Union[JointInput, _Mapping]]] = ...) -> None: ...
+
+class JointInput(_message.Message):
+    __slots__ = ("role", "default", "padding")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    role: Role
+    default: Column
+    padding: Id
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., default: _Optional[_Union[Column, _Mapping]] = ..., padding: _Optional[_Union[Id, _Mapping]] = ...) -> None: ...
 
 class IdRule(_message.Message):
-    __slots__ = ("identity", "graph", "crossed", "joined", "text", "keyed")
-    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("graph", "keyed", "text")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
-    CROSSED_FIELD_NUMBER: _ClassVar[int]
-    JOINED_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
     KEYED_FIELD_NUMBER: _ClassVar[int]
-    identity: IdentityIds
+    TEXT_FIELD_NUMBER: _ClassVar[int]
     graph: GraphIds
-    crossed: CrossedIds
-    joined: JoinedIds
-    text: TextIds
     keyed: KeyedIds
-    def __init__(self, identity: _Optional[_Union[IdentityIds, _Mapping]] = ..., graph: _Optional[_Union[GraphIds, _Mapping]] = ..., crossed: _Optional[_Union[CrossedIds, _Mapping]] = ..., joined: _Optional[_Union[JoinedIds, _Mapping]] = ..., text: _Optional[_Union[TextIds, _Mapping]] = ..., keyed: _Optional[_Union[KeyedIds, _Mapping]] = ...) -> None: ...
-
-class IdentityIds(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    text: TextIds
+    def __init__(self, graph: _Optional[_Union[GraphIds, _Mapping]] = ..., keyed: _Optional[_Union[KeyedIds, _Mapping]] = ..., text: _Optional[_Union[TextIds, _Mapping]] = ...) -> None: ...
 
 class GraphIds(_message.Message):
     __slots__ = ("dtypes", "expression")
@@ -1103,38 +1105,6 @@ class GraphIds(_message.Message):
     dtypes: _containers.RepeatedScalarFieldContainer[DataType]
     expression: str
     def __init__(self, dtypes: _Optional[_Iterable[_Union[DataType, str]]] = ..., expression: _Optional[str] = ...) -> None: ...
-
-class CrossKey(_message.Message):
-    __slots__ = ("dtype", "role", "default", "ids", "padding")
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
-    ROLE_FIELD_NUMBER: _ClassVar[int]
-    DEFAULT_FIELD_NUMBER: _ClassVar[int]
-    IDS_FIELD_NUMBER: _ClassVar[int]
-    PADDING_FIELD_NUMBER: _ClassVar[int]
-    dtype: DataType
-    role: Role
-    default: Column
-    ids: GraphIds
-    padding: Id
-    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., role: _Optional[_Union[Role, str]] = ..., default: _Optional[_Union[Column, _Mapping]] = ..., ids: _Optional[_Union[GraphIds, _Mapping]] = ..., padding: _Optional[_Union[Id, _Mapping]] = ...) -> None: ...
-
-class CrossedIds(_message.Message):
-    __slots__ = ("keys", "buckets", "hash_key")
-    KEYS_FIELD_NUMBER: _ClassVar[int]
-    BUCKETS_FIELD_NUMBER: _ClassVar[int]
-    HASH_KEY_FIELD_NUMBER: _ClassVar[int]
-    keys: _containers.RepeatedCompositeFieldContainer[CrossKey]
-    buckets: int
-    hash_key: int
-    def __init__(self, keys: _Optional[_Iterable[_Union[CrossKey, _Mapping]]] = ..., buckets: _Optional[int] = ..., hash_key: _Optional[int] = ...) -> None: ...
-
-class JoinedIds(_message.Message):
-    __slots__ = ("keys", "ids")
-    KEYS_FIELD_NUMBER: _ClassVar[int]
-    IDS_FIELD_NUMBER: _ClassVar[int]
-    keys: _containers.RepeatedCompositeFieldContainer[CrossKey]
-    ids: GraphIds
-    def __init__(self, keys: _Optional[_Iterable[_Union[CrossKey, _Mapping]]] = ..., ids: _Optional[_Union[GraphIds, _Mapping]] = ...) -> None: ...
 
 class TextIds(_message.Message):
     __slots__ = ("text", "split", "ngrams", "length", "ids", "separator", "padding")

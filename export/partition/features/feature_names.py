@@ -10,14 +10,11 @@ from dataclasses import replace
 from itertools import chain, count
 from typing import Any
 
+from bundle.format.id_graphs import OperationNode
 from bundle.format.identifiers import distinct_identifiers
 from bundle.format.manifest import (
-    CrossedIds,
-    EmbeddedFeature,
     GraphIds,
     IdRule,
-    JoinedIds,
-    MultiInputIds,
     TextIds,
     lookup_tables_of,
 )
@@ -78,9 +75,8 @@ def with_bundle_names(model: ModelSpec, vocabularies: Iterable[str]) -> ModelSpe
 
 
 def _renamed(spec: FeatureSpec | DenseSpec, name: str) -> FeatureSpec | DenseSpec:
-    has_many = isinstance(spec.entry, EmbeddedFeature) and isinstance(spec.entry.ids, MultiInputIds)
     inputs = spec.reads
-    if inputs == (name,) and not has_many:
+    if inputs == (name,):
         # A feature reads the input of its name by default.
         inputs = ()
     return _with_entry(replace(spec, name=name), inputs=inputs)
@@ -124,14 +120,14 @@ def _vocabularies_named(
 
 
 def _inputs_of_tables(rule: IdRule, reads: Sequence[str]) -> list[str]:
-    """Returns the input of each lookup table of a rule; of several inputs all of them."""
-    if not isinstance(rule, CrossedIds):
-        return ["_".join(reads) for _ in lookup_tables_of(rule)]
-    inputs: list[str] = []
-    for read, key in zip(reads, rule.keys, strict=True):
-        if key.ids is not None:
-            inputs += [read] * len(key.ids.tables)
-    return inputs
+    """Returns one name of the inputs whose values each lookup table of a rule searches."""
+    names = ["_".join(reads) for _ in lookup_tables_of(rule)]
+    if isinstance(rule, GraphIds):
+        for position, node in enumerate(rule.nodes):
+            if isinstance(node, OperationNode) and "table" in node.attributes:
+                inputs = [reads[number] for number in rule.inputs_of(position)]
+                names[node.attributes["table"]] = "_".join(inputs)
+    return names
 
 
 def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
@@ -147,11 +143,8 @@ def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
         return named(rule) or rule
     # In the order of `lookup_tables_of`: the tables of a text before those of its words.
     changes: dict[str, Any] = {}
-    if isinstance(rule, CrossedIds):
-        keys = [key.model_copy(update={"ids": named(key.ids)}) for key in rule.keys]
-        changes["keys"] = tuple(keys)
     if isinstance(rule, TextIds):
         changes["text"] = named(rule.text)
-    if isinstance(rule, JoinedIds | TextIds):
+    if isinstance(rule, TextIds):
         changes["ids"] = named(rule.ids)
     return rule.model_copy(update=changes)

@@ -79,7 +79,7 @@ def _rows(lookup: TracedLookup, ids: Any) -> tuple[Any, Any]:
     """Returns the rows of ids by the lookup's rule, and which ids have a row and are no padding."""
     rows = ids
     if isinstance(lookup.rule, GraphIds):
-        rows = rows_of(lookup.rule, ids, {})
+        rows = rows_of(lookup.rule, {}, ids)
     if lookup.outside.from_end:
         rows = counted_from_end(rows, lookup.table.rows)
     if lookup.unknown is not None and lookup.unknown.row is not None:

@@ -9,11 +9,10 @@ from typing import Any
 
 from bundle.format.manifest import (
     IDENTITY,
-    CrossedIds,
     EmbeddedFeature,
     GraphIds,
     IdRule,
-    JoinedIds,
+    JointInput,
     TextIds,
     Unknown,
 )
@@ -241,6 +240,7 @@ def _resolved(
         table=lookup.table.name,
         role="context",
         inputs=names,
+        joint=_joint_inputs(resolved, lookup),
         ids=rule or IDENTITY,
         unknown=unknown or lookup.outside.unknown,
         combiner=lookup.combiner,
@@ -307,23 +307,15 @@ def _within_table(combined: ResolvedIds, lookup: TracedLookup) -> IdRule | None:
     rule = combined.rule
     if lookup.outside.outcome != "nearest" or combined.unknown is not None:
         return rule
-    graph: GraphIds | None = None
-    if isinstance(rule, GraphIds):
-        graph = rule
-    elif isinstance(rule, JoinedIds):
-        graph = rule.ids
     rows = lookup.table.rows
-    if graph is None or only_casts(graph, rows):
+    if not isinstance(rule, GraphIds) or rule.cross is not None or only_casts(rule, rows):
         return rule
 
-    limits = limits_of(graph, _sizes(combined.keys))
+    limits = limits_of(rule, _sizes(combined.keys))
     low = -rows if lookup.outside.from_end else 0
     if low <= limits.low and limits.high < rows:
         return rule
-    nearest = lookup.outside.nearest(rows, graph)
-    if isinstance(rule, JoinedIds):
-        return rule.model_copy(update={"ids": nearest})
-    return nearest
+    return lookup.outside.nearest(rows, rule)
 
 
 def _sizes(vocabularies: tuple[Keys, ...]) -> list[int]:
@@ -334,7 +326,7 @@ def _outside(combined: ResolvedIds, lookup: TracedLookup) -> tuple[bool, Unknown
     """Returns whether a recipe's rule can take the place of what the model computes, since that
     keeps the rows of the table, and what the model does with ids that are no rows.
     """
-    if not isinstance(combined.rule, GraphIds):
+    if not isinstance(combined.rule, GraphIds) or combined.other_sources:
         return combined.rule is None, combined.unknown
     rows = lookup.table.rows
     if combined.unknown is not None or lookup.rule is not None:
@@ -371,27 +363,38 @@ def _keeps_padding(first: ResolvedIds, lookup: TracedLookup) -> bool:
 
 def _combined_rule(resolved: list[ResolvedIds], lookup: TracedLookup) -> ResolvedIds:
     """Combines what the model computes from an input with the lookup's own rule."""
-    lookup_rule = ResolvedIds(resolved[0].source, lookup.rule, lookup.unknown, lookup.keys)
-    if lookup_rule == ResolvedIds(lookup_rule.source):
+    first, *following = (ids.source for ids in resolved)
+    lookup_rule = ResolvedIds(
+        first, lookup.rule, lookup.unknown, lookup.keys, other_sources=tuple(following)
+    )
+    if lookup_rule == ResolvedIds(first):
         return resolved[0]
-    # Joined ids compute all that lies between the inputs and the rows.
-    if isinstance(lookup_rule.rule, JoinedIds) or all(ids.rule is None for ids in resolved):
+    if all(ids.rule is None for ids in resolved):
         return lookup_rule
-    if isinstance(lookup_rule.rule, CrossedIds):
-        return crosses.crossed_by(resolved, lookup_rule)
-    return crosses.followed_by(resolved[0], lookup_rule)
+    return crosses.followed_by(resolved, lookup_rule)
+
+
+def _joint_inputs(
+    resolved: list[ResolvedIds], lookup: TracedLookup
+) -> tuple[JointInput, ...] | None:
+    """Returns the several inputs of a lookup; None if it has one."""
+    if len(resolved) == 1:
+        return None
+    paddings = list(lookup.paddings or (None,) * len(resolved))
+    for position, ids in enumerate(resolved):
+        # Callers send what the model takes; a padding would be compared with that.
+        if ids.rule is not None:
+            paddings[position] = None
+    return tuple(JointInput(padding=padding) for padding in paddings)
 
 
 def _computed_padding(lookup: TracedLookup, resolved: list[ResolvedIds]) -> MissingRule | None:
     """Returns why a column's ids have no rule: the model computes them, and they may be what the
     column takes for no id.
     """
-    is_cross = isinstance(lookup.rule, CrossedIds)
-    paddings = [lookup.padding for _ in resolved]
-    if isinstance(lookup.rule, CrossedIds):
-        paddings = [key.padding for key in lookup.rule.keys]
+    paddings = lookup.paddings or [lookup.padding for _ in resolved]
     for ids, padding in zip(resolved, paddings, strict=True):
-        is_kept = not is_cross and _keeps_padding(ids, lookup)
+        is_kept = not lookup.paddings and _keeps_padding(ids, lookup)
         if padding is not None and not is_kept and _may_be(padding, ids):
             return MissingRule(
                 f"computed, and may be {padding!r}, which their column takes for no id",

@@ -52,6 +52,7 @@ class TracedLookup:
       outside: What the lookup itself does with ids outside the table.
       keys: The keys of each vocabulary that `rule` reads, in the order of `lookup_tables_of`.
       padding: The id that marks padding in a dense tensor.
+      paddings: The same for each of the tensors of a cross; (): none of them has padding.
       max_norm: The largest norm of a row; rows with a larger norm are scaled.
       empty_row: The row that an empty bag reads.
       filler_row: The row that pads a sequence; None: zeros.
@@ -81,6 +82,7 @@ class TracedLookup:
     outside: OutsideIds = UNDEFINED
     keys: tuple[Keys, ...] = ()
     padding: int | str | None = None
+    paddings: tuple[int | str | None, ...] = ()
     max_norm: float | None = None
     empty_row: int | None = None
     filler_row: int | None = None

@@ -24,6 +24,8 @@ from bundle.format.id_graphs import (
     InputNode,
     LookupTable,
     OperationNode,
+    nodes_for,
+    part_of,
 )
 from export.front_end.specs import Keys
 from export.graphs.functions import asserts_without, unknown_resource
@@ -258,38 +260,20 @@ class _Capture:
         """Returns the inputs and the graph of the values that were added last; None if they read no
         input.
         """
-        sources: list[Source] = []
-        nodes = []
-        for node in self._needed_nodes():
-            if isinstance(node, InputNode):
-                sources.append(self.sources[node.input])
-                nodes.append(node.model_copy(update={"input": len(sources) - 1}))
-            else:
-                nodes.append(node)
+        # Nodes that buckets replaced are left out: they are not computed, and may reject values
+        # that the buckets take.
+        needed = nodes_for(self.nodes, len(self.nodes) - 1)
+        sources = [
+            self.sources[self.nodes[position].input]
+            for position in needed
+            if isinstance(self.nodes[position], InputNode)
+        ]
         if not sources:
             return None
-        graph = GraphIds(nodes=tuple(nodes), tables=tuple(self.tables))
+        graph = GraphIds(nodes=part_of(self.nodes, needed), tables=tuple(self.tables))
         first, *following = sources
         keys = tuple(self.keys)
         return ResolvedIds(first, graph, keys=keys, other_sources=tuple(following))
-
-    def _needed_nodes(self) -> tuple[Any, ...]:
-        """Returns the last node with the nodes that it is computed from. Nodes that buckets
-        replaced are left out: they are not computed, and may reject values that the buckets take.
-        """
-        needed = {len(self.nodes) - 1}
-        for position in reversed(range(len(self.nodes))):
-            if position in needed:
-                needed.update(getattr(self.nodes[position], "inputs", ()))
-        new_positions = {position: index for index, position in enumerate(sorted(needed))}
-        nodes = []
-        for position in new_positions:
-            node = self.nodes[position]
-            if isinstance(node, OperationNode):
-                inputs = tuple(new_positions[operand] for operand in node.inputs)
-                node = node.model_copy(update={"inputs": inputs})
-            nodes.append(node)
-        return tuple(nodes)
 
     def _has_node(self, values: Values) -> bool:
         return values.key in self.positions

@@ -8,28 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from bundle.format.graph_builder import GraphBuilder
-from bundle.format.ids import sent_dtype
-from bundle.format.manifest import CrossedIds, CrossKey, GraphIds, JoinedIds
+from bundle.format.id_graphs import InputDtype
+from bundle.format.manifest import GraphIds
 from export.front_end.specs import Keys
 from export.partition.graph.input_paths import CallGraph, Values, per_example
+from export.partition.graph.origins import Source
 from export.tensorflow_models.id_graphs.capture import find_graph, find_rule
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
-
-
-class Key(NamedTuple):
-    """One of the inputs of a cross.
-
-    Attributes:
-      resolved: The input, the rule that computes its crossed values, and the rule's vocabularies.
-      entry: Its entry in the manifest.
-    """
-
-    resolved: ResolvedIds
-    entry: CrossKey
 
 
 def find(ids: Any, call: CallGraph) -> ResolvedIds | None:
@@ -67,29 +55,33 @@ def _find_cross(ids: Any, call: CallGraph) -> ResolvedIds | None:
     )
 
 
-def _key(values: Any, call: CallGraph) -> Key | None:
+def _key(values: Any, call: CallGraph) -> ResolvedIds | None:
     """Returns the input of crossed values, and the rule that computes them; None if no rule of one
     input does.
     """
     resolved = find_rule(Values(values), call, None)
-    if not isinstance(resolved, ResolvedIds):
+    if not isinstance(resolved, ResolvedIds) or not _is_one_value(resolved.source):
         return None
-    if resolved.source.part != "dense" or resolved.source.position is not None:
-        return None
-    dtype = _input_dtype(call.tensor_of(resolved.source, values.graph))
+    if resolved.rule is not None:
+        return resolved
+    tensor = call.tensor_of(resolved.source, values.graph)
     # Only integers and texts are hashed.
-    if resolved.rule is None and dtype == "float32":
-        return None
-    return Key(resolved, CrossKey(dtype=dtype, ids=resolved.rule))
-
-
-def _input_dtype(tensor: Any) -> Literal["int64", "string", "float32"]:
-    """Returns the type of what callers send to an input."""
     if tensor.dtype.is_floating:
-        return "float32"
-    if tensor.dtype.name == "string":
-        return "string"
-    return "int64"
+        return None
+    return sent_key(resolved.source, tensor.dtype.name)
+
+
+def sent_key(source: Source, dtype: str) -> ResolvedIds:
+    """Returns an input, of integers or texts, whose values are crossed as they are sent."""
+    input_dtype: InputDtype = "int64"
+    if dtype == "string":
+        input_dtype = "string"
+    return ResolvedIds(source, GraphBuilder(input_dtype).graph())
+
+
+def _is_one_value(source: Source) -> bool:
+    """Returns whether a source is all of an input, which has one value per example."""
+    return source.part == "dense" and source.position is None
 
 
 def _find_joined(ids: Any, call: CallGraph) -> ResolvedIds | None:
@@ -97,71 +89,48 @@ def _find_joined(ids: Any, call: CallGraph) -> ResolvedIds | None:
     resolved = find_graph(Values(ids), call)
     if not isinstance(resolved, ResolvedIds) or not resolved.other_sources:
         return None
-    if per_example(ids) != 1:
+    if per_example(ids) != 1 or not all(map(_is_one_value, resolved.sources)):
         return None
-    keys = []
-    for source in resolved.sources:
-        # Each input has one value per example.
-        if source.part != "dense" or source.position is not None:
-            return None
-        keys.append(CrossKey(dtype=_input_dtype(call.tensor_of(source, ids.graph))))
-    return replace(resolved, rule=JoinedIds(keys=tuple(keys), ids=resolved.rule))
+    return resolved
 
 
-def cross_of(keys: Sequence[Key], buckets: int, hash_key: int) -> ResolvedIds:
-    """Returns the inputs of a cross, and its rule."""
-    sources = [key.resolved.source for key in keys]
-    entries = tuple(key.entry for key in keys)
-    rule = CrossedIds(keys=entries, buckets=buckets, hash_key=hash_key)
+def cross_of(keys: Sequence[ResolvedIds], buckets: int, hash_key: int) -> ResolvedIds:
+    """Returns the inputs of a cross, and its rule, from those of each of its values."""
+    builder = GraphBuilder()
     vocabularies: list[Keys] = []
+    operands = []
     for key in keys:
-        vocabularies += key.resolved.keys
-    first, *following = sources
+        assert isinstance(key.rule, GraphIds)  # noqa: S101 - of one input
+        operands.append(builder.beside(key.rule))
+        vocabularies += key.keys
+    builder.crossed(operands, buckets, hash_key)
+    first, *following = (key.source for key in keys)
     return ResolvedIds(
         first,
-        rule,
+        builder.graph(),
         keys=tuple(vocabularies),
         other_sources=tuple(following),
     )
 
 
-def crossed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds:
-    """Returns a cross of values that the model computes.
+def followed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds:
+    """Returns ids that a rule makes of what the model computes.
 
     Args:
-      before: The inputs and rules that compute the values of each key.
-      after: The cross.
+      before: The input of each value that the rule takes, and what the model computes of it.
+      after: The rule.
     """
-    assert isinstance(after.rule, CrossedIds)  # noqa: S101 - checked before
-    vocabularies_of_cross = iter(after.keys)
-    entries = []
+    if after.rule is None:
+        (values,) = before
+        return replace(after, rule=values.rule, keys=values.keys)
+    assert isinstance(after.rule, GraphIds)  # noqa: S101 - texts follow nothing
+    builder = GraphBuilder()
     vocabularies: list[Keys] = []
-    for resolved, key in zip(before, after.rule.keys, strict=True):
-        # In the order in which the graph of a key reads them: the model's before the column's.
-        vocabularies += resolved.keys
-        if key.ids is not None:
-            vocabularies += islice(vocabularies_of_cross, len(key.ids.tables))
-        changes: dict[str, Any] = {"ids": _chain(resolved.rule, key.ids)}
-        if isinstance(resolved.rule, GraphIds):
-            # Callers send what the model takes; a padding would be compared with that.
-            changes |= {"dtype": sent_dtype(resolved.rule.dtype), "padding": None}
-        entries.append(key.model_copy(update=changes))
-    rule = after.rule.model_copy(update={"keys": tuple(entries)})
-    return replace(after, rule=rule, keys=tuple(vocabularies))
-
-
-def followed_by(before: ResolvedIds, after: ResolvedIds) -> ResolvedIds:
-    """Returns ids that the model computes from an input, followed by the lookup's own rule."""
-    assert after.rule is None or isinstance(after.rule, GraphIds)  # noqa: S101 - of one input
-    graph = _chain(before.rule, after.rule)
-    keys = (*before.keys, *after.keys)
-    return ResolvedIds(before.source, graph, after.unknown, keys)
-
-
-def _chain(before: Any, after: GraphIds | None) -> GraphIds | None:
-    """Returns one graph that computes `after` behind `before`; None if neither is given."""
-    if before is None or after is None:
-        return before or after
-    builder = GraphBuilder(before.dtype, before)
-    builder.then(after)
-    return builder.graph()
+    operands = []
+    for values, node in zip(before, after.rule.inputs, strict=True):
+        computed = values.rule or GraphBuilder(node.dtype).graph()
+        assert isinstance(computed, GraphIds)  # noqa: S101 - of one input
+        operands.append(builder.beside(computed))
+        vocabularies += values.keys
+    builder.then(after.rule, operands)
+    return replace(after, rule=builder.graph(), keys=(*vocabularies, *after.keys))

@@ -19,6 +19,7 @@ class ResolvedIds:
       unknown: What the rule does with ids outside the table; None: it leaves them as they are.
       keys: The keys of each vocabulary that the rule reads, in the order of `lookup_tables_of`.
       other_sources: The other inputs that the ids come from.
+      paddings: The value of each input that a cross leaves out, or None; (): it leaves none out.
     """
 
     source: Source
@@ -26,6 +27,7 @@ class ResolvedIds:
     unknown: Unknown | None = None
     keys: tuple[Keys, ...] = ()
     other_sources: tuple[Source, ...] = ()
+    paddings: tuple[int | str | None, ...] = ()
 
     @property
     def sources(self) -> tuple[Source, ...]:

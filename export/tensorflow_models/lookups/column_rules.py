@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from bundle.format.graph_builder import GraphBuilder
-from bundle.format.ids import CROSS_KEY
-from bundle.format.manifest import CrossKey, GraphIds, LookupTable, Unknown
+from bundle.format.id_graphs import CROSS_KEY
+from bundle.format.manifest import GraphIds, LookupTable, Unknown
 from export.errors import NotConvertible
 from export.front_end.specs import Keys
 from export.graphs.loading import tf
@@ -22,7 +22,7 @@ from export.partition.graph.origins import Source
 from export.partition.lookups.records import Tensors, table_name
 from export.tensorflow_models.frameworks.columns import is_a, rows_of
 from export.tensorflow_models.id_graphs import buckets
-from export.tensorflow_models.id_graphs.crosses import Key, cross_of
+from export.tensorflow_models.id_graphs.crosses import cross_of, sent_key
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 
 Read = Callable[[str], Tensors]
@@ -202,11 +202,22 @@ def _cross_rule(column: Any, read: Read) -> ResolvedIds:
     )
     hash_key = CROSS_KEY if column.hash_key is None else int(column.hash_key)
     keys = [_key_of(column, leaf, read) for leaf in leaves]
-    return cross_of(keys, int(column.hash_bucket_size), hash_key)
+    paddings = tuple(_padding_of(leaf, read) for leaf in leaves)
+    cross = cross_of(keys, int(column.hash_bucket_size), hash_key)
+    return replace(cross, paddings=paddings)
 
 
-def _key_of(column: Any, leaf: Any, read: Read) -> Key:
-    """Returns one of the inputs of a cross.
+def _padding_of(leaf: Any, read: Read) -> int | str | None:
+    """Returns the value that a crossed column takes for no id; None: an input or buckets, or ids
+    that are sparse.
+    """
+    if isinstance(leaf, str) or is_a(leaf, "Bucketized") or not _is_dense(read(leaf.key)):
+        return None
+    return padding_of(read(leaf.key))
+
+
+def _key_of(column: Any, leaf: Any, read: Read) -> ResolvedIds:
+    """Returns the input of crossed values, and the rule that computes them.
 
     Args:
       column: The crossed column.
@@ -223,7 +234,7 @@ def _key_of(column: Any, leaf: Any, read: Read) -> Key:
                 f"column {column.name!r} crosses dense input {leaf!r} of shape {values.shape}; one "
                 "value per example was expected: declare it as sparse in the recipe"
             )
-        return Key(ResolvedIds(_input(leaf)), CrossKey(dtype=_key_dtype(values)))
+        return sent_key(_input(leaf), values.dtype.name)
     if is_a(leaf, "Bucketized"):
         rules = bucket_rules(leaf)
         if len(rules) > 1:
@@ -231,8 +242,7 @@ def _key_of(column: Any, leaf: Any, read: Read) -> Key:
                 f"column {leaf.name!r} makes buckets of {len(rules)} numbers per example; give "
                 "each its own column"
             )
-        resolved_ids = ResolvedIds(_input(leaf.source_column.key))
-        return Key(resolved_ids, CrossKey(dtype="float32", ids=rules[0]))
+        return ResolvedIds(_input(leaf.source_column.key), rules[0])
     if not is_a(
         leaf, "IdentityCategorical", "VocabularyListCategorical", "VocabularyFileCategorical"
     ):
@@ -242,27 +252,19 @@ def _key_of(column: Any, leaf: Any, read: Read) -> Key:
         )
 
     resolved_ids = column_rule(leaf, read)
-    values = read(leaf.key)
-    padding = padding_of(values) if _is_dense(values) else None
-    graph = resolved_ids.rule
     unknown = resolved_ids.unknown
     # An identity column replaces ids outside of its rows by its default.
     if unknown is not None and unknown.row is not None:
         builder = GraphBuilder("int64")
         builder.replaced(builder.last, rows_of(leaf), unknown.row)
-        graph = builder.graph()
-    entry = CrossKey(dtype=_key_dtype(values), ids=graph, padding=padding)
-    return Key(replace(resolved_ids, rule=graph, unknown=None), entry)
+        return ResolvedIds(resolved_ids.source, builder.graph())
+    if resolved_ids.rule is None:
+        return sent_key(resolved_ids.source, read(leaf.key).dtype.name)
+    return replace(resolved_ids, unknown=None)
 
 
 def _is_dense(values: Tensors) -> bool:
     return not isinstance(values, tf.SparseTensor)
-
-
-def _key_dtype(values: Tensors) -> Literal["int64", "string"]:
-    if values.dtype.name == "string":
-        return "string"
-    return "int64"
 
 
 def padding_of(ids: Any) -> int | str:

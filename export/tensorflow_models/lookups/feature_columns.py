@@ -232,6 +232,7 @@ def describe_column(
         unknown=resolved.unknown,
         keys=resolved.keys,
         padding=padding,
+        paddings=resolved.paddings,
         **layout,
     )
     return [replace(column_lookup, ids=ids)]

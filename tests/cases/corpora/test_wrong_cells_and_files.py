@@ -12,17 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bundle.format.manifest import (
-    CrossedIds,
-    CrossKey,
-    DenseFeature,
-    EmbeddedFeature,
-    Feature,
-)
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, JointInput
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusSection
 from tests.bundles.tfrecords import masked, record
-from tests.id_graphs import cast_ids, hash_ids
+from tests.id_graphs import cast_ids, crossed_ids, hash_ids
 from tests.units.export.corpora.test_files import FEATURES as TAKEN
 from tests.units.export.corpora.test_files import WRITERS, embedded
 from tests.units.export.corpora.written import contents
@@ -163,14 +157,14 @@ def test_more_candidates_than_positions_have_bits_for_are_rejected(
         contents(tmp_path, part, {})
 
 
-def test_crossed_inputs_are_read_by_the_types_of_their_keys(tmp_path: Path) -> None:
-    keys = tuple(CrossKey(dtype=dtype, role="candidate") for dtype in ("string", "int64"))
+def test_crossed_inputs_are_read_by_their_types(tmp_path: Path) -> None:
     cross = EmbeddedFeature(
         kind="bag",
         table="t",
         role="candidate",
         inputs=("shelf", "size"),
-        ids=CrossedIds(keys=keys, buckets=10),
+        joint=(JointInput(role="candidate"),) * 2,
+        ids=crossed_ids(("string", "int64"), 10),
         combiner="sum",
     )
     columns = {"id": [1, 2], "shelf": pa.array([["a", "7"], ["b"]]), "size": [5, 6]}

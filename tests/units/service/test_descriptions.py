@@ -12,20 +12,13 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 from rowcast_client.stubs.message_values import value_of
 
 from bundle.features.ids.expressions import expression
-from bundle.format.id_graphs import IDENTITY
 from bundle.format.ids import IdRule
 from service.descriptions import rule_message
-from tests.id_graphs import hash_ids
+from tests.id_graphs import crossed_ids, hash_ids
 
-LARGE = (1 << 62) - 1
 HASH = hash_ids(7, "string")
 STORED = HASH.model_dump(mode="json")
 """A graph as the manifest has it."""
-BAG = {"ids": [7], "weights": [0.1]}
-KEYS: list[dict[str, Any]] = [
-    {"dtype": "string", "role": "candidate", "default": ["a", "b"]},
-    {"dtype": "int64", "role": "context", "default": BAG, "padding": -1},
-]
 WORDS = {"split": "whitespace", "ngrams": [1, 2], "length": 3}
 PADDED = {"split": "separator", "separator": "|", "ngrams": [], "length": 3, "padding": ""}
 CHARACTERS = {"split": "characters", "ngrams": []}
@@ -36,10 +29,7 @@ def shown(name: str) -> dict[str, Any]:
 
 
 RULES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("identity", {}, {}),
     ("graph", STORED, shown("x")),
-    ("crossed", {"buckets": 10, "hash_key": LARGE, "keys": KEYS}, {}),
-    ("joined", {"keys": KEYS[:1], "ids": STORED}, {"keys": KEYS[:1], "ids": shown("x")}),
     ("text", {**WORDS, "ids": STORED}, {**WORDS, "ids": shown("word")}),
     ("text", {**PADDED, "ids": STORED}, {**PADDED, "ids": shown("word")}),
     (
@@ -56,13 +46,21 @@ RULES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_every_rule_reaches_the_client_as_the_manifest_has_it(
     kind: str, stored: dict[str, Any], described: dict[str, Any]
 ) -> None:
-    rule: Any = IDENTITY
-    if kind != "identity":
-        rule = TypeAdapter(IdRule).validate_python({**stored, "kind": kind}, strict=False)
-    inputs = ["x", "y"][: len(getattr(rule, "keys", "x"))]
-    message = rule_message(rule, inputs)
+    rule: Any = TypeAdapter(IdRule).validate_python({**stored, "kind": kind}, strict=False)
+    message = rule_message(rule, ["x"])
     received = pb.IdRule.FromString(message.SerializeToString())
     assert value_of(received) == {"kind": kind, **(described or stored)}
+
+
+def test_a_cross_is_told_with_its_inputs() -> None:
+    rule = crossed_ids(("int64", HASH), 10)
+    message = rule_message(rule, ["x", "y"])
+    expected = f"cross of x and {expression(HASH, 'y')} mod 10"
+    assert value_of(message) == {
+        "kind": "graph",
+        "dtypes": ["int64", "string"],
+        "expression": expected,
+    }
 
 
 def test_what_does_not_apply_is_null_and_zero_is_not() -> None:

@@ -21,16 +21,17 @@ from export.explain.picture import explain_image, explain_page
 from export.explain.text import explain_text
 from tests.bundles.sample import write_sample_bundle
 from tests.bundles.search_costs import COSTS
-from tests.id_graphs import computed_ids, hash_ids
+from tests.id_graphs import computed_ids, crossed_ids, hash_ids
 from tests.units.export.commands import Command
 from tests.units.export.explain.rankers import HOSTILE, ranker
 
 SIZES = [(1, 1), (40, 20), (400, 400)]
 """Features and tables."""
 SVG = "{http://www.w3.org/2000/svg}"
-CROSS = manifest.CrossedIds(
-    buckets=50, keys=(manifest.CrossKey(dtype="string", role="candidate"),) * 2
-)
+CROSS = {
+    "ids": crossed_ids(("string", "string"), 50),
+    "joint": (manifest.JointInput(role="candidate"),) * 2,
+}
 
 
 def text_of(page: Manifest) -> str:
@@ -42,7 +43,7 @@ def text_of(page: Manifest) -> str:
     [
         ({"kind": "bag", "combiner": "sum", "weighted": True, "empty_row": 3}, "weighted, row 3"),
         ({"place": 1, "places": 26}, "value 2 of 26"),
-        ({"ids": CROSS, "inputs": ("start", "right")}, "cross of start and right mod 50"),
+        ({"inputs": ("start", "right")} | CROSS, "cross of start and right mod 50"),
         ({"ids": hash_ids(9, key=(1, 2))}, "siphash(the id) mod 9"),
         ({"ids": computed_ids(("Sub", 3), ("FloorDiv", 10))}, "(the id - 3) div 10"),
         ({"table": "", "indicator": 1000}, "indicator of 1000"),

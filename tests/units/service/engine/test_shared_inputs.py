@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bundle.format.manifest import CrossedIds, CrossKey, EmbeddedFeature, Feature
+from bundle.format.manifest import EmbeddedFeature, Feature, JointInput
 from tests.bundles.small import GENRES, SmallBundle
+from tests.id_graphs import crossed_ids
 from tests.units.service.changes.making import responds
 from tests.units.service.running import RunningService
 
@@ -19,13 +20,8 @@ CROSSED: dict[str, Feature] = {
         role="candidate",
         combiner="sum",
         inputs=("device", "genres"),
-        ids=CrossedIds(
-            keys=(
-                CrossKey(dtype="string", default="web"),
-                CrossKey(dtype="string", role="candidate"),
-            ),
-            buckets=GENRES,
-        ),
+        joint=(JointInput(default="web"), JointInput(role="candidate")),
+        ids=crossed_ids(("string", "string"), GENRES),
     )
 }
 
