@@ -52,9 +52,9 @@ _FOLLOW_MAX_S = 0.04
 """Time between two looks at the logs, each a call of the kernel for each model: a worker serves a
 change of another one some hundredths of a second later.
 """
-_FOLLOW_UNCHANGED_S = 0.1
-"""The same as long as no model has ever changed: to look costs an idle process more than all else
-that it does. The first change is served a tenth of a second later.
+_FOLLOW_ALONE_S = 0.1
+"""The same for the only worker of a service, as long as no model has ever changed: it is the one to
+write the first change, and to look costs an idle process more than all else that it does.
 """
 _TAKE_OVER_S = 2.0
 """Time for which a process that writes the log is looked for. If it has died, the next one that is
@@ -595,9 +595,10 @@ class Changes:
     def _run(self) -> None:
         pause_s = _FOLLOW_MIN_S
         while not self._stopping.wait(pause_s):
-            pause_max_s = _FOLLOW_UNCHANGED_S
-            if any(model.log.sequence for model in list(self._models.values())):
-                pause_max_s = _FOLLOW_MAX_S
+            pause_max_s = _FOLLOW_MAX_S
+            has_changed = any(model.log.sequence for model in list(self._models.values()))
+            if self._settings.workers == 1 and not has_changed:
+                pause_max_s = _FOLLOW_ALONE_S
             pause_s = min(pause_max_s, _FOLLOW_GROWTH * pause_s)
             try:
                 if self.follow():
