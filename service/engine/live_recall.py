@@ -22,13 +22,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.exact import exact_scores, normalized
-from service.engine.retrieval.filters import is_among
+from service.engine.filters import is_among
+from service.engine.neighbors import Neighbors, SearchedPart
 from service.errors import ServiceError
 from service.observability.derived_metrics import RECALL_SUMS
 from service.observability.logging import logger
@@ -36,9 +37,6 @@ from service.observability.metrics import Metrics
 from service.observability.sliding_sums import SlidingSums
 from service.versions.lifecycle import VersionManager
 from service.versions.version import LiveIndex, LoadedIndex
-
-if TYPE_CHECKING:  # search calls this module through its execution
-    from service.engine.retrieval.neighbors import Neighbors, SearchedPart
 
 log = logger(__name__)
 

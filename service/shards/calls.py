@@ -15,15 +15,16 @@ from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings
 from service.contract.messages import Request, Result, Sizes, Vectors, magnitude
+from service.engine import filters
 from service.engine.execution import Execution
-from service.engine.retrieval import filters, search
-from service.engine.retrieval.filters import CompiledFilter
-from service.engine.retrieval.neighbors import (
+from service.engine.filters import CompiledFilter
+from service.engine.neighbors import (
     AllowedCandidates,
     Neighbors,
     Queries,
     SearchOptions,
 )
+from service.engine.retrieval import search
 from service.engine.retrieval.queries import check_sent_vectors
 from service.engine.retrieval.served_search import IndexSearch
 from service.engine.validation import NotFinite, check_bytes, show_version

@@ -18,7 +18,7 @@ from service.contract.messages import Filter, Target
 from service.contract.packed import unpack
 from service.contract.reading import read_submessage
 from service.contract.writing import write_message
-from service.engine.retrieval.neighbors import Neighbors
+from service.engine.neighbors import Neighbors
 from service.engine.retrieval.served_search import IndexSearch
 from service.errors import Internal, InvalidArgument
 from service.shards.calls import (

@@ -19,7 +19,7 @@ from bundle.tables.id_values import distinct
 from bundle.tables.sharding import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
-from service.engine.retrieval.neighbors import Neighbors, concatenate
+from service.engine.neighbors import Neighbors, concatenate
 from service.engine.retrieval.served_search import IndexSearch
 from service.errors import Internal, NotReady, ServiceError
 from service.shards import messages

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from bundle.tables.offsets import offsets_of
 from service.contract.messages import Offsets
 from service.engine.computation import Computation
+from service.engine.neighbors import Neighbors, concatenate
 from service.engine.ranking.formulas import Scores
 from service.engine.retrieval import served_search
-from service.engine.retrieval.neighbors import Neighbors, concatenate
 from service.engine.retrieval.pool import Pool, PoolPositions, Selection
 from service.versions.version import LoadedStore
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from service.config import ServiceSettings
 from service.contract.messages import Explanation, Offsets, SelectionRequest
 from service.engine.execution import Execution
+from service.engine.neighbors import Positions
 from service.engine.ranking.formulas import Scores
-from service.engine.retrieval.neighbors import Positions
 from service.engine.retrieval.sources import Sources
 from service.versions.version import ModelVersion
 

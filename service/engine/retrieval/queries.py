@@ -31,10 +31,10 @@ from service.contract.messages import (
     Vectors,
     check_offsets,
 )
-from service.engine import lookup
+from service.engine import filters, lookup
 from service.engine.execution import Execution
-from service.engine.retrieval import filters, served_search
-from service.engine.retrieval.neighbors import AllowedCandidates, Neighbors, Queries
+from service.engine.neighbors import AllowedCandidates, Neighbors, Queries
+from service.engine.retrieval import served_search
 from service.engine.validation import check_names, check_queries
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex

@@ -27,11 +27,11 @@ from runtime.exact import normalized, scores_of_rows
 from runtime.vectors import find_unsearchable
 from service.contract.limits import at_most
 from service.contract.messages import Columns, Explanation, RetrievalRequest, Vectors
-from service.engine import towers
+from service.engine import filters, towers
+from service.engine.neighbors import Neighbors, Positions, Queries, SearchOptions
 from service.engine.ranking.formulas import Scores
-from service.engine.retrieval import filters, picking, queries, served_search
+from service.engine.retrieval import picking, queries, served_search
 from service.engine.retrieval.deadlines import MARGIN, LatencyEstimate
-from service.engine.retrieval.neighbors import Neighbors, Positions, Queries, SearchOptions
 from service.engine.retrieval.pool import Pool, Selection
 from service.engine.retrieval.queries import QueryVectors
 from service.engine.retrieval.sources import PlannedSource

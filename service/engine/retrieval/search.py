@@ -28,8 +28,8 @@ from bundle.tables.offsets import lengths_of
 from runtime.exact import best_of, exact_scores, normalized, rank_exactly
 from service.contract.messages import Explanation, Vectors
 from service.engine.execution import Execution
-from service.engine.retrieval.filters import Mask, Matches, is_among, not_among
-from service.engine.retrieval.neighbors import (
+from service.engine.filters import Mask, Matches, is_among, not_among
+from service.engine.neighbors import (
     AllowedCandidates,
     Neighbors,
     Positions,

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from bundle.tables.offsets import lengths_of
 from runtime.exact import normalized
 from service.contract.messages import Explanation, Filter, Vectors
+from service.engine import filters
 from service.engine.execution import Execution
-from service.engine.retrieval import filters, search
-from service.engine.retrieval.filters import CompiledFilter, Matches, is_among
-from service.engine.retrieval.neighbors import (
+from service.engine.filters import CompiledFilter, Matches, is_among
+from service.engine.neighbors import (
     AllowedCandidates,
     Neighbors,
     Positions,
@@ -28,6 +28,7 @@ from service.engine.retrieval.neighbors import (
     merge_explanations,
     merge_neighbors,
 )
+from service.engine.retrieval import search
 from service.engine.validation import NotFinite, check_finite
 from service.versions.version import LiveIndex, RemoteParts, ServedIndex
 

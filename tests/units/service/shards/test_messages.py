@@ -8,7 +8,7 @@ import pytest
 from bundle.tables.sharding import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.contract.messages import Condition, Filter
-from service.engine.retrieval.neighbors import Neighbors
+from service.engine.neighbors import Neighbors
 from service.engine.retrieval.served_search import IndexSearch
 from service.errors import Internal
 from service.shards import messages

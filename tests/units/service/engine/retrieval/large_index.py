@@ -23,8 +23,8 @@ from runtime.scann import write_index
 from runtime.vectors import VectorFile
 from service.contract.messages import RetrievalRequest, Target
 from service.engine.execution import Execution
+from service.engine.neighbors import Neighbors, Queries, SearchOptions
 from service.engine.retrieval import search
-from service.engine.retrieval.neighbors import Neighbors, Queries, SearchOptions
 from service.engine.retrieval.queries import allowed_candidates
 from service.versions.filter_cache import FilterCache
 from service.versions.version import LoadedIndex, LoadedStore, ServedIndex

@@ -20,8 +20,8 @@ from service.contract.forms import IdLists
 from service.contract.messages import Condition, Filter, RetrievalRequest, Target
 from service.engine.computation import completed
 from service.engine.execution import Execution
+from service.engine.neighbors import Neighbors, Queries, SearchOptions
 from service.engine.retrieval import served_search
-from service.engine.retrieval.neighbors import Neighbors, Queries, SearchOptions
 from service.engine.retrieval.queries import allowed_candidates
 from service.versions.version import LoadedIndex, LoadedStore, ServedIndex
 from tests.units.service.engine.retrieval.large_index import clustered, load_index

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 from service.contract.messages import Explanation, Filter, Vectors
-from service.engine.retrieval.filters import CompiledFilter, Mask
+from service.engine.filters import CompiledFilter, Mask
 from service.versions.version import LoadedIndex
 
 Positions = NDArray[np.int64]
