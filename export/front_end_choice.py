@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from export.checkpoint.reader import (
     Checkpoint,
@@ -40,36 +42,66 @@ def open_job(job: ExportJob, base: Path) -> tuple[FrontEnd, ExportJob, Checkpoin
 
 
 def front_end_of(job: ExportJob, base: Path) -> FrontEnd:
-    """Returns the front end that understands a recipe's model: JAX's for what Orbax saved, unless
-    that is a model of Keras; for PyTorch, the front end of towers that the user brings.
+    """Returns the front end that understands a recipe's model.
 
     Raises:
       CheckpointError: The checkpoint is incomplete or damaged.
     """
     location = location_of(job.checkpoint.path, base)
-    # Front ends are imported where they are chosen: each needs the framework of its models.
-    if is_torch(location):
-        from export.given_towers.front_end import GivenTowersFrontEnd
+    choice = next(choice for choice in FRONT_ENDS if choice.understands(location, job, base))
+    return choice.load()
 
-        return GivenTowersFrontEnd()
-    if is_jax(location) and not _holds_keras_model(location, job, base):
-        from export.jax_models.front_end import JaxFrontEnd
 
-        return JaxFrontEnd()
+class Choice(NamedTuple):
+    """A front end, and the models that it understands.
+
+    Attributes:
+      understands: Returns whether it understands the model of a checkpoint, of a recipe, in the
+        recipe's folder.
+      load: Imports the front end, which needs the framework of its models.
+    """
+
+    understands: Callable[[Location, ExportJob, Path], bool]
+    load: Callable[[], FrontEnd]
+
+
+def _load_given_towers() -> FrontEnd:
+    from export.given_towers.front_end import GivenTowersFrontEnd
+
+    return GivenTowersFrontEnd()
+
+
+def _is_of_jax(location: Location, job: ExportJob, base: Path) -> bool:
+    """Returns whether Orbax saved a model, unless that is one of Keras."""
+    if not is_jax(location):
+        return False
+    # Lists of variables may come from any program in JAX: what the factory returns decides.
+    if not may_hold_keras_lists(location):
+        return True
+    from export.jax_models.loading import prefer_cpus
+    from export.tensorflow_models.front_end import builds_keras_model
+
+    # The factory may import JAX.
+    prefer_cpus()
+    return not builds_keras_model(job, base)
+
+
+def _load_jax() -> FrontEnd:
+    from export.jax_models.front_end import JaxFrontEnd
+
+    return JaxFrontEnd()
+
+
+def _load_tensorflow() -> FrontEnd:
     from export.jax_models.keras_trainer import KerasTrainer
     from export.tensorflow_models.front_end import TensorFlowFrontEnd
 
     return TensorFlowFrontEnd(KerasTrainer)
 
 
-def _holds_keras_model(location: Location, job: ExportJob, base: Path) -> bool:
-    """Returns whether what Orbax saved of a program in JAX is a model of Keras, in lists."""
-    # Lists of variables may come from any program in JAX: what the factory returns decides.
-    if not may_hold_keras_lists(location):
-        return False
-    from export.jax_models.loading import prefer_cpus
-    from export.tensorflow_models.front_end import builds_keras_model
-
-    # The factory may import JAX.
-    prefer_cpus()
-    return builds_keras_model(job, base)
+FRONT_ENDS = (
+    Choice(lambda location, *_recipe: is_torch(location), _load_given_towers),
+    Choice(_is_of_jax, _load_jax),
+    Choice(lambda *_recipe: True, _load_tensorflow),
+)
+"""The first one that understands a recipe's model exports it."""

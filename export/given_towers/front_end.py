@@ -15,13 +15,13 @@ from export.errors import CheckpointError, NotConvertible, UsageError
 from export.front_end.calls import Call
 from export.front_end.interface import CallResults, OfferedCall, PartitionedModel
 from export.front_end.recipe_layouts import recipe_layouts
+from export.front_end.table_shapes import check_shapes
 from export.given_towers.model_file import GivenTowers, read_model_file, tower_calls
 from export.given_towers.reference import GivenReference
 from export.partition.call_tracing import call_results
 from export.partition.tracing import TracedModel, trace_towers
 from export.recipe.schema import ExportJob, InputSection, TowerSection
 from export.tables.dumped import vectors_key
-from export.tensorflow_models.model.tables import check_shape
 
 
 class GivenTowersFrontEnd:
@@ -92,8 +92,7 @@ class GivenModel:
             if key:
                 keys[name] = key
         inventory = recognize(self.checkpoint, Statements(keys, (), layouts), trained)
-        for name, facts in self.traced.spec.tables.items():
-            check_shape(inventory, name, facts, "")
+        check_shapes(inventory, self.traced.spec.tables)
         return inventory
 
     def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:

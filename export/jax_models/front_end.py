@@ -20,6 +20,7 @@ from export.errors import CheckpointError, NotConvertible
 from export.front_end.calls import Call
 from export.front_end.interface import CallResults, OfferedCall, PartitionedModel
 from export.front_end.recipe_layouts import is_derived, recipe_layouts, with_config_names
+from export.front_end.table_shapes import check_shapes
 from export.jax_models.functions import EvaluatedFunctions, JaxFunctions, build_functions
 from export.jax_models.own_rows import JaxTrainer
 from export.jax_models.parameters import StoredParameters
@@ -29,7 +30,6 @@ from export.partition.call_tracing import call_results
 from export.partition.tracing import TracedModel, trace_towers
 from export.recipe.schema import ExportJob, InputSection
 from export.tables.dumped import vectors_key
-from export.tensorflow_models.model.tables import check_shape
 
 _LISTED_MAX = 5
 """Maximum number of arrays that a note lists."""
@@ -101,8 +101,7 @@ class JaxModel:
         mod = tuple(sorted(name for name, section in self.job.tables.items() if section.mod))
         trained_rows = with_config_names(trained, self.traced.spec.tables)
         inventory = recognize(self.checkpoint, Statements(keys, mod, layouts), trained_rows)
-        for name, facts in self.traced.spec.tables.items():
-            check_shape(inventory, name, facts, "")
+        check_shapes(inventory, self.traced.spec.tables)
         return inventory
 
     def _keys_of_tables(

@@ -23,6 +23,7 @@ from export.front_end.recipe_layouts import (
     with_config_names,
 )
 from export.front_end.specs import TableFacts
+from export.front_end.table_shapes import check_shapes
 from export.graphs.placeholders import line_of_variable, placeholder_class
 from export.partition.tracing import TracedModel
 from export.recipe.schema import ExportJob
@@ -94,8 +95,8 @@ def recognize_tables(
             else:
                 tables.append(table)
         inventory = replace(inventory, tables=tuple(tables))
-    for name, spec in traced.spec.tables.items():
-        check_shape(inventory, name, spec, line_of_variable(traced.tables[name]))
+    lines = {name: line_of_variable(table) for name, table in traced.tables.items()}
+    check_shapes(inventory, traced.spec.tables, lines)
     return inventory
 
 
@@ -183,18 +184,3 @@ def _is_mod(variable: Any, checkpoint: Checkpoint, key: str) -> bool:
     """Returns whether a table is in slices, over which a lookup of the model spreads ids by mod."""
     entry = checkpoint.entries.get(key)
     return variable.mod and entry is not None and is_partitioned(entry)
-
-
-def check_shape(inventory: Inventory, name: str, spec: TableFacts, line: str) -> None:
-    """Checks that a table has the model's shape in the checkpoint.
-
-    Raises:
-      CheckpointError: It has another one.
-    """
-    stored = inventory.table(name)
-    if (stored.rows, stored.dim) != (spec.rows, spec.dim):
-        raise CheckpointError(
-            f"table {name!r} is [{spec.rows}, {spec.dim}] in the model{at_line(line)} and "
-            f"[{stored.rows}, {stored.dim}] in checkpoint {inventory.checkpoint} ({stored.key!r}); "
-            "the model code is not the one that was saved"
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from bundle.tables.reader import TableReader
+from export.drafts.drafting import draft_recipe
 from export.errors import VerificationFailed
 from runtime.towers import open_tower
 from tests.units.export.given_towers.graphs import extract, operation, write_graph
@@ -93,6 +95,16 @@ def page_of(factory: str = "build", **changes: Any) -> dict[str, Any]:
 def examples_of(folder: Path) -> list[Any]:
     """Returns what the whole model in PyTorch returned, with its inputs."""
     return [json.loads(line) for line in (folder / "examples.jsonl").read_text().splitlines()]
+
+
+def test_draft_has_the_inputs_and_outputs_of_towers_in_files(folder: Path) -> None:
+    draft = draft_recipe("model.py:build", "torch_distributed", None, folder)
+    page = tomllib.loads(draft.text)
+    ids = {"dtype": "int64", "kind": "ragged"}
+    assert page["inputs"] == {"user": ids, "item": ids, "tag": ids, "age": {"dtype": "float32"}}
+    assert page["towers"]["rank"]["call"] == "rank"
+    assert page["towers"]["rank"]["outputs"] == EXPECTED
+    assert "record what the whole model returns" in draft.problem
 
 
 @pytest.mark.parametrize("factory", ["build_from_objects", "build_from_saved_model"])
