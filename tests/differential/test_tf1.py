@@ -101,9 +101,11 @@ def test_tf1_ranker_served_gives_the_predictions_of_the_session(tmp_path: Path) 
     }
     assert last_operations == {
         **dict.fromkeys(("ad", "liked", "seen", "shop", "tags", "user"), "Input"),
-        **dict.fromkeys(("zone@zone", "zone@zone_embedding"), "LookupTableFindV2"),
         **dict.fromkeys(("years*city", "years*city@city_X_years_bucketized"), "SparseCross"),
-        **dict.fromkeys(("city@city_embedding", "kind"), "StringToHashBucketFast"),
+        **dict.fromkeys(
+            ("city@city_embedding", "zone@zone", "zone@zone_embedding"), "StringToHashBucketFast"
+        ),
+        "kind": "SelectV2",
         "years@years_bucketized_embedding": "Cast",
     }
     assert page.tables["shops"].source.layout == "mod"
