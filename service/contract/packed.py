@@ -36,11 +36,16 @@ def unpack_offsets(data: bytes, where: str) -> NDArray[np.int64]:
 
 def read_column(message: Any, where: str) -> Column:
     """Reads a `Column`; raises InvalidArgument if it is empty or truncated."""
-    kind = message.WhichOneof("values")
-    if kind is None:
-        expected = "a list of int64s, int32s, float32s or strings"
-        raise InvalidArgument.of_field(where, "no values", expected, "has")
-    values = _values(message, kind, where)
+    # Most columns hold ids, and a request may have thousands of columns.
+    ids = message.int64s
+    if ids and len(ids) % INT64.itemsize == 0:
+        values = np.frombuffer(ids, INT64)
+    else:
+        kind = message.WhichOneof("values")
+        if kind is None:
+            expected = "a list of int64s, int32s, float32s or strings"
+            raise InvalidArgument.of_field(where, "no values", expected, "has")
+        values = _values(message, kind, where)
     offsets = None
     weights = None
     if message.offsets:

@@ -82,11 +82,11 @@ def _packed_parts(layout: Layout, parts: Sequence[Part]) -> dict[str, Any]:
     """Returns the fields along the axes, packed over all parts."""
     content: dict[str, Any] = {}
     counts: list[int] | None = None
+    sent_names = set[str]().union(*parts)
     for name, field in layout.parts.items():
-        having = sum([name in part for part in parts])
-        if not having:
+        if name not in sent_names:
             continue
-        if having < len(parts) and not field.form.may_lack:
+        if not field.form.may_lack and not all(name in part for part in parts):
             _check_same(parts, (name,), layout.list_name)
         values = [part.get(name, field.form.empty) for part in parts]
         if isinstance(field.form, Columns):
