@@ -55,8 +55,8 @@ def write(directory: Path, name: str, content: str | bytes | dict[str, Any]) -> 
         ("i.parquet", {"user": [3, 1, 3]}, {}),
         ("i.parquet", {"user": [[3, 1], [], [3]]}, {}),
         ("i.jsonl", '{"user": 3}\n{"user": 1}\n', {}),
-        ("i.csv.gz", gzip.compress(b"user\n3\n1\n"), {}),
-        ("i.txt.gz", gzip.compress(b"3\n1\n"), {}),
+        ("i.csv.gz", gzip.compress(b"user\n3\n1\n", mtime=0), {}),
+        ("i.txt.gz", gzip.compress(b"3\n1\n", mtime=0), {}),
         ("i.tfrecord", framed(example({"user": [3, 1]}).SerializeToString()), {}),
     ],
 )
