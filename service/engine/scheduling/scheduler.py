@@ -245,12 +245,17 @@ class Scheduler:
             self._submit_long_batches()
         now = self._compute_short_batches(began)
 
-        has_free_thread = self.queues.wants_thread and self._pool.idle > 0
-        if self.queues.inline.size or has_free_thread:
+        if self._has_next_batch:
             self._share.yielded_at = now
             self._wake(now)
         else:
             self._share.yielded_at = None
+
+    @property
+    def _has_next_batch(self) -> bool:
+        """Whether a batch could begin now."""
+        has_free_thread = self.queues.wants_thread and self._pool.idle > 0
+        return self.queues.inline.size > 0 or has_free_thread
 
     def _submit_long_batches(self) -> None:
         # Set at each turn: a thread that helped with a large batch becomes idle without a result
@@ -327,9 +332,14 @@ class Scheduler:
     def _continue_from_thread(self, batch: Batch, call: RemoteCall[Any] | None) -> None:
         # Rounding must not leave less than nothing.
         self.queues.running_s = max(0.0, self.queues.running_s - batch.expected_s)
-        self._share.observe(self._clock(), batch.seconds / self._pool.threads)
+        now = self._clock()
+        self._share.observe(now, batch.seconds / self._pool.threads)
+        # The thread begins the next batch now: to send the responses of this one, and to read the
+        # next requests, takes a large part of a batch.
+        if self.queues.wants_thread and not self._admission.is_overloaded(now):
+            self._submit_long_batches()
         self._continue_batch(batch, call)
-        if self.queues.inline.size or self.queues.wants_thread:
+        if self._has_next_batch:
             self._wake(self._clock())
 
     def _wake_from_thread(self, loop: asyncio.AbstractEventLoop) -> None:

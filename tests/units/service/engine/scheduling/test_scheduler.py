@@ -180,6 +180,15 @@ async def test_scheduler_short_requests_that_cost_less_together_come_to_share_on
     assert simulation.batches == [[0, 1, 2, 3]]
 
 
+@pytest.mark.parametrize(("cost", "together"), [(100, [[1, 2, 3]]), (200, [[1], [2], [3]])])
+async def test_scheduler_long_requests_of_many_candidates_are_computed_alone(
+    simulate: Make, cost: int, together: list[list[int]]
+) -> None:
+    simulation = simulate(inline_max_s=0.0)
+    await asyncio.gather(*(simulation.run(number, key="k", cost=cost) for number in (1, 2, 3)))
+    assert simulation.batches == together
+
+
 @pytest.mark.parametrize("inline_max_s", [0.0, 1.0])
 async def test_scheduler_job_that_waits_for_another_process_takes_no_thread(
     simulate: Make, inline_max_s: float
