@@ -54,6 +54,13 @@ Raises whatever the model's framework raises for values that it does not compute
 """
 
 
+Combine = Callable[[Any, Any, Any, Any], Any]
+"""(the `config` of a feature; its ids, a ragged, sparse or dense tensor of which only the structure
+counts; their weights, a tensor of the same structure, or None; [m, dim] float32 vectors, one for
+each id) -> the combined vectors.
+"""
+
+
 @dataclass(frozen=True)
 class OwnRows:
     """The model's own operations between inputs and the rows that a feature looks up.
@@ -262,17 +269,6 @@ class OriginalModel(Protocol):
           CheckpointError: An object that the model has holds more variables in the checkpoint.
         """
 
-    def combine(self, config: Any, ids: Any, weights: Any, vectors: Any) -> Any:
-        """Combines vectors as the embedding layer of a feature does.
-
-        Args:
-          config: The `config` of the feature; only features that have one are combined so.
-          ids: A ragged, sparse or dense tensor; only its structure counts.
-          weights: A tensor of the same structure with the ids' weights; None if the feature has
-            none.
-          vectors: [m, dim] float32, one vector for each id.
-        """
-
     def reference(self, inventory: Inventory, directory: Path) -> ReferenceModel:
         """Opens the model as it was trained.
 
@@ -296,6 +292,8 @@ class PartitionedModel:
         towers.
       stays: Descriptions of what stays inside towers, such as tables, with the reasons.
       notes: Notes on anything else that the user should know.
+      combine: Combines vectors as the embedding layer of a feature does; None: no feature has a
+        `config`, by which it knows the layer.
     """
 
     spec: ModelSpec
@@ -305,6 +303,7 @@ class PartitionedModel:
     trainer: Trainer | None = None
     stays: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    combine: Combine | None = None
 
 
 @dataclass(frozen=True)

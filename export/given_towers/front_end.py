@@ -11,7 +11,7 @@ from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
-from export.errors import CheckpointError, NotConvertible, UsageError
+from export.errors import CheckpointError, UsageError
 from export.front_end.calls import Call
 from export.front_end.interface import CallResults, OfferedCall, PartitionedModel
 from export.front_end.recipe_layouts import recipe_layouts
@@ -21,7 +21,7 @@ from export.given_towers.reference import GivenReference
 from export.partition.call_tracing import call_results
 from export.partition.tracing import TracedModel, trace_towers
 from export.recipe.schema import ExportJob, InputSection, TowerSection
-from export.tables.dumped import vectors_key
+from export.tables.dumped import stated_key
 
 
 class GivenTowersFrontEnd:
@@ -84,10 +84,7 @@ class GivenModel:
         layouts = recipe_layouts(self.job, self.base)
         keys = {}
         for name in self.traced.spec.tables:
-            section = self.job.tables.get(name)
-            key = vectors_key(self.checkpoint, name)
-            if key is None and section is not None:
-                key = section.key
+            key = stated_key(self.checkpoint, name, self.job)
             # A table without a key is found by its own name.
             if key:
                 keys[name] = key
@@ -105,10 +102,6 @@ class GivenModel:
     def note_unmatched_weights(self, _dense: Collection[str]) -> tuple[str, ...]:
         """See OriginalModel.note_unmatched_weights."""
         return ()
-
-    def combine(self, config: Any, *_values: Any) -> Any:
-        """See OriginalModel.combine: towers in files have no layers that combine."""
-        raise NotConvertible(f"a tower in a file has no embedding layer {config!r}")
 
     def reference(self, _inventory: Inventory, _directory: Path) -> GivenReference:
         """See OriginalModel.reference."""

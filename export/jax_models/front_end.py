@@ -16,12 +16,12 @@ from export.checkpoint.inventory.specs import FileTable, Inventory, Statements, 
 from export.checkpoint.left_out import reject_left_out
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
-from export.errors import CheckpointError, NotConvertible
+from export.errors import CheckpointError
 from export.front_end.calls import Call
 from export.front_end.interface import CallResults, OfferedCall, PartitionedModel
 from export.front_end.recipe_layouts import is_derived, recipe_layouts, with_config_names
 from export.front_end.table_shapes import check_shapes
-from export.jax_models.functions import EvaluatedFunctions, JaxFunctions, build_functions
+from export.jax_models.functions import JaxFunctions, build_functions
 from export.jax_models.own_rows import JaxTrainer
 from export.jax_models.parameters import StoredParameters
 from export.jax_models.reference import JaxReference
@@ -29,7 +29,7 @@ from export.jax_models.specified_tables import SpecifiedTables
 from export.partition.call_tracing import call_results
 from export.partition.tracing import TracedModel, trace_towers
 from export.recipe.schema import ExportJob, InputSection
-from export.tables.dumped import vectors_key
+from export.tables.dumped import stated_key
 
 _LISTED_MAX = 5
 """Maximum number of arrays that a note lists."""
@@ -54,7 +54,7 @@ class JaxFrontEnd:
     ) -> PartitionedModel:
         """See FrontEnd.partition."""
         functions = build_functions(job, base)
-        traced = trace_towers(job, base, EvaluatedFunctions(functions), inside)
+        traced = trace_towers(job, base, functions, inside)
         original = JaxModel(job, base, checkpoint, traced, functions)
         notes = (*traced.remarks, *_notes_on_batches(functions))
         trainer = JaxTrainer(job, functions, traced.spec)
@@ -71,7 +71,7 @@ class JaxFrontEnd:
         self, job: ExportJob, base: Path, call: Call, inputs: Mapping[str, InputSection]
     ) -> CallResults:
         """See FrontEnd.call_results."""
-        return call_results(EvaluatedFunctions(build_functions(job, base)), call, inputs)
+        return call_results(build_functions(job, base), call, inputs)
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ class JaxModel:
         keys = {}
         for name, facts in self.traced.spec.tables.items():
             config_name = facts.config_name
-            stated_key = self._stated_key(name)
-            if stated_key:
-                keys[name] = stated_key
+            key = stated_key(self.checkpoint, name, self.job)
+            if key:
+                keys[name] = key
             elif config_name in derived_names:
                 if name != config_name:
                     keys[name] = config_name
@@ -170,10 +170,6 @@ class JaxModel:
             "if they are needed for these outputs, the code is not the one that was trained",
         )
 
-    def combine(self, config: Any, *_values: Any) -> Any:
-        """See OriginalModel.combine: functions of JAX have no layers that combine."""
-        raise NotConvertible(f"a function of JAX has no embedding layer {config!r}")
-
     def reference(self, _inventory: Inventory, _directory: Path) -> JaxReference:
         """See OriginalModel.reference."""
         fixed_batches = self.functions.fixed_batches
@@ -185,16 +181,6 @@ class JaxModel:
     def _stored_parameters(self) -> StoredParameters:
         object_path = self.job.checkpoint.object_path
         return StoredParameters(self.functions, self.checkpoint, object_path)
-
-    def _stated_key(self, name: str) -> str | None:
-        """Returns the key of the variable that the recipe states for a table; None if it states
-        none.
-        """
-        dump_key = vectors_key(self.checkpoint, name)
-        if dump_key:
-            return dump_key
-        section = self.job.tables.get(name)
-        return None if section is None else section.key
 
     def _specified_tables(self, layouts: Mapping[str, FileTable]) -> SpecifiedTables | None:
         specs = self.functions.specs

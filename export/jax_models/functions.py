@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ _STATE_BATCH = (
 _KERAS_LISTS = " or ".join(map("/".join, KERAS_LISTS))
 
 
-class JaxFunctions:
+class JaxFunctions(TraceableModel):
     """Functions that share parameters, and variables without memory in place of the parameters.
 
     Attributes:
@@ -52,6 +51,8 @@ class JaxFunctions:
       fixed_batches: Calls whose code runs in one size of the batch only, and that size; filled
         while the calls are traced.
     """
+
+    has_initial_values = False
 
     def __init__(
         self,
@@ -74,7 +75,11 @@ class JaxFunctions:
             if not is_random_key(leaf)
         }
 
-    def function(self, call: Call) -> Callable[[Any, Any], Any]:
+    def function(self, call: Call) -> Callable[[Mapping[str, Any]], Any]:
+        """See TraceableModel.function: evaluates a function as TensorFlow operations."""
+        return _EvaluatedCall(self, call)
+
+    def function_of_jax(self, call: Call) -> Callable[[Any, Any], Any]:
         """Returns the function of (parameters, inputs by name) that a call runs when it is traced.
 
         Lookups of SparseCores return activations in it.
@@ -90,18 +95,6 @@ class JaxFunctions:
                 return self.functions[call.path](parameters, *positional, **by_name)
 
         return run
-
-
-@dataclass(frozen=True)
-class EvaluatedFunctions(TraceableModel):
-    """The functions, evaluated as TensorFlow operations in the graph that is being traced."""
-
-    functions: JaxFunctions
-    has_initial_values = False
-
-    def function(self, call: Call) -> Callable[[Mapping[str, Any]], Any]:
-        """See TraceableModel.function."""
-        return _EvaluatedCall(self.functions, call)
 
 
 class _EvaluatedCall:
@@ -198,7 +191,7 @@ class _EvaluatedCall:
     def _trace(self, inputs: Mapping[str, Any], batch: int | None = None) -> TracedFunction:
         model = self._model
         return trace(
-            model.function(self._call),
+            model.function_of_jax(self._call),
             model.parameters,
             inputs,
             str(self._call),

@@ -57,7 +57,9 @@ class JaxTrainer:
         for name in call.inputs:
             section = self.job.inputs[name]
             inputs[name] = jax.ShapeDtypeStruct((BATCH, *section.shape), section.dtype)
-        traced = jax.jit(self.functions.function(call)).trace(self.functions.parameters, inputs)
+        traced = jax.jit(self.functions.function_of_jax(call)).trace(
+            self.functions.parameters, inputs
+        )
         table_names = {table.config_name for table in self.spec.tables.values()}
         arguments = [
             RecordingTable(leaf.shape, leaf.dtype) if path in table_names else leaf

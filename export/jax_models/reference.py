@@ -297,7 +297,7 @@ def _traced(
     functions: JaxFunctions, call: Call, paths: Sequence[OutputPath], examples: _Examples
 ) -> tuple[Any, Any]:
     """Returns a call as JAX traces it, and the computation of some of its results."""
-    function = functions.function(call)
+    function = functions.function_of_jax(call)
 
     # Other results, such as those for training alone, may read tables as a whole.
     def wanted_results(parameters: Any, inputs: Any) -> list[Any]:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from export.front_end.calls import Call
 from export.graphs.hooks import Hooks
+from export.partition.lookups.activations import intercept_specified
 from export.partition.lookups.gathers import intercept_gathers
 from export.partition.lookups.records import ActivationOf
-from export.partition.lookups.specified import intercept_specified
 from export.partition.table_names import TableNames, names_of_variable
 
 
@@ -34,7 +34,7 @@ class TraceableModel(ABC):
     """A model whose calls can be traced as graphs of TensorFlow.
 
     It reads its tables, which are placeholder variables, by `tf.gather` or by
-    `partition.lookups.specified.look_up`; a front end whose models have other lookups intercepts
+    `partition.lookups.activations.look_up`; a front end whose models have other lookups intercepts
     these, too.
 
     Attributes:

@@ -96,9 +96,9 @@ class InlineLookups:
                 weights = _retain(weights, has_row)
             rows = tf.boolean_mask(rows, has_row)
 
-        if spec.config is not None:
-            vectors = self._vectors(spec, rows)
-            return self.traced.original.combine(spec.config, ids, weights, vectors)
+        combine = self.traced.combine
+        if spec.config is not None and combine is not None:
+            return combine(spec.config, ids, weights, self._vectors(spec, rows))
         # Here a single id is computed from several inputs: one id of one input is dense.
         if entry.kind == "single":
             return self._vectors(spec, rows)

@@ -110,11 +110,19 @@ def with_dumps(checkpoint: Checkpoint, dumps: Mapping[str, DumpedTable]) -> Chec
     return Checkpoint(checkpoint.prefix, listing, checkpoint.name)
 
 
-def vectors_key(checkpoint: Checkpoint, name: str) -> str | None:
-    """Returns the key of a dumped table's vectors in a checkpoint that holds it; None if the table
-    is not dumped.
+def stated_key(checkpoint: Checkpoint, name: str, job: ExportJob) -> str | None:
+    """Returns the key of the variable that a recipe states for a table; None if it states none.
+
+    Args:
+      checkpoint: The checkpoint with the recipe's dumps, where the table's vectors have it.
+      name: The name of the table.
+      job: The recipe.
     """
-    return next((key for key in checkpoint.storage.dumped if key.startswith(_prefix(name))), None)
+    for key in checkpoint.storage.dumped:
+        if key.startswith(_prefix(name)):
+            return key
+    section = job.tables.get(name)
+    return None if section is None else section.key
 
 
 def _add_prefix(name: str, dumped: DumpedTable) -> DumpedTable:

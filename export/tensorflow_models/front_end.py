@@ -105,6 +105,7 @@ class TensorFlowFrontEnd:
             self._trainer(traced, job, base),
             stays=traced.notes,
             notes=notes,
+            combine=original.combine,
         )
 
     def offered_calls(self, job: ExportJob, base: Path) -> Iterable[OfferedCall]:
@@ -164,7 +165,7 @@ class TensorFlowModel:
         return self._trained.note_unmatched_weights(dense)
 
     def combine(self, config: Any, ids: Any, weights: Any, vectors: Any) -> Any:
-        """See OriginalModel.combine.
+        """See PartitionedModel.combine.
 
         The layer's own lookup runs on the vectors alone: the ids become the positions of their
         vectors, so it does not matter in which dtype and order the table is stored.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bundle.format import manifest
-from bundle.format.identifiers import distinct_identifiers
+from bundle.format.identifiers import distinct_identifiers, identifier
 from export.errors import NotConvertible, UsageError
 from export.front_end.calls import Call
 from export.front_end.interface import TracedTower
@@ -23,7 +23,6 @@ from export.graphs.own_values import find_own_values
 from export.graphs.placeholders import line_of_early
 from export.graphs.random_operations import find_random_operation
 from export.graphs.walks import PYTHON_CODE, Needed, needed, resource
-from export.partition.graph.bag_inputs import add_bag_placeholders
 from export.partition.graph.origins import sources_of
 from export.partition.graph.tower_results import Returned, tower_results
 from export.recipe.schema import InputSection, TowerSection
@@ -46,8 +45,8 @@ class TracedCall:
       returned: What the call returned.
       sections: The inputs of the call, as the recipe declares them.
       lookups: The TracedLookups, in the order of the call.
-      bags: The placeholders of the values of ragged and sparse inputs, from
-        `add_bag_placeholders`.
+      bags: The placeholders of the values of ragged and sparse inputs, [batch, length_max], as
+        `<input>@padded`, for weights of another input's ids as `<that input>@weights`.
       features, activations: The features and their placeholders, by the feature's name.
     """
 
@@ -84,14 +83,7 @@ def prune(
     # Outputs are float32 in a bundle, whatever the model computes in.
     with trace.function.graph.as_default():
         results = {output: tf.cast(tensor, tf.float32) for output, tensor in chosen.tensors.items()}
-    add_bag_placeholders(
-        results.values(),
-        trace.activations.values(),
-        trace.inputs,
-        trace.lengths,
-        trace.sections,
-        trace.bags,
-    )
+    _add_bag_placeholders(results.values(), trace)
     _take_batch_from_activations(results.values(), trace)
     _skip_reshapes(results.values(), trace)
 
@@ -175,6 +167,35 @@ def _result_name(name: str, section: TowerSection, results: Mapping[str, Any]) -
             f"{', '.join(results)}"
         )
     return str(result)
+
+
+def _add_bag_placeholders(results: Iterable[Any], trace: TracedCall) -> None:
+    """Adds a placeholder for every ragged or sparse input whose values the results depend on.
+
+    Only the batch of a tower's inputs is variable: values are padded to one length, and lengths are
+    a separate input.
+    """
+    sources = sources_of(trace.inputs)
+    for placeholder in needed(results, trace.activations.values()).placeholders:
+        source = sources.get(placeholder.name)
+        if source is None or source.part != "values":
+            continue
+        name = source.name
+        feature = f"{name}@padded"
+        owner = trace.sections[name].weights_for
+        # Weights without lengths of their own share those of their ids.
+        if owner is not None and owner in trace.lengths and name not in trace.lengths:
+            name = owner
+            feature = f"{owner}@weights"
+        size = trace.sections[name].length_max
+        with placeholder.graph.as_default():
+            padded = tf.compat.v1.placeholder(
+                placeholder.dtype, [None, size], name=identifier(feature)
+            )
+            # The model's own operations take the values alone, in the order of the examples.
+            is_value = tf.sequence_mask(trace.lengths[name], size)
+            join(placeholder, tf.boolean_mask(padded, is_value))
+        trace.bags[feature] = padded
 
 
 def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 from export.errors import NotConvertible, UsageError
 from export.front_end.specs import Combiner, Kind, TableFacts
+from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
 from export.graphs.placeholders import without_memory
-from export.partition.lookups.records import TracedLookup, table_name
-from export.partition.lookups.specified import look_up
+from export.partition.lookups.records import ActivationOf, TracedLookup, table_name
 from export.recipe.schema import InputSection
 
 
@@ -180,6 +180,26 @@ def plan_activations(
         shape = tf.TensorShape([table.rows, table.dim])
         variables[name] = without_memory(table_name(name, "table"), shape, tf.float32, True)
     return Activations(bags, variables)
+
+
+class _Specified:
+    """Holds what replaces such lookups inside a `lookups_intercepted` block."""
+
+    # In a class, since `Hooks` replaces attributes, and restores them.
+    activation_of: ActivationOf | None = None
+
+
+def intercept_specified(hooks: Hooks, activation_of: ActivationOf) -> None:
+    """Lets `look_up` return what `activation_of` does."""
+    watched = staticmethod(hooks.watched(activation_of))
+    hooks.set_attribute(_Specified, "activation_of", watched)
+
+
+def look_up(lookup: TracedLookup) -> Any:
+    """Returns the activation of a lookup, whose table is a placeholder variable."""
+    if _Specified.activation_of is None:
+        raise RuntimeError("specified lookups exist only while a model is traced")
+    return _Specified.activation_of(lookup)
 
 
 def _check_ids(name: str, section: InputSection) -> None:

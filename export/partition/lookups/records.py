@@ -104,8 +104,6 @@ class TracedLookup:
         return (None, self.length, self.table.dim)
 
 
-MakeTable = Callable[[TableFacts], Any]
-"""Returns the variable of an embedding layer's table."""
 ActivationOf = Callable[[TracedLookup], Any]
 """Returns the tensor that replaces the result of a lookup."""
 

@@ -21,15 +21,12 @@ from export.graphs.hooks import Hooks, copy_of
 from export.graphs.internals import untracked, with_paths
 from export.graphs.loading import tf
 from export.graphs.placeholders import remember_line
-from export.partition.lookups.records import (
-    ActivationOf,
-    MakeTable,
-    TracedLookup,
-    table_name,
-)
+from export.partition.lookups.records import ActivationOf, TracedLookup, table_name
 from export.tensorflow_models.frameworks.hook_points import LAYER_LOOKUP
 from export.tensorflow_models.frameworks.tpu_layers import make_layers_on_cpu
 
+MakeTable = Callable[[TableFacts], Any]
+"""Returns the variable of a table."""
 Original = Callable[[Any, Any, Mapping[Any, Any], Any], Any]
 
 

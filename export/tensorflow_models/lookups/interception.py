@@ -10,17 +10,11 @@ from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
 from export.graphs.placeholders import early_rows, tables_unallocated
 from export.partition.lookups.gathers import intercept_gathers
-from export.partition.lookups.records import (
-    ActivationOf,
-    MakeTable,
-    TracedLookup,
-    batch_size,
-)
-from export.partition.lookups.specified import intercept_specified
+from export.partition.lookups.records import ActivationOf, TracedLookup, batch_size
 from export.tensorflow_models.frameworks.normalizations import restore_normalizations
 from export.tensorflow_models.frameworks.recurrences import unroll_recurrences
 from export.tensorflow_models.frameworks.squeezes import keep_batches
-from export.tensorflow_models.lookups.embedding_layers import intercept_layers
+from export.tensorflow_models.lookups.embedding_layers import MakeTable, intercept_layers
 from export.tensorflow_models.lookups.encodings import intercept_encodings
 from export.tensorflow_models.lookups.feature_columns import Lengths, intercept_columns, no_lengths
 from export.tensorflow_models.lookups.keras_3_layers import gather_in_keras_3, intercept_keras_rs
@@ -85,7 +79,6 @@ def lookups_intercepted(
         intercept_keras_rs(hooks, activation_of)
         intercept_encodings(hooks, activation_of)
         intercept_columns(hooks, activation_of, lengths)
-        intercept_specified(hooks, activation_of)
         yield
 
 

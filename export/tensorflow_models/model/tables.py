@@ -27,7 +27,7 @@ from export.front_end.table_shapes import check_shapes
 from export.graphs.placeholders import line_of_variable, placeholder_class
 from export.partition.tracing import TracedModel
 from export.recipe.schema import ExportJob
-from export.tables.dumped import vectors_key
+from export.tables.dumped import stated_key
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.model.weights import TrainedModel
 from export.user_lines import at_line
@@ -63,9 +63,7 @@ def recognize_tables(
 
     named = {}
     for name, spec in traced.spec.tables.items():
-        stated = vectors_key(checkpoint, name)
-        if not stated and name in job.tables:
-            stated = job.tables[name].key
+        stated = stated_key(checkpoint, name, job)
         if stated or name not in layouts:
             # The recipe first, then the surest source: an object of the model, a layout, a name.
             named[name] = (

@@ -135,9 +135,6 @@ class OriginalPerceptron:
     def note_unmatched_weights(self, _dense: Collection[str]) -> tuple[str, ...]:
         return ()
 
-    def combine(self, config: Any, ids: Any, weights: Any, vectors: Any) -> Any:
-        raise NotImplementedError  # only features of embedding layers are combined so
-
     def reference(self, _inventory: Inventory, _directory: Path) -> Self:
         return self
 
