@@ -215,7 +215,8 @@ class Retriever:
         count = self.selection.k
         if self.selection.needs_pool:
             pool_size = source.entry.pool_size or request.retrieved_count
-            count = min(pool_size, index.corpus.entry.size)
+            # One at least is searched for, also where all candidates are deleted.
+            count = max(1, min(pool_size, index.corpus.entry.size))
         if not_found is None:
             return await self._find_pools(index, searched, count)
         # Some ids of the request may not exist, and their queries have nothing to search for.

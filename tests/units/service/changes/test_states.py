@@ -15,6 +15,7 @@ from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.e2e.process import until
 from tests.random_cases import seeds
 from tests.units.service.changes.making import (
+    TREE,
     Rejected,
     candidate,
     change,
@@ -249,6 +250,23 @@ def test_numbers_count_though_the_log_is_compacted(write: Write, serve: Serve) -
     deleted = change(service, "candidates/delete", {"id": 1014, "sequence": 2})
     assert deleted["outdated"] == [1014]
     assert states_of(service, [1007, 1014]) == expected
+
+
+@pytest.mark.parametrize("options", [{}, {**TREE, "keep": 10}])
+def test_nothing_is_found_where_all_candidates_are_deleted(
+    write: Write, serve: Serve, options: dict[str, Any]
+) -> None:
+    small = write(size=60, **options)
+    service = serve()
+    change(service, "candidates/delete", *deletion(small.ids.tolist()))
+    context: dict[str, Any] = {"context": {"user": 7, "hour": 9.0}}
+    selections: list[dict[str, Any]] = [{}, {"diversity": 0.5}, {"crowding": {"studio": 1}}]
+    for running in (service, serve()):
+        for selection in selections:
+            for call in ("retrieve", "recommend"):
+                response = responds(running, call, **context, **selection)
+                assert response["ids"] == []
+                assert not response.get("degraded")
 
 
 def test_expired_candidate_is_in_no_response_from_that_time_on(write: Write, serve: Serve) -> None:
