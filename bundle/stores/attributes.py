@@ -14,6 +14,8 @@ from bundle.storage import arrow
 from bundle.tables.id_values import int64_of, short_text
 
 CAST_REMEDY = "cast it to one of int64, double, string, bool or list<string> before the export"
+_EXACT_MAX = 2.0**53
+"""Integers up to this one are exact as floats."""
 
 
 class AttributeMisfit(Misfit):
@@ -25,8 +27,8 @@ def array_of_values(kind: str, values: Sequence[Any]) -> Any:
 
     Args:
       kind: The type of the attribute: int64, double, string, bool or list<string>.
-      values: None, or a value of Python. An int64 is an int, a float without a fraction, or the
-        decimal text of an integer; a double is an int or a float. NaN is null.
+      values: None, or a value of Python. An int64 is an int, a float without a fraction from -2^53
+        to 2^53, or the decimal text of an integer; a double is an int or a float. NaN is null.
 
     Returns:
       A `pyarrow.Array` of as many values, null where there is none.
@@ -58,8 +60,9 @@ def _checked_value(kind: str, value: Any) -> Any:
     match kind:
         case "int64":
             checked = int64_of(value)
-            if python_type is float and value.is_integer():
-                checked = int64_of(int(value))
+            # Beyond, a float may be the nearest one to another integer, as which it was written.
+            if python_type is float and value.is_integer() and abs(value) <= _EXACT_MAX:
+                checked = int(value)
         # An integer beyond the largest float is none.
         case "double" if python_type in {int, float} and abs(value) <= sys.float_info.max:
             checked = float(value)

@@ -61,6 +61,8 @@ ATTRIBUTES: list[tuple[str, str, Any]] = [
     ("year", "int64", 2027.9),
     ("year", "int64", -0.5),
     ("year", "int64", 2**63),
+    ("year", "int64", -(2.0**63)),
+    ("year", "int64", 2.0**54),
     ("year", "int64", 1e300),
     ("year", "int64", True),
     ("year", "int64", [2027]),
