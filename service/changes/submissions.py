@@ -59,16 +59,14 @@ class _Submission(NamedTuple):
 
 
 class _Applied(NamedTuple):
-    """A change that was appended to the log, and applied to the version that it is for.
+    """A change that was appended to the log, and applied to all versions.
 
     Attributes:
-      change: The change.
       record: Its record, which is not on the disk yet.
       result: The result of its submission, but for the sequence.
       submission: The submission that it comes from.
     """
 
-    change: Change
     record: Record
     result: ChangeResult
     submission: _Submission
@@ -243,7 +241,11 @@ class Submissions:
             record = writer.append(payload)
             if change.rows is not None:  # they are read where the log has them
                 change = self._log.decoded(record)
-            self._log.version(submission.version).change(change)
+            version = self._log.version(submission.version)
+            version.change(change)
+            version.set_sequence(record.sequence)
+            # Every version takes changes in the order of the log, whichever they are for.
+            self._log.apply(record.sequence, change)
         except LogUnwritable:
             raise
         except Exception as problem:  # noqa: BLE001 - its sender gets it
@@ -256,7 +258,7 @@ class Submissions:
             submission.result.set_exception(problem)
             return None
         self._log.summary.add(change)
-        return _Applied(change, record, result, submission)
+        return _Applied(record, result, submission)
 
     def _check_size(self, size: int) -> None:
         """Checks that the log may have a size, in bytes.
@@ -276,17 +278,13 @@ class Submissions:
     def _serve(self, applied: Sequence[_Applied]) -> None:
         """Serves changes that are in the log; sets their results."""
         try:
-            for change, record, _, submission in applied:
-                self._log.version(submission.version).set_sequence(record.sequence)
-                # To the versions that it is not for.
-                self._log.apply(record.sequence, change)
             self._log.publish()
         except Exception:
             log.exception("changes_failed", extra=fields(model=self._log.model))
             self._log.distrust("changes of the log could not be applied")
 
         # Acknowledged only now: on the disk, and served by this process.
-        for _, record, result, submission in applied:
+        for record, result, submission in applied:
             sequence = record.sequence
             problem = self._log.problem_of(submission.version)
             if problem:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from rowcast_client import Client
 
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
@@ -26,6 +27,7 @@ from tests.units.service.changes.making import (
     status,
 )
 from tests.units.service.cli.test_ctl import ctl
+from tests.units.service.conftest import COPIES_TOKEN
 from tests.units.service.running import RunningService, flip
 
 pytestmark = pytest.mark.slow
@@ -182,6 +184,45 @@ def test_changes_that_are_rejected_leave_those_written_with_them_alone(
     codes = [problem.code for problem in problems if isinstance(problem, Rejected)]
     assert codes == ["TOO_LARGE"] * 6
     assert all(result.result()["changed"] == 1 for result in results[::2])
+
+
+def test_versions_take_changes_that_are_written_together_in_one_order(
+    write: Write,
+    serve: Serve,
+    hosted: Callable[..., dict[str, Any]],
+    hanging_disk: tuple[threading.Event, threading.Event],
+) -> None:
+    """Whichever of two loaded versions each of the changes is for."""
+    hangs, responds = hanging_disk
+    for number in (1, 2):
+        write(version=number, size=20)
+    options = {**hosted("host"), "latest_versions": 2}
+    service = serve(**options)
+    features = {"movie": [1007], "genres": [["drama"]], "year": [0.5]}
+    hangs.set()
+    with Client(service.http, token=COPIES_TOKEN) as client, ThreadPoolExecutor(5) as pool:
+
+        def send(change: Callable[..., Any], *arguments: Any) -> None:
+            pool.submit(change, *arguments[1:], version=arguments[0])
+            time.sleep(0.3)
+
+        send(client.delete_candidates, 1, [1014])
+        send(client.upsert_candidates, 1, [5000], features)
+        send(client.delete_candidates, 2, [5000])
+        send(client.set_candidate_attributes, 2, [1000], {"title": ["first"]})
+        send(client.set_candidate_attributes, 1, [1000], {"title": ["second"]})
+        responds.set()
+    for running in (service, serve(**options)):
+        with Client(running.http, token=COPIES_TOKEN) as client:
+            for number in (1, 2):
+                retrieved = client.retrieve(
+                    vectors=[[1.0] * 8], k=1000, attributes=["title"], version=number
+                )[0]
+                titles = dict(
+                    zip(retrieved.ids.tolist(), retrieved.attributes["title"], strict=True)
+                )
+                assert titles[1000] == "second"
+                assert not titles.keys() & {1014, 5000}
 
 
 def test_files_of_changes_are_private_and_become_so(write: Write, serve: Serve) -> None:
