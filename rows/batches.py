@@ -45,17 +45,19 @@ class Rows:
       file: The file.
       columns: A `pyarrow.Array` by column. CSV and text: strings; TFRecord: a large_list for each
         row.
+      size: The number of rows.
       first: The number of rows of the file above these.
       records: [n] int64, the record of each row, where a record holds several; else None.
     """
 
     file: SourceFile
     columns: Mapping[str, Any]
+    size: int
     first: int
     records: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return self.size
 
     @property
     def unit(self) -> str:
@@ -107,15 +109,16 @@ def read_batches(
             records = None
             if batched_by is not None:
                 records = np.array(examples.records)
-            yield Rows(file, examples.columns(), first, records)
-            first += len(examples.records)
+            size = len(examples.records)
+            yield Rows(file, examples.columns(), size, first, records)
+            first += size
         return
     try:
         for arrays in _read_arrays(file, columns, batch_rows):
-            rows = Rows(file, arrays, first)
-            if len(rows):
-                yield rows
-            first += len(rows)
+            size = len(next(iter(arrays.values()), ()))
+            if size:
+                yield Rows(file, arrays, size, first)
+            first += size
     except FileNotFoundError as problem:
         raise FileRejected(f"{file.path.name} does not exist") from problem
     except _READ_ERRORS as problem:

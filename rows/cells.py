@@ -4,6 +4,7 @@ column of the value.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +29,8 @@ more digits than an int64, it is a text.
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 """A finite number: NaN and infinities are no numbers of a feature."""
 
+NUMERIC = pa.int64(), pa.float64()
+"""The types that the text of a column may have in all of a file, the narrowest first."""
 LIST_SEPARATOR = "|"
 """The separator of the values of a CSV cell, where nothing states another one."""
 
@@ -302,6 +305,53 @@ def attribute_array(rows: Rows, column: str, separator: str | None) -> Any:
         # A list that is empty in all of a batch has no type of its own.
         return array.cast(pa.large_list(pa.large_string()))
     return array
+
+
+def text_rank(array: Any) -> int:
+    """Returns the type of a column of texts: its index in NUMERIC, or the index past the end."""
+    if pc.all(pc.match_substring_regex(array, INTEGER)).as_py():
+        try:
+            array.cast(pa.int64())
+        except pa.ArrowInvalid:
+            # Integers beyond int64 are floats.
+            return NUMERIC.index(pa.float64())
+        return NUMERIC.index(pa.int64())
+    if pc.all(pc.match_substring_regex(array, NUMBER)).as_py():
+        return NUMERIC.index(pa.float64())
+    return len(NUMERIC)
+
+
+def plain_values(rows: Rows, count: int) -> dict[str, list[Any]]:
+    """Returns the first values of each column, where nothing states what it holds.
+
+    Texts of CSV that are all numbers are numbers, and lists of TFRecords that all hold one value
+    are single values.
+    """
+    columns: dict[str, list[Any]] = {}
+    for column in rows.columns:
+        array = cells_of(rows, column).array[:count]
+        if rows.file.format == "csv" and text_rank(array) < len(NUMERIC):
+            array = array.cast(NUMERIC[text_rank(array)])
+        if rows.file.format == "tfrecord":
+            lengths = pc.list_value_length(array)
+            if pc.all(pc.equal(lengths, 1)).as_py():
+                array = array.flatten()
+        columns[column] = array.to_pylist()
+    return columns
+
+
+def joined_values(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Returns the values of several batches of a column, end to end.
+
+    Args:
+      parts: Values that `Cells` returns, at least one array. If one holds texts, integers become
+        texts.
+    """
+    # Without values, an array has no type of its own.
+    filled = [part for part in parts if part.size] or [parts[0]]
+    if len({part.dtype == object for part in filled}) > 1:
+        filled = [part.astype(str).astype(object) for part in filled]
+    return np.concatenate(filled)
 
 
 def holds_lists(feature: Feature) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bundle.storage.regular_files import check_regular
 from rows.batches import column_names, count_rows, read_batches
-from rows.cells import cells_of
+from rows.cells import cells_of, joined_values
 from rows.errors import FileRejected
 from rows.files import SourceFile
 
@@ -50,9 +50,7 @@ def read_ids(
             cells = cells_of(rows, name, separator)
             cells.reject(cells.array.is_null(), "is no id, which was expected in every row")
             ids.append(cells.flat()[0].ids(integers_only=False))
-    if any(part.dtype == object for part in ids):
-        ids = [part.astype(str).astype(object) for part in ids]
-    return np.concatenate(ids)
+    return joined_values(ids)
 
 
 def _check_size(file: SourceFile) -> None:

@@ -11,23 +11,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from bundle.errors import WrongLength
 from bundle.features.columns import Column
-from bundle.features.input_lengths import default_column, fit_length
-from bundle.format.manifest import Feature, input_entry, readers_of
+from bundle.format.manifest import Feature, readers_of
 from bundle.shown_values import similar_name
 from export.corpora.files import read_corpus_file
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusSection
 from export.row_errors import row_errors
 from rows.batches import Rows
-from rows.cells import INTEGER, NUMBER, attribute_array, feature_column, holds_lists, single_cells
+from rows.cells import INTEGER, NUMERIC, attribute_array, holds_lists, single_cells, text_rank
 from rows.errors import ValueRejected
 from rows.files import SourceFile
+from rows.inputs import InputReader
 
 HEAD_FILES = 16
 """The number of files of a corpus whose heads are checked before a model is built."""
@@ -35,9 +33,6 @@ HEAD_BATCHES = 16
 """The maximum number of batches of a file that are its head."""
 FRACTION = r"^[+-]?[0-9]*\.[0-9]*([eE][+-]?[0-9]+)?$"
 """The spelling of ids by a program that holds a column of ids as floats."""
-NUMERIC = pa.int64(), pa.float64()
-"""The types that the text of an attribute may have in all of a corpus, the narrowest first."""
-
 Batch = tuple[str, Any, dict[str, Column], dict[str, Any]]
 """Names of corpus and file for messages; ids, int64 or a `pyarrow.Array` of strings without nulls,
 of one type in all batches; column by feature; `pyarrow.Array` by attribute."""
@@ -84,8 +79,9 @@ class CorpusReader:
         self._files = files
         self.key = key
         self.section = section.stored
-        self._features = {
-            name: input_entry(name, features[readers[name][0]]) for name in section.features
+        self._inputs = {
+            name: InputReader(name, features[readers[name][0]], fills=False)
+            for name in section.features
         }
         # A column may feed several inputs and an attribute, and is read once.
         self._columns = {
@@ -93,15 +89,11 @@ class CorpusReader:
         }
         self._lists = {
             section.features[name]
-            for name, feature in self._features.items()
-            if holds_lists(feature)
+            for name, reader in self._inputs.items()
+            if holds_lists(reader.feature)
         }
         self.cut = Counter[str]()
         self.padded = Counter[str]()
-        self._defaults = {
-            name: default_column(name, feature.input_length, feature.default)
-            for name, feature in self._features.items()
-        }
         self._integral: bool | None = None
         self._texts: dict[str, int] = {}
         self._seen: set[str] = set()
@@ -111,7 +103,7 @@ class CorpusReader:
         """Returns all that decides what is read: how a column is read and checked depends on the
         features that read it.
         """
-        return [self.key, self.section, self._columns, self._features, self._files]
+        return [self.key, self.section, self._columns, self._inputs, self._files]
 
     def batches(self) -> Iterator[Batch]:
         """Yields the candidates.
@@ -193,31 +185,14 @@ class CorpusReader:
             is_text = rows.file.format == "csv" and separator is None
             if is_text and values.null_count < len(rows):
                 # One batch of a wider type decides for the whole column.
-                self._texts[column] = max(self._texts.get(column, 0), _text_kind(values))
-        columns = {name: self._column(rows, name) for name in section.features}
+                self._texts[column] = max(self._texts.get(column, 0), text_rank(values))
+        columns = {}
+        for name, reader in self._inputs.items():
+            fitted = reader.read(rows, section.features[name], section.list_separator)
+            self.cut[name] += fitted.cut
+            self.padded[name] += fitted.padded
+            columns[name] = fitted.column
         return f"{self.key}: {rows.file.path.name}", ids, columns, attributes
-
-    def _column(self, rows: Rows, name: str) -> Column:
-        """Returns the column of an input, with lists of the length that the input takes."""
-        feature = self._features[name]
-        length = feature.input_length
-        column_name = self.section.features[name]
-        column = feature_column(rows, column_name, name, feature, self.section.list_separator)
-        if length is None:
-            return column
-        try:
-            fitted = fit_length(name, length, column, len(rows), self._defaults[name])
-        except WrongLength as problem:
-            raise ValueRejected(
-                f"{rows.at(column_name, problem.example)} {problem.counts} by input {name!r}; "
-                f"write lists of that length, or state what pads or cuts others as "
-                f"inputs.{name}.pad and inputs.{name}.keep",
-                column_name,
-            ) from problem
-        self.cut[name] += fitted.cut
-        self.padded[name] += fitted.padded
-        # All lists are of one length now, so they need no offsets.
-        return fitted.column._replace(offsets=None)
 
     def _ids(self, rows: Rows) -> Any:
         """Returns the ids of rows: int64, or an Arrow array of strings.
@@ -261,17 +236,3 @@ class CorpusReader:
         if self._integral:
             return cells.integers()
         return array
-
-
-def _text_kind(array: Any) -> int:
-    """Returns the type of a column of texts: its index in NUMERIC, or the index past the end."""
-    if pc.all(pc.match_substring_regex(array, INTEGER)).as_py():
-        try:
-            array.cast(pa.int64())
-        except pa.ArrowInvalid:
-            # Integers beyond int64 are floats.
-            return NUMERIC.index(pa.float64())
-        return NUMERIC.index(pa.int64())
-    if pc.all(pc.match_substring_regex(array, NUMBER)).as_py():
-        return NUMERIC.index(pa.float64())
-    return len(NUMERIC)

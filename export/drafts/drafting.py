@@ -19,7 +19,10 @@ from export.jobs.preparation import prepare
 from export.locations import location_of
 from export.recipe.schema import CheckpointSection, CodeSection, ExportJob, OutputSection
 from export.recipe.settings import ExportSettings
-from export.verify.examples import read_table
+from export.row_errors import row_errors
+from rows.batches import read_batches
+from rows.cells import plain_values
+from rows.files import source_file
 
 EXAMPLES_READ = 256
 """The number of examples that show the types and shapes of inputs."""
@@ -70,7 +73,11 @@ def draft_recipe(factory: str, checkpoint: str, examples: Path | None, base: Pat
     table: Mapping[str, Sequence[object]] = {}
     examples_file = None
     if examples is not None:
-        table = read_table(base / examples, EXAMPLES_READ, "--examples")
+        with row_errors("--examples"):
+            file = source_file(base / examples, otherwise="jsonl")
+            rows = next(read_batches(file, batch_rows=EXAMPLES_READ), None)
+        if rows is not None:
+            table = plain_values(rows, EXAMPLES_READ)
         examples_file = str(examples)
     columns = columns_of(table)
     calls = observe_calls(job, base, opened, columns)

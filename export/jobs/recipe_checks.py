@@ -30,9 +30,9 @@ from export.recipe.references import check_references
 from export.recipe.schema import CorpusSection, ExportJob, VocabularyRule
 from export.row_errors import row_errors
 from export.tables.vocabularies import read_keys
-from export.verify.examples import read_table
+from export.verify.recipe_examples import example_files
 from object_store.remote_path import RemotePath
-from rows.files import matching_files
+from rows.batches import column_names
 
 _EXPECTED: Mapping[InputDtype, str] = {
     "int64": "an integer",
@@ -190,21 +190,18 @@ def _check_examples(job: ExportJob, base: Path) -> None:
     verify = job.verify
     if verify.examples is None:
         return
-    if verify.examples_format is not None:
-        # Records of a service or of training may lie in several files: a directory or a pattern.
-        with row_errors("verify.examples"):
-            matching_files(base, verify.examples)
-        return
-    path = base / verify.examples
-    if not path.is_file():
-        raise UsageError(f"verify.examples: file {path} does not exist")
-    table = read_table(path, verify.count)
+    with row_errors("verify.examples"):
+        files = example_files(verify, base)
+        # Records may have any names, and some of them lack one.
+        if verify.examples_format is not None:
+            return
+        names = column_names(files[0])
     for key, columns in (("labels", verify.labels), ("expected", verify.expected)):
         for output, column in columns.items():
-            if column not in table:
+            if column not in names:
                 raise UsageError(
-                    f"verify.{key}.{output}: {path} has no column {column!r}"
-                    f"{similar_name(column, table)}; it has {', '.join(table)}"
+                    f"verify.{key}.{output}: {files[0].path} has no column {column!r}"
+                    f"{similar_name(column, names)}; it has {', '.join(names)}"
                 )
 
 

@@ -8,7 +8,6 @@ before is compared here: its signature, and its inputs.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,18 @@ from export.checkpoint.reader import Checkpoint
 from export.errors import UsageError
 from export.front_end.specs import ModelSpec, TowerSpec
 from export.recipe.schema import ExportJob, WarmUpSection
-from export.verify.recorded_examples import (
-    RecordTable,
-    SentInput,
-    numbered_records,
-    sent_inputs,
-)
-from export.verify.serving_records import ServedRequest, read_elwc, read_prediction_log
+from export.row_errors import row_errors
 from object_store.locations import Location
 from object_store.remote_path import RemotePath
+from rows.errors import ValueRejected
+from rows.files import source_file
+from rows.requests import (
+    RecordedRequest,
+    RequestReader,
+    numbered_records,
+    read_elwc,
+    read_prediction_log,
+)
 from tensors import records
 from tensors.signatures import DEFAULT, K, find_tower, signature_names, unread_tensors
 from tensors.stubs import tensorflow_serving_pb2 as pb
@@ -100,17 +102,20 @@ class WarmUpWriter:
         self._model = model
         self._entries = entries
         self._unread = unread
-        self._inputs: dict[str, dict[str, SentInput]] = {}
+        # A model without towers is no model: "" is free for the reader of all inputs.
+        self._readers = {"": RequestReader(entries, model.inputs)}
+        for name, tower in model.towers.items():
+            self._readers[name] = RequestReader(entries, model.read_by(tower))
 
     def key_parts(self) -> Any:
         """Returns all that requests are compared with, and how they are read."""
         job = self._job
         towers = {
-            name: [tower.role, self._has_candidate(tower), self._inputs_of(tower)]
+            name: [tower.role, self._has_candidate(tower)]
             for name, tower in self._model.towers.items()
         }
         sections = [job.warm_up, job.indexes, job.stages]
-        return [sections, towers, self._all_inputs(), self._unread]
+        return [sections, towers, self._readers, self._unread]
 
     def write(self, source: Path, target: Path) -> int:
         """Writes the requests of a file, each once it was compared with its signature.
@@ -129,8 +134,8 @@ class WarmUpWriter:
         section = self._job.warm_up
         count = 0
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
-            for where, record in numbered_records([source], KEY):
+        with row_errors(KEY), target.open("wb") as file:
+            for where, record in numbered_records(source_file(source, "tfrecord")):
                 count += 1
                 if count > WARM_UP_REQUESTS_MAX:
                     raise UsageError(
@@ -143,11 +148,11 @@ class WarmUpWriter:
                     log = _as_log(record, where, section)
                 try:
                     self._check(log, where)
-                except UsageError as problem:
+                except ValueRejected as problem:
                     # The user did not name the file of a SavedModel, so the remedy must.
                     if section.requests is not None:
                         raise
-                    raise UsageError(f"{problem}{_LEAVE_OUT}") from problem
+                    raise ValueRejected(f"{problem}{_LEAVE_OUT}") from problem
                 file.write(framed(log))
         if not count:
             raise UsageError(f"{KEY}: {source.name} has no records")
@@ -155,7 +160,7 @@ class WarmUpWriter:
 
     def _check(self, record: bytes, where: str) -> None:
         # The tower, and with it the inputs, is known only once the record was read.
-        names = {model_input.tensor for model_input in self._all_inputs().values()}
+        names = {source.tensor for source in self._readers[""].inputs.values()}
         request = read_prediction_log(record, where, names)
         tower, is_retrieval = self._tower_of(request.signature, where)
         self._check_call(request, tower, where, is_retrieval=is_retrieval)
@@ -163,17 +168,15 @@ class WarmUpWriter:
         # A retrieval takes its number of neighbors as one more tensor.
         if is_retrieval:
             ignored.add(K)
-        # The table is made for its errors: it compares the record with the inputs of the tower.
-        table = RecordTable("prediction-log", self._inputs_of(tower), ())
-        table.append(record, where, ignored)
-        table.columns()
+        # The columns are made for their errors, which compare the record with the inputs.
+        self._readers[tower.name].columns(request, ignored)
 
     def _check_call(
-        self, request: ServedRequest, tower: TowerSpec, where: str, *, is_retrieval: bool
+        self, request: RecordedRequest, tower: TowerSpec, where: str, *, is_retrieval: bool
     ) -> None:
         """Rejects what the service does not compute for a call."""
         if request.call == "predict" and request.are_features:
-            raise UsageError(
+            raise ValueRejected(
                 f"{where} holds serialized Examples in a predict request; a service takes a tensor "
                 "for each input, and Examples in classify and regress requests"
             )
@@ -184,7 +187,7 @@ class WarmUpWriter:
             "regress": is_ranking,
         }
         if not is_computed[request.call]:
-            raise UsageError(
+            raise ValueRejected(
                 f"{where} holds a {request.call} request for signature "
                 f"{request.signature or DEFAULT!r}; a ranking tower computes it"
             )
@@ -207,30 +210,10 @@ class WarmUpWriter:
         if index:
             return towers[indexes[index].query_tower], True
         names = ", ".join(signature_names(towers, indexes))
-        raise UsageError(
+        raise ValueRejected(
             f"{where} is for signature {signature!r}; the bundle has {names}: name the towers as "
             "clients do"
         )
-
-    def _all_inputs(self) -> dict[str, SentInput]:
-        # No tower has an empty name, so this key is free.
-        return self._as_served("", self._model.inputs)
-
-    def _inputs_of(self, tower: TowerSpec) -> dict[str, SentInput]:
-        return self._as_served(tower.name, self._model.read_by(tower))
-
-    def _as_served(self, key: str, names: Collection[str]) -> dict[str, SentInput]:
-        """Returns inputs with their weights under the name that a service takes."""
-        # All requests of a tower are compared with the same inputs, so they are described once.
-        if key not in self._inputs:
-            inputs = sent_inputs(self._model, self._entries, names)
-            self._inputs[key] = {
-                name: replace(
-                    model_input, weights=model_input.weights and model_input.weight_names[1]
-                )
-                for name, model_input in inputs.items()
-            }
-        return self._inputs[key]
 
 
 def _as_log(record: bytes, where: str, section: WarmUpSection) -> bytes:

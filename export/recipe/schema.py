@@ -631,16 +631,17 @@ class VerifySection(Section):
     """What to verify before the bundle is published."""
 
     examples: str | None = None
-    """Parquet or JSON-lines file of raw examples, with a column for each input; or TFRecord files,
-    with the format of their records in `examples_format`. Default: synthetic examples, with known
-    ids, some that no table has, and numbers in the range of the Normalization layers of the model,
-    or else around 0.
+    """Raw examples, with a column for each input: a CSV, JSON-lines or Parquet file, or TFRecord
+    files, with the format of their records in `examples_format`; a directory of such files, or a
+    pattern. Other suffixes are JSON lines, and CSV cells have lists with the separator `|`.
+    Default: synthetic examples, with known ids, some that no table has, and numbers in the range of
+    the Normalization layers of the model, or else around 0.
     """
     examples_format: RecordFormat | None = None
     """Records of the TFRecord files in `examples`: tf-example (`tf.train.Example`), prediction-log
     (the requests of `tensorflow.serving.PredictionLog`) or elwc
-    (`tensorflow.serving.ExampleListWithContext`). `examples` is then a file, a directory or a
-    pattern, and files that end in `.gz` are compressed. Default: the file is Parquet or JSON lines.
+    (`tensorflow.serving.ExampleListWithContext`). Files that end in `.gz` are compressed. Default:
+    the files are CSV, JSON lines or Parquet.
     """
     count: PositiveInt = 256
     """Number of examples on which towers are compared."""

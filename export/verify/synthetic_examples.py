@@ -27,9 +27,10 @@ from bundle.format import manifest
 from bundle.format.features import sent_dtype
 from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode
 from bundle.tables.id_values import Rows, Values
+from bundle.tables.offsets import offsets_of
 from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
-from export.verify.examples import Examples, offsets_of
+from export.verify.examples import Examples
 from export.verify.random_values import (
     INT32_END,
     WIDE_END,

@@ -24,8 +24,9 @@ from service.versions.version import ModelVersion
 from tensors.arrays import Arrays, SentArrays
 from tensors.errors import TensorError, TooMuch, input_field
 from tensors.examples import Examples
-from tensors.input_values import InputTensors, InputValues, converted, shown_array
-from tensors.signatures import WEIGHTS, K, TensorInput, unread_tensors
+from tensors.input_columns import feature_names, input_column
+from tensors.input_values import InputTensors
+from tensors.signatures import K, unread_tensors
 
 _NO_ID: Mapping[str, int | str] = {"int64": -1, "string": ""}
 """The value that fills up the ids of a query that has fewer than k neighbors."""
@@ -169,14 +170,8 @@ def _request_of(
 def _by_tensor(signature: Signature, arrays: SentArrays | Examples) -> SentArrays:
     """Returns the arrays of a request by the names of tensors."""
     if isinstance(arrays, Examples):
-        features = {K: K}
-        for tensor_input in signature.inputs:
-            features[tensor_input.tensor] = tensor_input.name
-            if tensor_input.weighted:
-                weights = f"{tensor_input.tensor}{WEIGHTS}"
-                features[weights] = weights
         by_tensor = {}
-        for tensor, feature in features.items():
+        for tensor, feature in {K: K, **feature_names(signature.inputs)}.items():
             if feature in arrays:
                 check_decoding()
                 by_tensor[tensor] = arrays[feature]
@@ -217,33 +212,8 @@ def _columns(
             raise InvalidArgument.of_field(
                 input_field(name), f"{values.rows} rows", expected, "has"
             )
-        columns[tensor_input.name] = _column(tensor_input, values, reader)
+        columns[tensor_input.name] = input_column(tensor_input, values, reader)
     return columns, rows
-
-
-def _column(tensor_input: TensorInput, values: InputValues, reader: InputTensors) -> Column:
-    """Returns the column of an input, with the weights that were sent beside its values."""
-    name = tensor_input.tensor
-    offsets = values.offsets
-    if offsets is None:
-        width = math.prod(values.values.shape[1:])
-        shape = tensor_input.shape
-        if shape is not None and math.prod(shape) != width and not tensor_input.adjusted:
-            expected = str(tensor_input.tensors[0])
-            raise TensorError(input_field(name), shown_array(values.values), expected)
-        # Of a list, the number of rows is known by the offsets.
-        if shape != ():
-            offsets = np.arange(values.rows + 1, dtype=np.int64) * width
-
-    weights = None
-    weights_name = f"{name}{WEIGHTS}"
-    # In whichever of the three forms: only the order of the weights counts.
-    if tensor_input.weighted and weights_name in reader.arrays:
-        weights = converted(reader.values(weights_name).values, "float32", weights_name)
-        if weights.size != values.values.size:
-            value = f"{weights.size} weights for the {values.values.size} values of {name!r}"
-            raise TensorError(input_field(weights_name), value, "one weight for each value")
-    return Column(converted(values.values, tensor_input.dtype, name), offsets, weights)
 
 
 def _k(array: NDArray[Any]) -> int:

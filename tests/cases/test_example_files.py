@@ -159,6 +159,7 @@ class Records(NamedTuple):
 
 FORMS: dict[str, Records | list[dict[str, Any]]] = {
     "jsonl": ROWS,
+    "csv": ROWS,
     "parquet": ROWS,
     "Examples": Records("tf-example", [example(row | {"other": [1]}) for row in ROWS]),
     "compressed Examples": Records("tf-example", [*map(example, ROWS)], ".tfrecord.gz"),
@@ -193,6 +194,9 @@ def write(directory: Path, form: str, rows: Records | list[Any]) -> Path:
     path = directory / f"a.{form}"
     if form == "parquet":
         parquet.write_table(pa.Table.from_pylist(rows), path)
+    elif form == "csv":
+        cells = [["|".join(map(str, np.ravel(value))) for value in row.values()] for row in rows]
+        path.write_text("\n".join(map(",".join, [list(rows[0]), *cells])) + "\n")
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -293,9 +297,8 @@ def test_record_that_lacks_a_value_takes_the_default(tmp_path: Path) -> None:
     assert seen.values.tolist() == [5, 6, 9, 9]
     assert seen.weights.tolist() == [0.5, 2.0, 0.25, 0.25]
     unweighted = without(RAGGED, "seen_weights", "seen_weights_1")
-    weights = read_form(tmp_path, "", Records("prediction-log", [predict(unweighted)]))
-    assert weights.columns["seen"].weights is not None
-    assert weights.columns["seen"].weights.tolist() == [1.0, 1.0]
+    read_unweighted = read_form(tmp_path, "", Records("prediction-log", [predict(unweighted)]))
+    assert read_unweighted.columns["seen"].weights is None
     # TensorFlow writes an empty list of an example by leaving it out.
     rows = [ROW, without(ROW, "seen", "seen_weights")]
     offsets = read_form(tmp_path, "", Records("tf-example", [*map(example, rows)])).columns["seen"]
@@ -324,7 +327,7 @@ RECORDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "another dtype": (
         "prediction-log",
         predict({**RAGGED, "pair": np.array([[b"a", b"b"]] * 2, object)}),
-        ("'pair'", "string", "int64"),
+        ("inputs.pair", "string", "int64"),
     ),
     "floats for ids": ("tf-example", example(ROW | {"seen": [0.5, 1.5]}), ("'seen'", "float")),
     "another size": ("tf-example", example(ROW | {"grid": [1.0]}), ("'grid'", "1 values")),
@@ -357,7 +360,7 @@ def test_damaged_records_are_rejected_with_their_number(tmp_path: Path) -> None:
     path = write(tmp_path, "", Records("tf-example", [example(ROW), example(ROW)]))
     data = path.read_bytes()
     flipped = data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
-    for damaged, words in ((data[:-1], "record 2"), (flipped, "checksum"), (b"", "no records")):
+    for damaged, words in ((data[:-1], "record 2"), (flipped, "checksum"), (b"", "no examples")):
         path.write_bytes(damaged)
         with pytest.raises(UsageError, match=words):
             read(path, "tf-example")
@@ -371,8 +374,8 @@ FILES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     # the file, its text, words of the message
     "a missing column": ("e.jsonl", '{"user": "ann"}', ("'seen'", "default")),
     "no JSON": ("e.jsonl", f"{lines(ROW)}\n\n{{'user': 1}}", ("line 3", "no JSON")),
-    "a null": ("e.jsonl", lines(ROW | {"user": None}), ("null",)),
-    "a column of some examples": ("e.jsonl", lines(ROW, ROW | {"age": 3}), ("'age'", "1 of 2")),
+    "a null": ("e.jsonl", lines(ROW | {"user": None}), ("'user', row 1 is empty",)),
+    "a column of some examples": ("e.jsonl", lines(ROW, ROW | {"age": 3}), ("row 2", "'age'")),
     "a list of another length": (
         "e.jsonl",
         lines(ROW, ROW | {"pair": [1]}),
@@ -407,7 +410,7 @@ LOGS = Records("prediction-log", [predict(RAGGED, SCORES), predict(RAGGED)])
         ("expected", "user", FAR, ("'user'", "'ann'")),
         ("expected", "far", FAR, ("'far'", "inf", "row 1")),
         ("expected", "response.score", LOGS, ("record 2", "'score'")),
-        ("labels", "click", Records("tf-example", [example(ROW)]), ("record 1", "'click'")),
+        ("labels", "click", Records("tf-example", [example(ROW)]), ("a.tfrecord", "'click'")),
     ],
 )
 def test_column_that_holds_no_labels_or_outputs_is_rejected(

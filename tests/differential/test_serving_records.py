@@ -310,7 +310,7 @@ REJECTED: dict[str, tuple[list[Any], str]] = {
     ),
     "dtype": (
         [predict_log({**INPUTS, "hour": np.zeros(ROWS, np.float32)})],
-        "'hour' is a float; int64 was expected",
+        "inputs.hour: float32; int64 was expected",
     ),
     "rows": ([predict_log({**INPUTS, "hour": [1, 2]})], "different numbers of rows"),
     "call": ([REGRESS], "a regress request for signature 'query'; a ranking tower computes it"),

@@ -10,7 +10,7 @@ import os
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from bundle.format.checksums import crc32c, mask
+from bundle.format.features import DenseFeature
 from bundle.storage.tfrecords import framed
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
@@ -26,9 +27,10 @@ from export.given_towers.exported_graphs import ExportedGraphTower
 from export.graphs.loading import load_tensorflow
 from export.recipe.schema import read_recipe
 from export.tables.vocabularies import read_keys
-from export.verify.examples import read_table
-from export.verify.recorded_examples import numbered_records, read_record_table
-from export.verify.serving_records import read_prediction_log
+from rows.batches import read_batches
+from rows.errors import RowsError
+from rows.files import source_file
+from rows.requests import RequestReader, numbered_records
 from tests.hostile.ordeal import FLOOR_BYTES, HELD_PER_BYTE, deadline, memory_limit
 from tests.units.export.checkpoint.formats.safetensors_files import write_header
 
@@ -173,18 +175,21 @@ def lines_of(text: str) -> Write:
     return write
 
 
-def read_label(path: Path) -> object:
-    return read_record_table([path], "prediction-log", {}, ["x"], 9, [])
-
-
-def read_requests(path: Path) -> object:
+def read_requests(path: Path, labels: Sequence[str] = ()) -> object:
+    feature = DenseFeature(kind="dense", role="context")
+    reader = RequestReader({"x": feature}, ["x"], {}, labels)
     return [
-        read_prediction_log(record, where, ["x"]) for where, record in numbered_records([path], "x")
+        reader.columns(reader.read(record, where, "prediction-log"), [])
+        for where, record in numbered_records(source_file(path))
     ]
 
 
+def read_label(path: Path) -> object:
+    return read_requests(path, ["label"])
+
+
 def read_lines(path: Path) -> object:
-    return read_table(path, 9)
+    return list(read_batches(source_file(path)))
 
 
 SPARSE = {
@@ -234,7 +239,7 @@ def test_file_that_claims_much_is_rejected_at_the_cost_of_its_bytes(
     path = write(tmp_path)
     size_bytes = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
     limit = memory_limit(FLOOR_BYTES + HELD_PER_BYTE * size_bytes)
-    with deadline(20), limit, pytest.raises(ExportError) as error:
+    with deadline(20), limit, pytest.raises((ExportError, RowsError)) as error:
         read(path)
     message = str(error.value)
     assert len(message) < MESSAGE_CHARACTERS_MAX
@@ -259,7 +264,7 @@ def test_fifo_in_the_place_of_a_file_is_rejected_and_not_waited_for(
     tmp_path: Path, name: str
 ) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(ExportError):
+    with pytest.raises((ExportError, RowsError)):
         READERS[name](tmp_path / name)
 
 
