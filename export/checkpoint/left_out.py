@@ -12,8 +12,22 @@ from collections.abc import Callable, Collection, Mapping
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 
-_SHOWN = 5
-"""The maximum number of variables that the error message lists."""
+_SHOWN_MAX = 5
+"""The maximum number of variables that a message lists."""
+
+
+def listed_shapes(checkpoint: Checkpoint, keys: Mapping[str, str]) -> str:
+    """Returns variables with their shapes, for a message.
+
+    Args:
+      checkpoint: The checkpoint that holds the variables.
+      keys: Keys of the variables by the names that a user knows, such as attribute paths.
+    """
+    texts = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
+    listed = ", ".join(texts[:_SHOWN_MAX])
+    if len(texts) > _SHOWN_MAX:
+        listed += f" and {len(texts) - _SHOWN_MAX} more"
+    return listed
 
 
 def left_out_siblings(
@@ -44,13 +58,8 @@ def reject_left_out(checkpoint: Checkpoint, keys: Mapping[str, str]) -> None:
     """
     if not keys:
         return
-    descriptions = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
-    more = ""
-    if len(descriptions) > _SHOWN:
-        more = f" and {len(descriptions) - _SHOWN} more"
-    listed = ", ".join(descriptions[:_SHOWN])
     raise CheckpointError(
-        f"checkpoint {checkpoint.prefix} also holds {listed}{more}, which the model code lacks, "
-        "though it creates other variables of the same object: it would not compute what was "
-        "trained. Create the object as in training, with all of its variables"
+        f"checkpoint {checkpoint.prefix} also holds {listed_shapes(checkpoint, keys)}, which the "
+        "model code lacks, though it creates other variables of the same object: it would not "
+        "compute what was trained. Create the object as in training, with all of its variables"
     )

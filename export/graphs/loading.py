@@ -23,7 +23,7 @@ libraries: a release that moved one of them is rejected where it is needed, and 
 a note. Any other release of JAX is rejected.
 """
 
-LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
+_LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 """The environment variable by which TensorFlow decides what `tf.keras` is when it is first touched:
 tf-keras (1), which TFRS and every Keras 2 model need, or Keras 3.
 """
@@ -47,8 +47,21 @@ def prefer_keras(generation: int | None) -> None:
     """Makes `tf.keras` the Keras of this generation, unless the environment says otherwise; 2 if it
     is not known. A model that imports Keras 3 as `keras` is not affected.
     """
-    legacy = "0" if generation == 3 else "1"
-    os.environ.setdefault(LEGACY_KERAS, legacy)
+    os.environ.setdefault(_LEGACY_KERAS, _legacy_value(generation))
+
+
+def how_to_prefer_keras(generation: int | str) -> str:
+    """Returns what a user does to make `tf.keras` the Keras of this generation, for a message."""
+    return (
+        f"set {_LEGACY_KERAS}={_legacy_value(generation)} in the environment of rowcast-export, so "
+        f"that tf.keras is Keras {generation}"
+    )
+
+
+def _legacy_value(generation: int | str | None) -> str:
+    if str(generation) == "3":
+        return "0"
+    return "1"
 
 
 def load_tensorflow() -> Any:

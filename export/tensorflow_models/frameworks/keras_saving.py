@@ -69,19 +69,21 @@ class LayerWeights:
 
     Attributes:
       layer: The layer; or the model itself, which may have weights beside its layers.
+      name: The name of the layer; "" for the model itself.
       variables: The variables, as TensorFlow's, first those that are trained; (): the layer has
         made none.
       names: The names of the variables, with slashes.
     """
 
     layer: Any
+    name: str
     variables: tuple[Any, ...]
     names: tuple[str, ...]
 
 
-def layers_in_order(model: Any) -> tuple[list[LayerWeights], LayerWeights]:
+def layers_in_order(model: Any) -> list[LayerWeights]:
     """Returns the layers of a model in the order in which Keras' older HDF5 format has them, and
-    what the model has beside them.
+    at last what the model has beside them.
     """
     weights: list[Any]
     if is_keras_3_layer(model):
@@ -91,8 +93,8 @@ def layers_in_order(model: Any) -> tuple[list[LayerWeights], LayerWeights]:
         weights = [variable for variable in variables if id(variable) in weight_ids]
     else:
         weights = model._trainable_weights + model._non_trainable_weights
-    layers = [_layer_weights(layer, _weights_in_order(layer)) for layer in model.layers]
-    return layers, _layer_weights(model, weights)
+    layers = [_layer_weights(layer, layer.name, _weights_in_order(layer)) for layer in model.layers]
+    return [*layers, _layer_weights(model, "", weights)]
 
 
 def _weights_in_order(layer: Any) -> list[Any]:
@@ -106,9 +108,9 @@ def _weights_in_order(layer: Any) -> list[Any]:
     return [weight for weight in weights if handle_of(weight) is not None]
 
 
-def _layer_weights(layer: Any, weights: list[Any]) -> LayerWeights:
+def _layer_weights(layer: Any, name: str, weights: list[Any]) -> LayerWeights:
     names = [str(getattr(weight, "path", weight.name)) for weight in weights]
-    return LayerWeights(layer, tuple(map(tensorflow_variable, weights)), tuple(names))
+    return LayerWeights(layer, name, tuple(map(tensorflow_variable, weights)), tuple(names))
 
 
 def tensorflow_variable(variable: Any) -> Any:

@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 
 from export.graphs.hooks import Hooks
-from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import NORMALIZATIONS
-from export.tensorflow_models.frameworks.keras_saving import all_layers
-from export.tensorflow_models.frameworks.trackables import descendants_of
+from export.tensorflow_models.frameworks.trackables import walk
 
 
 def restore_normalizations(hooks: Hooks, *, keep_adapted: bool) -> None:
@@ -50,15 +48,9 @@ def restore_normalizations(hooks: Hooks, *, keep_adapted: bool) -> None:
 
 def adapted_normalizations(root: Any) -> list[Any]:
     """Returns the layers of a model, or of an object that holds layers, that a factory adapted."""
-    if not hasattr(root, "_trackable_children"):
-        return []
-    objects = descendants_of(root)
-    # Keras 3 tracks layers in lists and dicts by itself.
-    models = [part for part in objects if is_keras_3_layer(part)]
-    objects += [layer for model in models for layer in all_layers(model)]
     modules = {point.module for point in NORMALIZATIONS}
     layers = {}
-    for part in objects:
+    for part in (model_object.value for model_object in walk(root)):
         is_normalization = any(kind.__module__ in modules for kind in type(part).__mro__)
         if is_normalization and part.built and part.input_mean is None and _is_adapted(part):
             layers[id(part)] = part

@@ -36,7 +36,7 @@ from export.tensorflow_models.frameworks.keras_saving import (
     saved_values,
 )
 from export.tensorflow_models.frameworks.layer_names import name_in_list
-from export.tensorflow_models.frameworks.trackables import children_of, descendants_of
+from export.tensorflow_models.frameworks.trackables import children_of, walk
 from export.tensorflow_models.model.configurations import (
     MISSING,
     Comparison,
@@ -69,17 +69,14 @@ def check_described_model(root: Any, checkpoint: Checkpoint, object_path: str) -
       CheckpointError: They differ; names the layer, and the first difference.
     """
     storage = checkpoint.storage
-    if storage.layers:
-        if storage.ordered_layers:
-            # The factory may return an object that has the saved model among its attributes.
-            root = find_ordered_variables(root, checkpoint).model
-        is_comparable = hasattr(root, "_trackable_children")
-    else:
-        is_described = storage.kind == "Keras" or bool(storage.model or storage.assets)
+    if storage.layers and storage.ordered_layers:
+        # The factory may return an object that has the saved model among its attributes.
+        root = find_ordered_variables(root, checkpoint).model
+    elif not storage.layers:
+        is_described = storage.kind == "Keras" or storage.model or storage.assets
         is_model = is_keras_3_layer(root) or is_keras_model(root)
-        is_comparable = is_described and is_model and not is_of_older_format(checkpoint)
-    if not is_comparable:
-        return ()
+        if not is_described or not is_model or is_of_older_format(checkpoint):
+            return ()
 
     described = _DescribedModel(root, checkpoint, object_path.replace(".", "/"))
     described.check_constants()
@@ -289,8 +286,8 @@ class _DescribedModel:
     def _saved(self) -> SavedValues:
         """What Keras would save of the model. Files that describe single layers have no values."""
         if self.checkpoint.storage.layers:
-            parts = descendants_of(self.root)
-            return SavedValues({}, {str(number): part for number, part in enumerate(parts)})
+            parts = walk(self.root)
+            return SavedValues({}, {str(n): part.value for n, part in enumerate(parts)})
         return saved_values(self.root, self.path)
 
     @property

@@ -52,19 +52,18 @@ def check_exchangeable(
         return ()
 
     exchangeable = False
-    twins = _twins(traced.root, checkpoint, job.checkpoint.object_path)
+    twins = _twins(traced.root, checkpoint, job.checkpoint.object_path.replace("/", "."))
     for tower in traced.towers:
         missing = _not_recorded(tower, job.verify.expected)
         pairs = [twins[name] for name in _resources_read_by(tower, traced) if name in twins]
         exchangeable |= bool(pairs)
         if pairs and missing:
-            pair = max(pairs, key=lambda pair: math.prod(pair[0].shape))
-            first, second = (variable.path for variable in pair)
+            shape, first, second = max(pairs, key=lambda pair: math.prod(pair[0]))
             tower_name = tower.spec.name
             raise NotConvertible(
                 f"checkpoint {checkpoint.prefix} holds lists of variables without names, so they "
                 f"are matched by their positions, and {first} and {second} of the model have one "
-                f"shape, {list(pair[0].shape)}: if the model makes them in another order than "
+                f"shape, {list(shape)}: if the model makes them in another order than "
                 "training did, they are exchanged, and only recorded outputs show it. Let the "
                 f"trained model compute {missing!r} of tower {tower_name!r} for some examples, "
                 "write both to a file, and name the file as verify.examples and the column of the "
@@ -79,27 +78,26 @@ def check_exchangeable(
     )
 
 
-def _twins(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, tuple[Any, Any]]:
-    """Returns each variable that has the shape and dtype of another one in its list, with that one,
-    by its resource.
+def _twins(
+    root: Any, checkpoint: Checkpoint, object_path: str
+) -> dict[str, tuple[tuple[int, ...], str, str]]:
+    """Returns each variable that has the shape and dtype of another one in its list, by its
+    resource: the shape, and the paths of both.
     """
-    locations = find_listed_variables(root, checkpoint, object_path.replace("/", "."))
-    alike: dict[tuple[str, str, tuple[int, ...]], list[Any]] = defaultdict(list)
-    for variable in root.variables:
-        if is_random_state(variable):
+    alike: dict[tuple[str, str, tuple[int, ...]], list[tuple[Any, str]]] = defaultdict(list)
+    for variable, location in find_listed_variables(root, checkpoint, object_path):
+        if is_random_state(location.path):
             continue
-        key = locations[resource(variable.value.handle)].key
-        entry = checkpoint.entries[key]
-        path_of_list = key.rpartition(".")[0]
-        alike[path_of_list, entry.dtype, entry.shape].append(variable)
+        entry = checkpoint.entries[location.key]
+        path_of_list = location.key.rpartition(".")[0]
+        alike[path_of_list, entry.dtype, entry.shape].append((variable, location.path))
 
     twins = {}
-    for first, *following in alike.values():
+    for (_, _, shape), ((first, first_path), *following) in alike.items():
         # An error names one pair of variables, so one twin of each is enough.
-        for variable in following:
-            twins[resource(variable.value.handle)] = (variable, first)
-        if following:
-            twins[resource(first.value.handle)] = (first, following[0])
+        for variable, path in following:
+            twins[resource(variable.handle)] = (shape, path, first_path)
+            twins.setdefault(resource(first.handle), (shape, first_path, path))
     return twins
 
 

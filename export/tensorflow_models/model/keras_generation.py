@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.reader import Checkpoint
-from export.graphs.loading import LEGACY_KERAS
-from export.tensorflow_models.frameworks.trackables import descendants_of
+from export.graphs.loading import how_to_prefer_keras
+from export.tensorflow_models.frameworks.trackables import walk
 from export.tensorflow_models.model.keras_variables import saved_by_keras
 
 Generation = Literal[2, 3]
@@ -78,11 +78,9 @@ def why_unlike(root: Any, graph: ObjectGraph | None) -> str:
     built = _generation_of_model(root)
     if written is None or built is None or written == built:
         return ""
-    value = "0" if written == 3 else "1"
     return (
-        f"it was written by Keras {written}, and the model's layers are of Keras {built}: set "
-        f"{LEGACY_KERAS}={value} in the environment of rowcast-export, so that tf.keras is Keras "
-        f"{written}"
+        f"it was written by Keras {written}, and the model's layers are of Keras {built}: "
+        f"{how_to_prefer_keras(written)}"
     )
 
 
@@ -90,8 +88,8 @@ def _generation_of_model(root: Any) -> Generation | None:
     """Returns the generation of a model's layers; None if it has none, or those of both."""
     libraries = {
         kind.__module__.partition(".")[0]
-        for part in descendants_of(root)
-        for kind in type(part).__mro__
+        for model_object in walk(root)
+        for kind in type(model_object.value).__mro__
     }
     if "tf_keras" in libraries and "keras" in libraries:
         return None

@@ -12,16 +12,16 @@ process makes layers, so they are taken only if they lead to one variable each.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from export.checkpoint.formats.orbax import KERAS_ITEM, KERAS_TREES
+from export.checkpoint.left_out import listed_shapes
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.placeholders import line_of_variable
-from export.graphs.walks import resource
 from export.tensorflow_models.frameworks.keras_saving import (
     all_layers,
     is_keras_model,
@@ -35,9 +35,6 @@ from export.tensorflow_models.model.object_paths import VariableLocation
 from export.tensorflow_models.model.ordered_variables import find_ordered_variables
 from export.user_lines import at_line
 
-_SHOWN_MAX = 5
-"""How many variables a message names."""
-_SEED = "seed_generator_state"
 _VALUES = KERAS_TREES[:2]
 """The trees that hold variables of layers."""
 _WHOLE_MODEL = "model_weights/"
@@ -58,10 +55,25 @@ def is_of_older_format(checkpoint: Checkpoint) -> bool:
     return states_order or any(key.startswith(_WHOLE_MODEL) for key in checkpoint.entries)
 
 
-def find_keras_variables(
-    root: Any, checkpoint: Checkpoint, object_path: str
-) -> dict[str, VariableLocation]:
-    """Returns the location of every variable of a model, by its resource.
+@dataclass(frozen=True)
+class KerasVariables:
+    """The variables of a model beside what Keras saved of it.
+
+    Attributes:
+      model: The model that was saved.
+      locations: Each variable, as TensorFlow's, and its location; several ones if several layers
+        share the variable and the file has it once for each.
+      layers: The layers of the model by their paths in a file by attributes, also those that have
+        made no variable yet; {} in other formats.
+    """
+
+    model: Any
+    locations: Sequence[tuple[Any, VariableLocation]]
+    layers: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_keras_variables(root: Any, checkpoint: Checkpoint, object_path: str) -> KerasVariables:
+    """Finds every variable of a model in what Keras saved.
 
     Args:
       root: What the factory returned.
@@ -80,7 +92,7 @@ def find_keras_variables(
                 f"{object_path!r} (checkpoint.object_path): leave it out"
             )
         ordered = find_ordered_variables(root, checkpoint)
-        return {resource(variable.handle): location for variable, location in ordered.locations}
+        return KerasVariables(ordered.model, ordered.locations)
 
     of_keras_3 = is_keras_3_layer(root)
     if not of_keras_3 and (checkpoint.storage.kind == "Orbax" or not is_keras_model(root)):
@@ -90,21 +102,12 @@ def find_keras_variables(
         )
     # Before paths: lists are in Orbax, too, and their keys are numbers without names.
     if holds_lists(checkpoint):
-        return find_listed_variables(root, checkpoint, object_path.replace("/", "."))
+        path = object_path.replace("/", ".")
+        return KerasVariables(root, find_listed_variables(root, checkpoint, path))
     if checkpoint.storage.kind == "Orbax":
-        return _by_paths(root, checkpoint, object_path.replace("/", "."))
+        path = object_path.replace("/", ".")
+        return KerasVariables(root, list(_by_paths(root, checkpoint, path)))
     return _by_attributes(root, checkpoint, object_path.replace(".", "/"))
-
-
-def variables_of(root: Any, checkpoint: Checkpoint) -> list[Any]:
-    """Returns the variables that a model of Keras has made, but the states of random numbers, as
-    TensorFlow's.
-    """
-    if checkpoint.storage.ordered_layers:
-        return [variable for variable, _ in find_ordered_variables(root, checkpoint).locations]
-    if not is_keras_3_layer(root):
-        return list(root.weights)
-    return [variable.value for variable in root.variables if not variable.path.endswith(_SEED)]
 
 
 def has_lora_weights(root: Any, variable: Any) -> bool:
@@ -115,9 +118,7 @@ def has_lora_weights(root: Any, variable: Any) -> bool:
     return any(variable is weight.value for layer in layers for weight in layer.weights)
 
 
-def _by_attributes(
-    root: Any, checkpoint: Checkpoint, object_path: str
-) -> dict[str, VariableLocation]:
+def _by_attributes(root: Any, checkpoint: Checkpoint, object_path: str) -> KerasVariables:
     if is_of_older_format(checkpoint):
         raise CheckpointError(
             f"checkpoint {checkpoint.prefix} is in Keras's older format, and lacks the attribute "
@@ -127,14 +128,14 @@ def _by_attributes(
         )
     saved = saved_values(root, object_path)
     _check_lists(saved.groups, checkpoint)
-    locations = {}
+    locations = []
     for path, value in saved.values.items():
         # A layer may save what it computes, such as a kernel merged with its LoRA matrices.
         if handle_of(value) is None:
             continue
         key = path if path in checkpoint.entries else ""
-        locations[resource(tensorflow_variable(value).handle)] = VariableLocation(path, key)
-    return locations
+        locations.append((tensorflow_variable(value), VariableLocation(path, key)))
+    return KerasVariables(root, locations, saved.groups)
 
 
 def _check_lists(groups: Collection[str], checkpoint: Checkpoint) -> None:
@@ -144,17 +145,17 @@ def _check_lists(groups: Collection[str], checkpoint: Checkpoint) -> None:
       CheckpointError: One is.
     """
     lists = {without_number(group) for group in groups}
-    unmatched = []
+    unmatched = {}
     for key in checkpoint.entries:
         group = _group(key)
         is_numbered = without_number(group) != group
         if group not in groups and is_numbered and without_number(group) in lists:
-            unmatched.append(key)
+            unmatched[key] = key
     if unmatched:
         raise CheckpointError(
-            f"checkpoint {checkpoint.prefix} also holds {_listed(unmatched, checkpoint)}, which "
-            "the model lacks: it has fewer layers of that class than the model that was saved. The "
-            "model code is not the one that was saved"
+            f"checkpoint {checkpoint.prefix} also holds {listed_shapes(checkpoint, unmatched)}, "
+            "which the model lacks: it has fewer layers of that class than the model that was "
+            "saved. The model code is not the one that was saved"
         )
 
 
@@ -168,19 +169,14 @@ def layer_of_key(key: str) -> str:
     return _group(key) or _path_of(key).rpartition(".")[0]
 
 
-def _by_paths(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, VariableLocation]:
+def _by_paths(
+    root: Any, checkpoint: Checkpoint, object_path: str
+) -> Iterator[tuple[Any, VariableLocation]]:
     stored = _stored_paths(checkpoint, object_path)
     _check_numbers(root, checkpoint, stored)
-
-    paths_by_tail: dict[str, list[str]] = defaultdict(list)
-    for path in stored:
-        for tail in _tails(path):
-            paths_by_tail[tail].append(path)
-
-    locations = {}
     variable_of_path: dict[str, Any] = {}
     for variable in root.variables:
-        paths = _matching(variable.path.replace("/", "."), stored, paths_by_tail)
+        paths = _matching(variable.path.replace("/", "."), stored)
         if len(paths) > 1:
             raise CheckpointError(
                 f"variable {variable.path}{_line(variable)} may be any of {', '.join(paths[:4])} "
@@ -198,8 +194,7 @@ def _by_paths(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, 
                     "in the factory as training does, so that its variables get the same paths"
                 )
             key = stored[path]
-        locations[resource(variable.value.handle)] = VariableLocation(variable.path, key)
-    return locations
+        yield variable.value, VariableLocation(variable.path, key)
 
 
 def _stored_paths(checkpoint: Checkpoint, object_path: str) -> dict[str, str]:
@@ -222,9 +217,7 @@ def _path_of(key: str) -> str:
     return ""
 
 
-def _matching(
-    path: str, stored: Mapping[str, str], paths_by_tail: Mapping[str, list[str]]
-) -> list[str]:
+def _matching(path: str, stored: Collection[str]) -> list[str]:
     """Returns the stored paths that a variable may have.
 
     A path begins with what was called first: the model itself in training, perhaps one of its
@@ -232,19 +225,12 @@ def _matching(
     """
     if path in stored:
         return [path]
-    if path in paths_by_tail:
-        return paths_by_tail[path]
-    for tail in _tails(path):
-        # A name alone, such as `kernel`, is that of variables of many layers.
-        if tail in stored and "." in tail:
-            return [tail]
-    return []
-
-
-def _tails(path: str) -> list[str]:
-    """Returns the ends of a path that begin with one of its names, the longest first."""
-    steps = path.split(".")
-    return [".".join(steps[start:]) for start in range(len(steps))]
+    longer = [stored_path for stored_path in stored if stored_path.endswith(f".{path}")]
+    if longer:
+        return longer
+    # A name alone, such as `kernel`, is that of variables of many layers.
+    ends = [end for end in stored if "." in end and path.endswith(f".{end}")]
+    return sorted(ends, key=len)[-1:]
 
 
 def _check_numbers(root: Any, checkpoint: Checkpoint, stored: Mapping[str, str]) -> None:
@@ -278,12 +264,3 @@ def _check_numbers(root: Any, checkpoint: Checkpoint, stored: Mapping[str, str])
 
 def _line(variable: Any) -> str:
     return at_line(line_of_variable(variable.value))
-
-
-def _listed(keys: list[str], checkpoint: Checkpoint) -> str:
-    """Returns variables with their shapes, for a message."""
-    texts = [f"{key} {list(checkpoint.entries[key].shape)}" for key in keys[:_SHOWN_MAX]]
-    listed = ", ".join(texts)
-    if len(keys) > _SHOWN_MAX:
-        listed += f" and {len(keys) - _SHOWN_MAX} more"
-    return listed

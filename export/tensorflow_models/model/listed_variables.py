@@ -21,11 +21,9 @@ from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry, is_wider_integer
 from export.errors import CheckpointError
 from export.graphs.placeholders import line_of_variable
-from export.graphs.walks import resource
 from export.tensorflow_models.model.object_paths import VariableLocation
 from export.user_lines import at_line
 
-_SEED = "seed_generator_state"
 _OTHER_CODE = (
     "The model code is not the one that was saved, or layers that the calls of the recipe do not "
     "use have made no variables: call the model once in the factory, as training does"
@@ -39,8 +37,8 @@ def holds_lists(checkpoint: Checkpoint) -> bool:
 
 def find_listed_variables(
     root: Any, checkpoint: Checkpoint, object_path: str
-) -> dict[str, VariableLocation]:
-    """Returns the location of every variable of a model, by its resource.
+) -> list[tuple[Any, VariableLocation]]:
+    """Returns every variable of a model, as TensorFlow's, and its location.
 
     Args:
       root: A model of Keras 3.
@@ -52,7 +50,7 @@ def find_listed_variables(
         variable that differs.
     """
     trainable_path, non_trainable_path = _lists(checkpoint, object_path)
-    locations: dict[str, VariableLocation] = {}
+    locations: list[tuple[Any, VariableLocation]] = []
     for name, path, variables in (
         ("trainable_variables", trainable_path, root.trainable_variables),
         ("non_trainable_variables", non_trainable_path, root.non_trainable_variables),
@@ -65,8 +63,7 @@ def find_listed_variables(
             )
         for entry, variable in zip(entries, variables, strict=True):
             _check(checkpoint, entry, variable)
-            location = VariableLocation(variable.path, entry.key)
-            locations[resource(variable.value.handle)] = location
+            locations.append((variable.value, VariableLocation(variable.path, entry.key)))
     return locations
 
 
@@ -107,7 +104,7 @@ def _check(checkpoint: Checkpoint, entry: Entry, variable: Any) -> None:
     dtype = variable.value.dtype.name
     # JAX has integers of 32 bits where TensorFlow has 64.
     same_dtype = entry.dtype == dtype or is_wider_integer(dtype, entry.dtype)
-    if entry.shape == tuple(variable.shape) and (same_dtype or is_random_state(variable)):
+    if entry.shape == tuple(variable.shape) and (same_dtype or is_random_state(variable.path)):
         return
     raise CheckpointError(
         f"checkpoint {checkpoint.prefix} has {entry.dtype} {list(entry.shape)} at {entry.key}, and "
@@ -116,8 +113,8 @@ def _check(checkpoint: Checkpoint, entry: Entry, variable: Any) -> None:
     )
 
 
-def is_random_state(variable: Any) -> bool:
-    """Returns whether a variable of Keras 3 is the state of a generator of random numbers, whose
-    dtype the framework decides.
+def is_random_state(path: str) -> bool:
+    """Returns whether a path of a variable of Keras 3 is that of the state of a generator of random
+    numbers, whose dtype the framework decides.
     """
-    return bool(variable.path.endswith(_SEED))
+    return path.endswith("seed_generator_state")

@@ -10,7 +10,7 @@ from typing import Any
 
 from export.partition.table_names import COLUMN
 from export.tensorflow_models.frameworks.layer_names import is_automatic
-from export.tensorflow_models.model.object_walk import walk
+from export.tensorflow_models.frameworks.trackables import walk
 
 _COUNTED = re.compile(r"(layer|layer_with_weights)-\d+|_layers|\d+")
 """Names of attributes that number what they hold."""
@@ -34,8 +34,6 @@ def object_paths(root: Any) -> dict[str, tuple[str, Any]]:
     resource.
     """
     paths: dict[str, tuple[str, Any]] = {}
-    if not hasattr(root, "_trackable_children"):
-        return paths
     for model_object in walk(root):
         if model_object.resource:
             paths.setdefault(model_object.resource, (model_object.path, model_object.owner))

@@ -15,7 +15,7 @@ Source: tf-keras 2.20, src/saving/legacy/hdf5_format.py (`load_weights_from_hdf5
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, zip_longest
@@ -27,7 +27,7 @@ from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import OrderedLayer
 from export.errors import CheckpointError
 from export.graphs.internals import is_keras_3_layer
-from export.graphs.loading import LEGACY_KERAS
+from export.graphs.loading import how_to_prefer_keras
 from export.graphs.placeholders import line_of_variable
 from export.tensorflow_models.frameworks.keras_saving import (
     LayerWeights,
@@ -117,9 +117,7 @@ def _models_of(root: Any) -> list[Any]:
     """Returns a model, or the models among the attributes of an object."""
     if is_keras_model(root):
         return [root]
-    attributes = getattr(root, "__dict__", {})
-    if hasattr(type(root), "_trackable_children"):
-        attributes = children_of(root)
+    attributes = children_of(root) or getattr(root, "__dict__", {})
     return [value for value in attributes.values() if is_keras_model(value)]
 
 
@@ -143,11 +141,13 @@ class _OrderedModel:
             converted.
         """
         self._check_version()
-        layers = self._layers_with_weights()
-        self._check_layers(layers)
-        pairs = list(zip(self._saved, layers, strict=True))
+        ordered = self.checkpoint.storage.ordered_layers
+        saved_layers = [saved for saved in ordered if saved.name and saved.weights]
+        built_layers = [built for built in self.layers if built.name and built.variables]
+        self._check_layers(saved_layers, built_layers)
+        pairs = list(zip(saved_layers, built_layers, strict=True))
         # A layer without a name holds the weights of the model itself.
-        pairs += [(saved, self._model_weights) for saved in self._ordered if not saved.name]
+        pairs += [(saved, self.layers[-1]) for saved in ordered if not saved.name]
         locations: list[tuple[Any, VariableLocation]] = []
         for saved, built in pairs:
             locations += self._matched(saved, built)
@@ -156,27 +156,8 @@ class _OrderedModel:
 
     @cached_property
     def layers(self) -> list[LayerWeights]:
-        """All layers, those without weights, too."""
-        return self._all_weights[0]
-
-    @property
-    def _model_weights(self) -> LayerWeights:
-        return self._all_weights[1]
-
-    @cached_property
-    def _all_weights(self) -> tuple[list[LayerWeights], LayerWeights]:
+        """All layers, those without weights, too, and at last the model itself."""
         return layers_in_order(self.model)
-
-    @property
-    def _ordered(self) -> tuple[OrderedLayer, ...]:
-        return self.checkpoint.storage.ordered_layers
-
-    @cached_property
-    def _saved(self) -> list[OrderedLayer]:
-        return [saved for saved in self._ordered if saved.name and saved.weights]
-
-    def _layers_with_weights(self) -> list[LayerWeights]:
-        return [built for built in self.layers if built.variables]
 
     def _check_version(self) -> None:
         version = self.checkpoint.storage.keras_version
@@ -186,62 +167,56 @@ class _OrderedModel:
                 "it was saved by Keras 1, whose weights Keras 2 converts, or does not say by which "
                 "version (attribute keras_version): load the file with Keras 2, and save it anew"
             )
-        built = "3" if is_keras_3_layer(self.model) else "2"
-        if written != built:
+        built = "2"
+        library = "keras"
+        if is_keras_3_layer(self.model):
+            built = "3"
             library = "tf_keras"
-            value = "1"
-            if written == "3":
-                library = "keras"
-                value = "0"
+        if written != built:
             raise self._rejection(
                 f"it was saved by Keras {version}, and the model is of Keras {built}, whose layers "
-                f"may compute something else: set {LEGACY_KERAS}={value} in the environment of "
-                f"rowcast-export, so that tf.keras is Keras {written}, or let the model import "
-                f"{library}"
+                f"may compute something else: {how_to_prefer_keras(written)}, or let the "
+                f"model import {library}"
             )
 
-    def _check_layers(self, layers: list[LayerWeights]) -> None:
+    def _check_layers(
+        self, saved_layers: Sequence[OrderedLayer], built_layers: Sequence[LayerWeights]
+    ) -> None:
         """Checks that the layers that have weights are those of the file, one by one.
 
         Raises:
-          CheckpointError: One is another.
+          CheckpointError: One is another; names the likeliest cause.
         """
-        for number, (saved, built) in enumerate(zip_longest(self._saved, layers)):
+        counts = (
+            f"layers with weights: {len(saved_layers)} in the file, {len(built_layers)} in the "
+            "model"
+        )
+        for number, (saved, built) in enumerate(zip_longest(saved_layers, built_layers)):
             if saved is None:
                 raise self._rejection(
-                    f"layers with weights: {len(self._saved)} in the file, {len(layers)} in the "
-                    f"model; the file lacks {self._label(built)}{_line(built)}. {_OTHER_CODE}"
+                    f"{counts}; the file lacks {_label(built)}{_line(built)}. {_OTHER_CODE}"
                 )
-            if built is None or self._comparable(saved.name) != self._comparable(built.layer.name):
-                self._reject_layer(number, saved, built, len(layers))
-
-    def _reject_layer(
-        self, number: int, saved: OrderedLayer, built: LayerWeights | None, count: int
-    ) -> None:
-        """Raises the error about the first layer that is another one in the file."""
-        name = self._comparable(saved.name)
-        unbuilt = [
-            layer
-            for layer in self.layers
-            if not layer.variables and self._comparable(layer.layer.name) == name
-        ]
-        # From the likeliest cause to the most general one.
-        if unbuilt and count < len(self._saved):
+            name = self._comparable(saved.name)
+            if built is not None and name == self._comparable(built.name):
+                continue
+            unbuilt = [
+                layer
+                for layer in self.layers
+                if not layer.variables and self._comparable(layer.name) == name
+            ]
+            if unbuilt and len(built_layers) < len(saved_layers):
+                raise self._rejection(
+                    f"it has weights of layer {saved.name!r}, and {_label(unbuilt[0])} of the "
+                    "model has made none: call the model once in the factory, as training does"
+                )
+            if built is None:
+                raise self._rejection(f"{counts}; the model lacks {saved.name!r}. {_OTHER_CODE}")
             raise self._rejection(
-                f"it has weights of layer {saved.name!r}, and {self._label(unbuilt[0])} of the "
-                "model has made none: call the model once in the factory, as training does"
+                f"layer {number} of those with weights is {saved.name!r} in the file and "
+                f"{_label(built)} in the model{_line(built)}. Layers must be in the order of "
+                "training; if it is the same layer, give it its name: "
+                f'{type(built.layer).__name__}(..., name="{saved.name}")'
             )
-        if built is None:
-            raise self._rejection(
-                f"layers with weights: {len(self._saved)} in the file, {count} in the model; the "
-                f"model lacks {saved.name!r}. {_OTHER_CODE}"
-            )
-        raise self._rejection(
-            f"layer {number} of those with weights is {saved.name!r} in the file and "
-            f"{self._label(built)} in the model{_line(built)}. Layers must be in the order of "
-            "training; if it is the same layer, give it its name: "
-            f'{type(built.layer).__name__}(..., name="{saved.name}")'
-        )
 
     def _matched(
         self, saved: OrderedLayer, built: LayerWeights
@@ -254,7 +229,7 @@ class _OrderedModel:
         entries = self.checkpoint.entries
         if len(saved.weights) != len(built.variables):
             raise self._rejection(
-                f"{self._label(built)} has {len(saved.weights)} weights in the file "
+                f"{_label(built)} has {len(saved.weights)} weights in the file "
                 f"({_listed(saved.weights)}) and {len(built.variables)} in the model "
                 f"({_listed(built.names)}){_line(built)}. {_OTHER_CODE}"
             )
@@ -264,7 +239,7 @@ class _OrderedModel:
             expected = variable.shape.as_list()
             if shape != expected or not self._is_same_weight(built, saved_name, built_name):
                 raise self._rejection(
-                    f"{self._label(built)}, weight {number}: {_plain(saved_name)} {shape} in the "
+                    f"{_label(built)}, weight {number}: {_plain(saved_name)} {shape} in the "
                     f"file, and {_plain(built_name)} {expected} in the model"
                     f"{at_line(line_of_variable(variable))}. {_remedy(built, shape == expected)}"
                 )
@@ -319,8 +294,8 @@ class _OrderedModel:
         """Returns the steps of a name behind that of a layer."""
         *scopes, last = name.split("/")
         scopes = [self._comparable(scope) for scope in scopes]
-        layer_name = self._comparable(built.layer.name)
-        if built is self._model_weights:
+        layer_name = self._comparable(built.name)
+        if not built.name:
             scopes = []
         elif layer_name in scopes:
             scopes = scopes[scopes.index(layer_name) + 1 :]
@@ -343,13 +318,14 @@ class _OrderedModel:
                 names |= automatic_names(class_name)
         return names
 
-    def _label(self, built: LayerWeights) -> str:
-        if built is self._model_weights:
-            return "the model itself"
-        return f"layer {built.layer.name!r} ({type(built.layer).__name__})"
-
     def _rejection(self, difference: str) -> CheckpointError:
         return CheckpointError(f"checkpoint {self.checkpoint.prefix}: {difference}")
+
+
+def _label(built: LayerWeights) -> str:
+    if not built.name:
+        return "the model itself"
+    return f"layer {built.name!r} ({type(built.layer).__name__})"
 
 
 def _remedy(built: LayerWeights, same_shape: bool) -> str:

@@ -16,42 +16,35 @@ from typing import Any
 
 from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.inventory.name_tables import is_partitioned
-from export.checkpoint.left_out import left_out_siblings, reject_left_out
+from export.checkpoint.left_out import left_out_siblings, listed_shapes, reject_left_out
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import is_wider_integer
 from export.errors import CheckpointError
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.placeholders import line_of_variable
 from export.graphs.walks import resource
-from export.tensorflow_models.frameworks.keras_saving import (
-    SavedValues,
-    saved_values,
-    tensorflow_variable,
-)
+from export.tensorflow_models.frameworks.keras_saving import tensorflow_variable
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.frameworks.normalizations import (
     adapted_normalizations,
     give_normalization,
 )
-from export.tensorflow_models.frameworks.trackables import handle_of
+from export.tensorflow_models.frameworks.trackables import ModelObject, handle_of, walk
 from export.tensorflow_models.model.keras_generation import why_unlike
 from export.tensorflow_models.model.keras_variables import (
+    KerasVariables,
     find_keras_variables,
     has_lora_weights,
     layer_of_key,
     saved_by_keras,
-    variables_of,
 )
 from export.tensorflow_models.model.listed_variables import holds_lists
 from export.tensorflow_models.model.object_paths import VariableLocation
-from export.tensorflow_models.model.object_walk import (
-    ModelObject,
+from export.tensorflow_models.model.unmatched_objects import (
     UnmatchedObject,
     left_out_variables,
     unmatched_objects,
-    walk,
 )
-from export.tensorflow_models.model.ordered_variables import find_ordered_variables
 from export.user_lines import at_line
 
 _SHOWN_MAX = 5
@@ -108,7 +101,11 @@ class TrainedModel:
         Raises:
           CheckpointError: See `find_weights`.
         """
-        variables = variables_of(self.root, self.checkpoint)
+        saved = find_keras_variables(self.root, self.checkpoint, self.object_path)
+        # `weights` leaves out the states of metrics and of random numbers. Of a lookup that was
+        # adapted, tf-keras also lists the vocabulary.
+        weights = [weight for weight in saved.model.weights if handle_of(weight) is not None]
+        variables = map(tensorflow_variable, weights)
         self.restore_weights(
             variable for variable in variables if getattr(variable, "restored", True) is not False
         )
@@ -189,7 +186,7 @@ class TrainedModel:
                 continue
             problems.append(
                 f"{unmatched.owner or 'the model'}{lines_of_owner[0]} has no {unmatched.name}, but "
-                f"there is {_shapes(unmatched.keys, self.checkpoint)}"
+                f"there is {listed_shapes(self.checkpoint, unmatched.keys)}"
             )
         return problems
 
@@ -259,18 +256,34 @@ class TrainedModel:
         Raises:
           CheckpointError: The checkpoint has no object graph, or no object at `object_path`.
         """
+        locations: dict[str, VariableLocation] = {}
+        for name, location in self._all_locations:
+            first = locations.get(name)
+            # A variable that is held twice may be in the checkpoint along the second path only.
+            if first is None or not first.key:
+                locations[name] = location
+        return locations
+
+    @cached_property
+    def _all_locations(self) -> list[tuple[str, VariableLocation]]:
+        """The resource and the location of every variable, also of those that the model holds, or
+        the checkpoint has, several times.
+        """
         checkpoint = self.checkpoint
+        entries = checkpoint.entries
         if isinstance(self.root, NamedGraph):
-            return {
-                resource(variable.handle): VariableLocation(
-                    name, self.root.key(name, checkpoint.entries)
-                )
+            return [
+                (resource(variable.handle), VariableLocation(name, key))
                 for name, variable in self.root.variables.items()
-            }
-        graph = checkpoint.graph
-        if graph is None and saved_by_keras(checkpoint):
-            return find_keras_variables(self.root, checkpoint, self.object_path)
-        if graph is None:
+                # Averages are stored beside their variables.
+                for key in (self.root.key(name, entries), name if name in entries else "")
+            ]
+        if self._of_keras is not None:
+            return [
+                (resource(variable.handle), location)
+                for variable, location in self._of_keras.locations
+            ]
+        if checkpoint.graph is None:
             method = f"by {checkpoint.storage.kind}"
             if checkpoint.storage.kind == "TensorFlow":
                 method = "by variable names"
@@ -280,27 +293,27 @@ class TrainedModel:
                 "with tf.train.Checkpoint, or export tables (rowcast-export tables); for TF1 code, "
                 "let the factory return a function that builds the graph"
             )
-        return self._locations_in(graph)
-
-    def _locations_in(self, graph: ObjectGraph) -> dict[str, VariableLocation]:
-        entries = self.checkpoint.entries
-        averages = self.checkpoint.storage.averages
-        locations: dict[str, VariableLocation] = {}
-        for model_object in self._walked(graph):
+        locations = []
+        for model_object in self._walked(checkpoint.graph):
             if not model_object.resource:
-                continue
-            # A variable that is held twice may be in the checkpoint along the second path only.
-            location = locations.get(model_object.resource)
-            if location is not None and location.key:
                 continue
             key = ""
             if model_object.node is not None:
-                key = graph.nodes[model_object.node].key
-            key = averages.get(key, key)
+                key = checkpoint.graph.nodes[model_object.node].key
+            key = checkpoint.storage.averages.get(key, key)
             if key not in entries:
                 key = ""
-            locations[model_object.resource] = VariableLocation(model_object.path, key)
+            locations.append((model_object.resource, VariableLocation(model_object.path, key)))
         return locations
+
+    @cached_property
+    def _of_keras(self) -> KerasVariables | None:
+        """The variables in what Keras saved; None if they are found by objects or by names."""
+        if self.checkpoint.graph is not None or isinstance(self.root, NamedGraph):
+            return None
+        if not saved_by_keras(self.checkpoint):
+            return None
+        return find_keras_variables(self.root, self.checkpoint, self.object_path)
 
     def _walked(self, graph: ObjectGraph) -> list[ModelObject]:
         """Returns the model's objects with their nodes in the checkpoint's graph."""
@@ -356,8 +369,7 @@ class TrainedModel:
 
         matrices = {key for key in dense if len(checkpoint.entries[key].shape) > 1}
         unmatched: dict[str, str] = {}
-        if isinstance(self.root, NamedGraph) or checkpoint.graph is None:
-            # Averages are stored beside their variables.
+        if self._object_graph is None:
             unmatched = {key: key for key in sorted(matrices - self._keys_of_model)}
         else:
             for unmatched_object in self.unmatched_objects:
@@ -369,14 +381,14 @@ class TrainedModel:
         notes = []
         if lacking:
             notes.append(
-                f"checkpoint {checkpoint.name} also holds {_shapes(lacking, checkpoint)}, which "
-                "the model code lacks; if they are needed for these outputs, the code is not the "
-                "one that was trained"
+                f"checkpoint {checkpoint.name} also holds {listed_shapes(checkpoint, lacking)}, "
+                "which the model code lacks; if they are needed for these outputs, the code is not "
+                "the one that was trained"
             )
         if uncalled:
             notes.append(
-                f"checkpoint {checkpoint.name} also holds {_shapes(uncalled, checkpoint)}, of "
-                "layers of the model that no tower calls"
+                f"checkpoint {checkpoint.name} also holds {listed_shapes(checkpoint, uncalled)}, "
+                "of layers of the model that no tower calls"
             )
         return tuple(notes)
 
@@ -384,9 +396,9 @@ class TrainedModel:
         """Returns whether a variable in a file of Keras belongs to a layer of the model that has
         made no variable yet: the layer was not called.
         """
-        if self._values_to_save is None:
+        if self._of_keras is None:
             return False
-        layer = self._values_to_save.groups.get(layer_of_key(key))
+        layer = self._of_keras.layers.get(layer_of_key(key))
         return layer is not None and not layer.variables
 
     def _left_out(self, dense: Collection[str]) -> dict[str, str]:
@@ -402,32 +414,8 @@ class TrainedModel:
 
     @cached_property
     def _keys_of_model(self) -> set[str]:
-        """The keys of all variables that the code of the model has, in a checkpoint without an
-        object graph.
-        """
-        checkpoint = self.checkpoint
-        keys = {location.key for location in self.locations.values()}
-        if isinstance(self.root, NamedGraph):
-            return keys | {*self.root.variables}
-        # A variable that several layers share stands in a file of Keras once for each of them.
-        if checkpoint.storage.ordered_layers:
-            ordered = find_ordered_variables(self.root, checkpoint)
-            keys |= {location.key for _, location in ordered.locations}
-        if self._values_to_save is not None:
-            values = self._values_to_save.values
-            variables = {path for path, value in values.items() if handle_of(value) is not None}
-            keys |= variables & checkpoint.entries.keys()
-        return keys
-
-    @cached_property
-    def _values_to_save(self) -> SavedValues | None:
-        """What Keras would write to a file of the model by attributes; None if the checkpoint is no
-        such file.
-        """
-        storage = self.checkpoint.storage
-        if storage.kind != "Keras" or storage.ordered_layers:
-            return None
-        return saved_values(self.root, self.object_path.replace(".", "/"))
+        """The keys of all variables that the code of the model has."""
+        return {location.key for _, location in self._all_locations}
 
     def _counters(self, graph: ObjectGraph) -> set[str]:
         """Returns the keys of what training counts beside the model, such as `save_counter`."""
@@ -489,15 +477,6 @@ def _layer(name: str) -> str:
     if last in _NAMES_IN_LAYERS:
         return scope
     return ""
-
-
-def _shapes(keys: Mapping[str, str], checkpoint: Checkpoint) -> str:
-    """Returns variables with their shapes, for a message; `keys` are by their paths."""
-    texts = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
-    listed = ", ".join(texts[:_SHOWN_MAX])
-    if len(texts) > _SHOWN_MAX:
-        listed += f" and {len(texts) - _SHOWN_MAX} more"
-    return listed
 
 
 def path_steps(object_path: str) -> list[str]:

@@ -207,6 +207,13 @@ def test_saved_model_is_planned_with_a_note_on_matrices_that_the_code_lacks(
     assert_says("".join(plan.also_stored), *words)
 
 
+def test_layer_that_no_tower_calls_is_noted(tmp_path: Path) -> None:
+    file = tmp_path / "model.weights.h5"
+    called(Stacked(3)).save_weights(file)
+    plan = planned(lambda: Stacked(3, unused=1), file, INPUTS)
+    assert_says("".join(plan.also_stored), "dense_2/vars/0 [3, 3]", "that no tower calls")
+
+
 def by_names(width: int = 3, bias: bool = False) -> Any:
     """Returns code of TF1."""
 

@@ -1,5 +1,5 @@
-"""Walks the model and its checkpoint's object graph together, by attribute names, as TensorFlow's
-restore does.
+"""What the object graph of a checkpoint holds and the model lacks: other objects, or variables of
+one object.
 """
 
 from __future__ import annotations
@@ -7,35 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from export.checkpoint.formats.object_graph import ObjectGraph
-from export.graphs.walks import resource
-from export.tensorflow_models.frameworks.trackables import children_of, handle_of, listed_layers
+from export.tensorflow_models.frameworks.trackables import ModelObject, handle_of, joined
 
 _COUNTED = re.compile(r"((layer|layer_with_weights)-)?\d+")
 """Numbered names of Keras and of lists: if one is missing, the rest are not those of training."""
-
-
-@dataclass(frozen=True)
-class ModelObject:
-    """An object of the model.
-
-    Attributes:
-      resource: The resource of a variable; "" for any other object.
-      path: The attribute path of the object from the model.
-      owner: The object that tracks it.
-      node: The checkpoint's object at that path; None if there is none.
-      children: The names of the objects that it tracks.
-      variables: The names of the variables among them.
-    """
-
-    resource: str
-    path: str
-    owner: Any
-    node: int | None
-    children: tuple[str, ...]
-    variables: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,47 +30,6 @@ class UnmatchedObject:
     name: str
     counted: bool
     keys: dict[str, str]
-
-
-def walk(
-    root: Any, graph: ObjectGraph | None = None, start: int | None = None
-) -> list[ModelObject]:
-    """Returns every object of a model, the nearest first; `start` is the root's node in the
-    checkpoint's graph.
-
-    Without a graph also the layers that Keras 3 holds in lists and dicts, which TensorFlow's
-    checkpoints leave out.
-    """
-    walked: list[ModelObject] = []
-    seen = {id(root)}
-    queue: list[tuple[Any, str, Any, int | None]] = [(root, "", None, start)]
-    for trackable, path, owner, node in queue:  # grows while it is walked: breadth first
-        children = children_of(trackable)
-        if graph is None:
-            children |= listed_layers(trackable)
-        variables = [name for name, child in children.items() if handle_of(child) is not None]
-        walked.append(
-            ModelObject(
-                _resource_of(trackable), path, owner, node, tuple(children), tuple(variables)
-            )
-        )
-        for name, child in children.items():
-            # An object that is held several times is walked once, by its shortest path.
-            if id(child) in seen:
-                continue
-            seen.add(id(child))
-            child_node = None
-            if graph is not None and node is not None:
-                child_node = graph.nodes[node].children.get(name)
-            queue.append((child, _joined(path, name), trackable, child_node))
-    return walked
-
-
-def _resource_of(trackable: Any) -> str:
-    handle = handle_of(trackable)
-    if handle is None:
-        return ""
-    return resource(handle)
 
 
 def unmatched_objects(
@@ -121,7 +57,7 @@ def unmatched_objects(
             is_counted = _COUNTED.fullmatch(name) is not None
             if graph.nodes[node].key and not is_counted:
                 continue
-            variables = _variables(graph, node, _joined(model_object.path, name), seen)
+            variables = _variables(graph, node, joined(model_object.path, name), seen)
             keys = {path: key for path, key in variables if key in entries}
             if keys:
                 unmatched.append(UnmatchedObject(model_object.path, name, is_counted, keys))
@@ -140,13 +76,15 @@ def left_out_variables(walked: Sequence[ModelObject], graph: ObjectGraph) -> dic
     nodes_in_model = {model_object.node for model_object in walked}
     left_out = {}
     for model_object, stored in _matched(walked, graph):
-        if stored.keys().isdisjoint(model_object.variables):
+        children = model_object.children
+        variables = {name for name, child in children.items() if handle_of(child) is not None}
+        if variables.isdisjoint(stored):
             continue
         for name, node in stored.items():
             key = graph.nodes[node].key
-            is_in_model = name in model_object.children or node in nodes_in_model
+            is_in_model = name in children or node in nodes_in_model
             if key and not is_in_model:
-                left_out[_joined(model_object.path, name)] = key
+                left_out[joined(model_object.path, name)] = key
     return left_out
 
 
@@ -173,10 +111,4 @@ def _variables(
         for name, child in graph.nodes[node].children.items():
             if child not in seen:
                 seen.add(child)
-                queue.append((child, _joined(node_path, name)))
-
-
-def _joined(path: str, name: str) -> str:
-    if not path:
-        return name
-    return f"{path}.{name}"
+                queue.append((child, joined(node_path, name)))
