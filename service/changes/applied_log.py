@@ -29,6 +29,8 @@ _RETRY_S = 0.5
 """Time until a version that is behind tries again. With less, it calls shards that are gone in
 vain; with more, it serves an old state for longer.
 """
+_PAUSE_PER_RESTORE = 10
+"""Time between attempts to apply a log from its beginning, as a multiple of what one takes."""
 WAIT_S = 10.0
 """Time for which work in the background waits for a lock, before it is given up and tried again."""
 
@@ -185,9 +187,7 @@ class AppliedLog:
         if not is_due and not self._log.has_news:
             return True
         with suppress(LogLocked), self.held(now):
-            if is_due and self._unsound:
-                self.restore()
-            elif is_due:
+            if is_due and not self._unsound:
                 self._catch_up()
             self._read(now)
             return True
@@ -253,11 +253,13 @@ class AppliedLog:
                 return False
             try:
                 self._apply_records(writer.read())
+                self.publish()
+                if self._unsound:
+                    raise LogUnwritable(f"{self._unsound}; no change was made")
             except BaseException:
                 writer.close()
                 raise
             self._writer = writer
-            self.publish()
             return True
 
     def close(self) -> None:
@@ -338,6 +340,7 @@ class AppliedLog:
                     rewrite.append(record)
             writer.replace(rewrite)
             self._apply_records(writer.read())
+            self.publish()
         return count
 
     def _check_writes(self, writer: LogWriter) -> None:
@@ -366,7 +369,8 @@ class AppliedLog:
     def publish(self) -> None:
         """Serves all versions as they are now."""
         if self._unsound:
-            self.restore()
+            if time.monotonic() >= self._retry_at:
+                self.restore()
             return
         for version in self.versions:
             if version in self._behind:
@@ -382,24 +386,31 @@ class AppliedLog:
         """Applies the log anew from its beginning, such as after a change was applied and not
         written. If the log cannot be read now, it is tried again later. The caller holds the state.
         """
-        # Into a summary of its own: if the log cannot be read, the last state stays.
+        # Into a state of its own: if the log cannot be read, the last state stays.
         summary = LogSummary()
-        self._retry_at = time.monotonic() + _RETRY_S
+        versions = [ChangedVersion(version.loaded) for version in self.versions]
+        behind = dict[ChangedVersion, ShardsFailed]()
+        began = time.monotonic()
+        self._retry_at = began + _RETRY_S
         try:
             for records in self._log.reread():
                 for run in decode_runs(records, self._log.mapped):
                     summary.add_run(run)
+            for version in versions:
+                try:
+                    replay(version, self._log.reread(), self._log.mapped, summary)
+                except ShardsFailed as problem:
+                    behind[version] = problem
         except (BundleError, OSError) as problem:
             self._unsound = str(problem)
+            now = time.monotonic()
+            self._retry_at = now + max(_RETRY_S, _PAUSE_PER_RESTORE * (now - began))
             return
         self.summary = summary
-        self.versions = [ChangedVersion(version.loaded) for version in self.versions]
+        self.versions = versions
         self._behind = {}
-        for version in self.versions:
-            try:
-                self._replay(version)
-            except ShardsFailed as problem:
-                self._fall_behind(version, problem)
+        for version, failure in behind.items():
+            self._fall_behind(version, failure)
         self._unsound = ""
         self.publish()
 
@@ -439,19 +450,26 @@ class AppliedLog:
         self.publish()
 
     def _apply_records(self, records: Sequence[Record]) -> None:
-        """Applies records that were read from the log; all that were, if another file is in its
-        place.
+        """Applies records that were read from the log. If another file is in its place, or records
+        before them could not be applied, `publish` applies all. The caller calls it afterwards.
         """
         # The first map is no other one, whichever process has made the file.
         is_replaced = self._log.map_count > max(1, self._map_count)
         self._map_count = self._log.map_count
         if is_replaced:
-            self.restore()
+            self.distrust("another file is in the place of the log")
+            self._retry_at = 0.0
+        if self._unsound:
             return
-        for run in decode_runs(records, self._log.mapped):
-            self.summary.add_run(run)
-            for version in self.versions:
-                self._apply_run_to(version, run)
+        try:
+            for run in decode_runs(records, self._log.mapped):
+                self.summary.add_run(run)
+                for version in self.versions:
+                    self._apply_run_to(version, run)
+        except Exception as problem:
+            # Without this change, those behind it would leave another state.
+            self.distrust(str(problem))
+            raise
 
     def _apply_run_to(self, version: ChangedVersion, run: Run) -> None:
         """Applies a run of changes to a version; see `_apply_to`."""

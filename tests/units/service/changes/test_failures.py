@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rowcast_client import Client
 
+from bundle.changes.log import ChangeLog
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.units.service.changes.making import (
@@ -25,6 +26,7 @@ from tests.units.service.changes.making import (
     log_of,
     responds,
     status,
+    until_applied,
 )
 from tests.units.service.cli.test_ctl import ctl
 from tests.units.service.conftest import COPIES_TOKEN
@@ -72,6 +74,35 @@ def test_damaged_log_is_served_once_it_is_recovered(write: Write, serve: Serve) 
     for service in (running, restarted):
         looked_up = responds(service, "lookup", feature="movie", ids=[1007, 1014])
         assert looked_up["vectors"] == [[1.0] * 8, [3.0] * 8]
+
+
+def test_nothing_behind_a_record_that_cannot_be_read_is_applied_or_written(
+    write: Write, serve: Serve
+) -> None:
+    """As a later release writes some, whose processes share the log during an upgrade."""
+    write()
+    later = serve()
+    running = serve()
+    change(later, "candidates/upsert", candidate(5000))
+    until_applied(later, running)
+    later.close()
+    log = ChangeLog(log_of(running), "movies")
+    (record,) = log.read()
+    with log.writing() as writer:
+        writer.append(b"a change of a later release")
+        writer.append(record.payload)
+        writer.commit()
+    until(lambda: running.value("rowcast_changes_followed", model="movies") == 0)
+    before = ids_of(running)
+    for _ in range(2):
+        assert "no change that this release reads" in status(running)["problem"]
+        with pytest.raises(Rejected, match=r"NOT_READY: .*no change was made"):
+            change(running, "candidates/delete", {"id": 5000})
+        time.sleep(0.6)
+    assert ids_of(running) == before
+    assert running.value("rowcast_changes_followed", model="movies") == 0
+    assert ChangeLog(log.path, "movies").read()[-1].sequence == 3
+    assert serve().states() == {1: "failed"}
 
 
 def test_log_that_cannot_be_written_changes_nothing(write: Write, serve: Serve) -> None:
