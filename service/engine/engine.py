@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
 from typing import Any
@@ -221,9 +221,13 @@ class Engine:
         context.version = version.version
         if version.manifest.unread_inputs:
             request = request.without(version.manifest.unread_inputs)
-        key: Any = merging.key_of(request, ExampleCounts(version))
-        if key is not None:
-            key = version, key
+
+        def find_key() -> Hashable:
+            key = merging.key_of(request, ExampleCounts(version))
+            if key is None:
+                return None
+            return version, key
+
         job = Job(
             request=request,
             context=context,
@@ -231,7 +235,7 @@ class Engine:
             kind=(version.model, request.kind),
             group=(version.model, context.call),
             cost=min(request.cost(version.sizes), self._cost_max),
-            key=key,
+            find_key=find_key,
             future=asyncio.get_running_loop().create_future(),
         )
         try:

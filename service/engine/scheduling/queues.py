@@ -57,14 +57,16 @@ class Job:
       kind: The kind of the request: requests of one kind take about equally long.
       group: The model and the call, which are known before the request is decoded.
       cost: The cost in candidates; a query or example counts as one.
-      key: The batch key: requests with equal keys can be computed as one batch; None: this one is
-        computed alone.
+      find_key: Returns the batch key: requests with equal keys can be computed as one batch; None:
+        this one is computed alone.
       future: The future that gets the result.
       expected_s: The time that its computation is expected to take.
       predicted_s: The time that it would wait if nothing but the queue took time.
       queued_at: The time at which it was queued, on the scheduler's clock.
       sweeps: The number of sweeps that it has seen.
       watcher: The task that ends when the client has hung up; None: the connection is not watched.
+      queue_key: What the queue has it under, once another job waits there: its batch key, or a
+        number of its own.
     """
 
     request: Any
@@ -73,13 +75,14 @@ class Job:
     kind: Hashable
     group: tuple[str, str]
     cost: int
-    key: Hashable
+    find_key: Callable[[], Hashable]
     future: asyncio.Future[Any]
     expected_s: float = 0.0
     predicted_s: float = 0.0
     queued_at: float = 0.0
     sweeps: int = 0
     watcher: asyncio.Future[object] | None = None
+    queue_key: Hashable = None
 
 
 class Batch:
@@ -159,21 +162,37 @@ class BatchQueue:
         self._cost_max = cost_max
         # A dict is an ordered set here: a job whose client leaves is removed from the middle.
         self._jobs: OrderedDict[Hashable, dict[Job, None]] = OrderedDict()
+        self._lone_job: Job | None = None
+        """The only job that waits, while no second one has needed its key."""
         self.size = 0
         self.cost = 0
         self.expected_s = 0.0
 
     def __iter__(self) -> Iterator[Job]:
-        return chain.from_iterable(self._jobs.values())
+        lone_jobs = []
+        if self._lone_job is not None:
+            lone_jobs.append(self._lone_job)
+        return chain(lone_jobs, chain.from_iterable(self._jobs.values()))
 
     def add(self, job: Job) -> None:
         """Appends a job."""
-        # A job without a key is a batch of its own: no other job equals it.
-        self._jobs.setdefault(job if job.key is None else job.key, {})[job] = None
+        # In an idle process nothing else waits, and a key would be found in vain.
+        if not self.size:
+            self._lone_job = job
+        else:
+            if self._lone_job is not None:
+                self._insert(self._lone_job)
+                self._lone_job = None
+            self._insert(job)
         self._count(job, 1)
 
     def take(self) -> list[Job]:
         """Removes and returns the first batch; an empty list if nothing waits."""
+        if self._lone_job is not None:
+            lone_job = self._lone_job
+            self._lone_job = None
+            self._count(lone_job, -1)
+            return [lone_job]
         if not self._jobs:
             return []
         batch: list[Job] = []
@@ -199,15 +218,29 @@ class BatchQueue:
 
     def remove(self, job: Job) -> bool:
         """Removes a job if it still waits; returns whether it did."""
-        key = job if job.key is None else job.key
-        same_key_jobs = self._jobs.get(key, {})
+        if job is self._lone_job:
+            self._lone_job = None
+            self._count(job, -1)
+            return True
+        same_key_jobs = self._jobs.get(job.queue_key, {})
         if job not in same_key_jobs:
             return False
         del same_key_jobs[job]
         self._count(job, -1)
         if not same_key_jobs:
-            del self._jobs[key]
+            del self._jobs[job.queue_key]
         return True
+
+    def _insert(self, job: Job) -> None:
+        # Two of this cost would be too much for a batch.
+        key = None
+        if 2 * job.cost <= self._cost_max:
+            key = job.find_key()
+        # Without a key it is a batch of its own: no other job has its number.
+        if key is None:
+            key = id(job)
+        job.queue_key = key
+        self._jobs.setdefault(key, {})[job] = None
 
     def _count(self, job: Job, sign: int) -> None:
         self.size += sign

@@ -76,7 +76,7 @@ class Simulation:
         context = RequestContext("rank", f"id-{request}", deadline)
         future = asyncio.get_running_loop().create_future()
         lease = self.versions.acquire("m")
-        return Job(request, context, lease, kind, ("m", "rank"), cost, key, future)
+        return Job(request, context, lease, kind, ("m", "rank"), cost, lambda: key, future)
 
     def run(self, request: Any, **options: Any) -> Awaitable[Any]:
         return asyncio.ensure_future(self.scheduler.run(self.job(request, **options)))
