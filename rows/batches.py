@@ -15,6 +15,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,6 @@ BATCH_ROWS = 65_536
 _READ_BYTES = 1 << 20
 """The number of bytes of CSV, JSON lines and text that a batch is read from."""
 _KINDS = {"csv": "CSV", "jsonl": "JSON lines", "lines": "text", "parquet": "Parquet"}
-_READ_ERRORS = (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,15 @@ class Rows:
 
     def __len__(self) -> int:
         return self.size
+
+    def slice(self, first: int, size: int) -> Rows:
+        """Returns at most `size` of the rows, from row `first` of these on."""
+        records = None
+        if self.records is not None:
+            records = self.records[first : first + size]
+        columns = {name: array.slice(first, size) for name, array in self.columns.items()}
+        size = min(size, self.size - first)
+        return Rows(self.file, columns, size, self.first + first, records)
 
     @property
     def unit(self) -> str:
@@ -113,15 +122,22 @@ def read_batches(
             yield Rows(file, examples.columns(), size, first, records)
             first += size
         return
-    try:
+    with _read_errors(file):
         for arrays in _read_arrays(file, columns, batch_rows):
             size = len(next(iter(arrays.values()), ()))
             if size:
                 yield Rows(file, arrays, size, first)
             first += size
+
+
+@contextmanager
+def _read_errors(file: SourceFile) -> Iterator[None]:
+    """Raises the errors of libraries as those of a file."""
+    try:
+        yield
     except FileNotFoundError as problem:
         raise FileRejected(f"{file.path.name} does not exist") from problem
-    except _READ_ERRORS as problem:
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, zlib.error) as problem:
         raise FileRejected(
             f"{file.path.name} is no readable {_KINDS[file.format]} file: {problem}"
         ) from problem
@@ -141,26 +157,33 @@ def _read_arrays(
     return _read_parquet(file, columns, batch_rows)
 
 
-def column_names(file: SourceFile) -> list[str]:
-    """Returns the columns of a file, of TFRecords those of its first records; [] if it has no rows.
+def column_types(file: SourceFile) -> dict[str, Any]:
+    """Returns the `pyarrow.DataType` of each column, of TFRecords those of its first records; {} if
+    a file that is no Parquet file has no rows.
 
     Raises:
       FileRejected, ValueRejected: As `read_batches`.
     """
-    for rows in read_batches(file, batch_rows=1):
-        return list(rows.columns)
-    return []
+    if file.format == "parquet":
+        with _read_errors(file):
+            check_regular(file.path)
+            schema = parquet.read_schema(file.path)
+            return dict(zip(schema.names, schema.types, strict=True))
+    for rows in read_batches(file):
+        return {name: array.type for name, array in rows.columns.items()}
+    return {}
 
 
 def count_rows(file: SourceFile) -> int | None:
-    """Returns the number of rows of a file; None if it is known only once the file was read."""
+    """Returns the number of rows of a file; None if it is known only once the file was read.
+
+    Raises:
+      FileRejected: The file is missing or unreadable.
+    """
     if file.format != "parquet":
         return None
-    try:
+    with _read_errors(file):
         return int(parquet.read_metadata(file.path).num_rows)
-    except (pa.ArrowException, OSError):
-        # Whoever reads the file reports why.
-        return None
 
 
 def _checked_columns(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -242,23 +243,59 @@ def feature_column(
     if takes_lists and isinstance(feature, DenseFeature) and feature.input_length is None:
         _check_lengths(rows, column, feature, lengths)
 
-    dtype = sent_dtype(feature, input_name)
-    if dtype == "float32":
-        values: NDArray[Any] = flat.floats()
-    elif dtype == "string":
-        # Integers are texts of ids, where a feature takes ids as texts.
-        if not isinstance(feature, DenseFeature) and types.is_integer(flat.array.type):
-            flat = replace(flat, array=flat.array.cast(pa.string()))
-        values = flat.texts()
-    elif isinstance(feature, DenseFeature):
-        values = flat.integers()
-    else:
-        values = flat.ids(integers_only=dtype != "int64_or_string")
+    values = _typed_values(flat, input_name, feature)
     # Where each row has one value, no offsets are needed.
     offsets = None
     if takes_lists or not lengths.all():
         offsets = offsets_of(lengths)
     return Column(values, offsets)
+
+
+def _typed_values(flat: Cells, input_name: str, feature: Feature) -> NDArray[Any]:
+    """Returns values as a feature takes them."""
+    dtype = sent_dtype(feature, input_name)
+    if dtype == "float32":
+        return flat.floats()
+    if dtype == "string":
+        # Integers are texts of ids, where a feature takes ids as texts.
+        if not isinstance(feature, DenseFeature) and types.is_integer(flat.array.type):
+            flat = replace(flat, array=flat.array.cast(pa.string()))
+        return flat.texts()
+    if isinstance(feature, DenseFeature):
+        return flat.integers()
+    return flat.ids(integers_only=dtype != "int64_or_string")
+
+
+def sent_values(rows: Rows, column: str, dtype: str, *, lists: bool) -> list[Any]:
+    """Returns the value or list of each row as a JSON request has it; None: there is no value.
+
+    Columns of Parquet and JSON lines are sent as they are: whoever computes the request checks
+    them.
+
+    Args:
+      rows: The rows.
+      column: The name of the column.
+      dtype: The type of the values, as `sent_dtype` returns it.
+      lists: Whether a row has a list.
+
+    Raises:
+      ValueRejected: A value is of another type.
+    """
+    if rows.file.format in {"parquet", "jsonl"}:
+        return list(rows.columns[column].to_pylist())
+    if lists:
+        flat, lengths = cells_of(rows, column, LIST_SEPARATOR).flat()
+    else:
+        flat, lengths = single_cells(rows, column).flat()
+    read = {"float32": flat.floats, "string": flat.texts}.get(dtype, flat.integers)
+    if dtype == "int64_or_string":
+        values = flat.ids(integers_only=False).tolist()
+    else:
+        values = read().tolist()
+    value_lists = [values[first:last] for first, last in pairwise(offsets_of(lengths).tolist())]
+    if lists:
+        return value_lists
+    return [next(iter(single), None) for single in value_lists]
 
 
 def _lengths(lists: Any) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.storage.regular_files import check_regular
-from rows.batches import column_names, count_rows, read_batches
+from rows.batches import column_types, count_rows, read_batches
 from rows.cells import cells_of, joined_values
 from rows.errors import FileRejected
 from rows.files import SourceFile
@@ -69,7 +69,7 @@ def _check_size(file: SourceFile) -> None:
 
 
 def _column_of(file: SourceFile, column: str | None, names: Sequence[str]) -> str:
-    existing = column_names(file)
+    existing = list(column_types(file))
     if column is None:
         candidates = [name for name in names if name in existing]
         # A file of one column holds the ids, whatever the name of the column is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bundle.arithmetic import ceil_div
@@ -10,6 +11,7 @@ from export.corpora.candidates import check_candidate_count
 from export.corpora.indexes import choose
 from export.recipe.schema import IndexSection
 from rows.batches import count_rows
+from rows.errors import FileRejected
 from rows.files import SourceFile
 from runtime.partitions import partition_rows
 from runtime.scann_build import SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF
@@ -59,10 +61,12 @@ def forecast_index(
       UsageError: A parameter of the index is unknown or does not belong to its kind.
       NotConvertible: The corpus has more candidates than positions have bits for.
     """
-    counts = [count_rows(file) for file in files]
     candidates = None
-    if None not in counts:
-        candidates = sum(filter(None, counts))
+    # The step that reads the files reports what is wrong with them.
+    with suppress(FileRejected):
+        counts = [count_rows(file) for file in files]
+        if None not in counts:
+            candidates = sum(filter(None, counts))
     check_candidate_count(f"corpora.{section.corpus}", candidates or 0)
     # An empty corpus is reported where it is read.
     size = MILLION

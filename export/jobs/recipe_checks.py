@@ -32,7 +32,7 @@ from export.row_errors import row_errors
 from export.tables.vocabularies import read_keys
 from export.verify.recipe_examples import example_files
 from object_store.remote_path import RemotePath
-from rows.batches import column_names
+from rows.batches import column_types
 
 _EXPECTED: Mapping[InputDtype, str] = {
     "int64": "an integer",
@@ -195,7 +195,7 @@ def _check_examples(job: ExportJob, base: Path) -> None:
         # Records may have any names, and some of them lack one.
         if verify.examples_format is not None:
             return
-        names = column_names(files[0])
+        names = list(column_types(files[0]))
     for key, columns in (("labels", verify.labels), ("expected", verify.expected)):
         for output, column in columns.items():
             if column not in names:

@@ -1,4 +1,4 @@
-"""Recommends for all users of a Parquet file: blocks of users are computed by processes, staged,
+"""Recommends for all users of a file: blocks of users are computed by processes, staged,
 and joined at the end.
 
 The blocks lie beside the destination, in a directory whose name is a digest of all that determines
@@ -39,8 +39,13 @@ from bundle.errors import (
 )
 from bundle.format import paths
 from bundle.format.checksums import digest
+from bundle.format.features import DenseFeature, input_entry, readers_of, sent_dtype
 from bundle.storage import catalog, files
 from bundle.storage.output_file import OutputFile
+from rows.batches import Rows, column_types, count_rows, read_batches
+from rows.cells import holds_lists, plain_values, sent_values, single_cells
+from rows.errors import RowsError
+from rows.files import SourceFile, source_file
 from runtime.errors import ComputationFailed
 from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, EXIT_SOURCE
 from service.config import SettingsError, read_settings
@@ -123,7 +128,7 @@ def run(
 
     Args:
       task: What is recommended.
-      users: A Parquet file with a row for each user.
+      users: A file with a row for each user, in a format that `rows.files` reads.
       out: The file to write. An existing one is replaced once all users are done; a link is
         followed.
       workers: The number of processes.
@@ -140,20 +145,21 @@ def run(
         raise BatchError(f"{out} cannot be written: {problem}", EXIT_DESTINATION) from problem
     task = _resolve(task)
     try:
-        source = parquet.ParquetFile(users)
-        missing = {task.id_column, task.exclude_column} - {"", *source.schema_arrow.names}
-        if missing:
-            raise BatchError(
-                f"{users} has no column {min(missing)!r}; it has {source.schema_arrow.names}",
-                EXIT_USAGE,
-            )
+        source = source_file(users, otherwise="parquet")
+        types = _column_types(task, source)
+        total = _count(task, source)
         directory = output.path.with_name(f".{output.path.name}.parts-{_key(task, users)}")
-    except (OSError, pa.ArrowException) as problem:
-        raise BatchError(f"{users} cannot be read as Parquet: {problem}", EXIT_SOURCE) from problem
+    except (OSError, RowsError) as problem:
+        raise BatchError(f"{users} cannot be read: {problem}", EXIT_SOURCE) from problem
+    # One empty block if there are no users.
+    empty = {name: pa.array([], kind) for name, kind in types.items()}
+    blocks = _blocks(source)
+    if not total:
+        blocks = iter([Rows(source, empty, 0, 0)])
     try:
         with _lock(directory):
             done = dict(_whole_blocks(directory))
-            done_before = _compute(task, source, directory, done, workers, progress)
+            done_before = _compute(task, blocks, total, directory, done, workers, progress)
             block_files = [done[number] for number in sorted(done)]
             failed_count = _join(block_files, directory / "joined", output)
             shutil.rmtree(directory, ignore_errors=True)
@@ -171,7 +177,26 @@ def run(
         raise BatchError(
             f"{out} cannot be written: {problem}; run again to continue", EXIT_DESTINATION
         ) from problem
-    return Summary(source.metadata.num_rows, failed_count, done_before, task.version)
+    return Summary(total, failed_count, done_before, task.version)
+
+
+def _column_types(task: Task, source: SourceFile) -> dict[str, Any]:
+    """Returns the Arrow type of each column of the users."""
+    types = column_types(source)
+    missing = {task.id_column, task.exclude_column} - {"", *types}
+    if missing:
+        raise BatchError(
+            f"{source.path} has no column {min(missing)!r}; it has {list(types)}", EXIT_USAGE
+        )
+    return types
+
+
+def _count(task: Task, source: SourceFile) -> int:
+    """Returns the number of users."""
+    count = count_rows(source)
+    if count is None:
+        return sum(map(len, read_batches(source, [task.id_column])))
+    return count
 
 
 @contextmanager
@@ -264,7 +289,8 @@ def _whole_blocks(directory: Path) -> Iterator[tuple[int, Path]]:
 
 def _compute(
     task: Task,
-    source: parquet.ParquetFile,
+    blocks: Iterator[Rows],
+    total: int,
     directory: Path,
     done: dict[int, Path],
     workers: int,
@@ -273,7 +299,6 @@ def _compute(
     """Computes the blocks that are not done, and adds them to `done`; returns the number of users
     that were done before.
     """
-    total = source.metadata.num_rows
     finished = 0
     done_before = 0
     pending: dict[Future[tuple[Path, int, str]], tuple[int, int]] = {}
@@ -296,13 +321,13 @@ def _compute(
         return users
 
     with _processes(workers) as pool:
-        for number, batch in enumerate(_blocks(source)):
+        for number, rows in enumerate(blocks):
             if number in done:
-                finished += batch.num_rows
-                done_before += batch.num_rows
+                finished += len(rows)
+                done_before += len(rows)
             else:
-                future = pool.submit(_write_block, task, batch, directory, number)
-                pending[future] = (number, batch.num_rows)
+                future = pool.submit(_write_block, task, rows, directory, number)
+                pending[future] = (number, len(rows))
             # Users are read as they are needed, not all at once. The first block is waited for:
             # options that fit no user end the run there.
             while len(pending) >= 2 * workers or (pending and number == 0):
@@ -340,16 +365,14 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _blocks(source: parquet.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """Yields the users; one empty block if there are none."""
+def _blocks(source: SourceFile) -> Iterator[Rows]:
+    """Yields the users."""
     try:
-        # One row group at a time: an iterator over all of them holds all that it has read.
-        for group in range(source.num_row_groups):
-            yield from source.iter_batches(BLOCK_USERS, [group])
-    except (OSError, pa.ArrowException) as problem:
+        for rows in read_batches(source, batch_rows=BLOCK_USERS):
+            for first in range(0, len(rows), BLOCK_USERS):
+                yield rows.slice(first, BLOCK_USERS)
+    except RowsError as problem:
         raise BatchError(f"the file of users cannot be read: {problem}", EXIT_SOURCE) from problem
-    if not source.metadata.num_rows:
-        yield pa.RecordBatch.from_pylist([], source.schema_arrow)
 
 
 def _begin_worker() -> None:
@@ -366,13 +389,14 @@ def _begin_worker() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-def _write_block(
-    task: Task, batch: pa.RecordBatch, directory: Path, number: int
-) -> tuple[Path, int, str]:
+def _write_block(task: Task, rows: Rows, directory: Path, number: int) -> tuple[Path, int, str]:
     """Writes the lists of a block; returns its file, how many users have none, and why the first
     has none.
     """
-    table, problems = _recommender(task).lists(batch)
+    try:
+        table, problems = _recommender(task).lists(rows)
+    except RowsError as problem:
+        raise BatchError(f"the file of users does not fit: {problem}", EXIT_SOURCE) from None
     staged = directory / f"{number:08d}"
     parquet.write_table(table, staged)
 
@@ -448,12 +472,17 @@ class _Recommender:
         self._types = {"ids": _TYPES[corpus.entry.id_dtype], "scores": pa.float32()}
         for name in request.attributes:
             self._types[f"attribute:{name}"] = _TYPES[corpus.entry.attributes[name]]
+        self._id_dtype = corpus.entry.id_dtype
         # Users who are computed together, each with as many candidates.
         self._users = max(1, _CANDIDATES // max(1, request.retrieved_count))
 
-    def lists(self, batch: pa.RecordBatch) -> tuple[pa.Table, list[str]]:
+    def lists(self, rows: Rows) -> tuple[pa.Table, list[str]]:
         """Returns the rows of a block's users, and what is wrong with those who have no list."""
-        user_requests = [self._user_request(row) for row in batch.to_pylist()]
+        values_by_column = [self._values(rows, name) for name in rows.columns]
+        user_requests = [
+            self._user_request(dict(zip(rows.columns, values, strict=True)))
+            for values in zip(*values_by_column, strict=True)
+        ]
         user_columns: list[Mapping[str, Any]] = [{}] * len(user_requests)
 
         # The requests of one body have the same features: users who lack one are a group of their
@@ -475,9 +504,25 @@ class _Recommender:
             pa.array([columns.get(name) for columns in user_columns], kind)
             for name, kind in types.items()
         ]
-        ids = batch.column(self._task.id_column)
+        ids = single_cells(rows, self._task.id_column).array
         problems = [columns["error"] for columns in user_columns if "error" in columns]
         return pa.table([ids, *arrays], [self._task.id_column, *types]), problems
+
+    def _values(self, rows: Rows, column: str) -> list[Any]:
+        """Returns the values of a column as requests have them; None is not sent."""
+        manifest = self._version.manifest
+        readers = readers_of(manifest.features).get(column)
+        if column == self._task.exclude_column:
+            return sent_values(rows, column, self._id_dtype, lists=True)
+        if not readers:
+            return plain_values(rows, len(rows))[column]
+        feature = input_entry(column, manifest.features[readers[0]])
+        lists = holds_lists(feature)
+        values = sent_values(rows, column, sent_dtype(feature, column), lists=lists)
+        # Without its numbers, an input is missing; a list of ids may be empty.
+        if lists and isinstance(feature, DenseFeature):
+            values = [value or None for value in values]
+        return values
 
     def _user_request(self, row: dict[str, Any]) -> dict[str, Any]:
         """Returns a user as one of the requests of a JSON body; what is null is not sent."""

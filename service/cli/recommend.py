@@ -56,7 +56,10 @@ class ProgressLines:
 def recommend_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
     users: Annotated[
-        Path, typer.Argument(metavar="USERS", help="Parquet file with one row per user.")
+        Path,
+        typer.Argument(
+            metavar="USERS", help="CSV, JSON-lines, Parquet or TFRecord file with one row per user."
+        ),
     ],
     out: Annotated[
         Path,

@@ -4,6 +4,7 @@ is killed.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -21,7 +22,9 @@ from typer.testing import CliRunner, Result
 
 from service.cli.batch_recommendation import BLOCK_USERS, Task, run
 from service.cli.serve import command
+from tensors.stubs import tensorflow_serving_pb2 as pb
 from tests.bundles.small import SmallBundle, write_small_bundle
+from tests.bundles.tfrecords import example, write_records
 from tests.cases.ways import serving
 from tests.e2e.process import PROGRAM, until
 from tests.units.service.cases import Case
@@ -96,6 +99,37 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
     for row, at_fault in zip(written[3:], ("hour", "user"), strict=True):
         assert (row["ids"], row["scores"], row["attribute:title"]) == (None, None, None)
         assert at_fault in row["error"]
+
+
+@pytest.mark.parametrize("name", ["users.csv", "users.jsonl.gz", "users.tfrecord", "users.parquet"])
+def test_users_of_every_format_have_the_same_lists(
+    root: Path, small_towers: Path, tmp_path: Path, name: str
+) -> None:
+    write_small_bundle(root, small_towers)
+    users: list[dict[str, Any]] = [
+        {"key": "a", "user": 2, "history": [1000, 1007], "hour": 1.0, "seen": [1000]},
+        {"key": "b", "user": 3, "history": [], "hour": 2.5, "seen": []},
+    ]
+    path = tmp_path / name
+    if name == "users.parquet":
+        parquet.write_table(pa.Table.from_pylist(users), path)
+    elif name == "users.csv":
+        cells = [["|".join(map(str, np.ravel(value))) for value in row.values()] for row in users]
+        path.write_text("\n".join(map(",".join, [[*users[0]], *cells])) + "\n")
+    elif name == "users.tfrecord":
+        write_records(path, [example(row, pb).SerializeToString() for row in users])
+    else:
+        path.write_bytes(gzip.compress("\n".join(map(json.dumps, users)).encode()))
+    done = recommend(root, path, tmp_path / "out", "--exclude", "seen", "--options", '{"k": 4}')
+    assert done.exit_code == 0, done.stderr
+    written = parquet.read_table(tmp_path / "out")
+    assert written["key"].to_pylist() == ["a", "b"]
+    with serving(root) as ways:
+        for lists, row in zip(written["ids"].to_pylist(), users, strict=True):
+            context = {column: row[column] for column in ("user", "history", "hour")}
+            options = {"k": 4, "exclude_ids": row["seen"]}
+            outcome = ways.by_json(Case("recommend", "", {**options, "context": context}))
+            assert lists == outcome.value["results"][0]["ids"]
 
 
 @pytest.mark.parametrize(
