@@ -587,11 +587,12 @@ class LogWriter:
         _, records = _laid_out([Record(0, payload)], self.end)
         return records[0].end
 
-    def append(self, payload: bytes) -> Record:
+    def append(self, payload: bytes, above: int = 0) -> Record:
         """Appends a record, which `commit` makes part of the log.
 
         Args:
           payload: The payload, of at least one byte and at most `RECORD_BYTES_MAX`.
+          above: What its sequence exceeds, beside those of the log.
 
         Returns:
           The record, with its sequence and its offset.
@@ -601,10 +602,10 @@ class LogWriter:
             or its lock; the record was not appended.
           ValueError: The payload is empty or too long.
         """
-        sequence = self._log.sequence + 1
+        last = self._log.sequence
         if self._appended:
-            sequence = self._appended[-1].sequence + 1
-        (record,) = self.copy([Record(sequence, payload)])
+            last = self._appended[-1].sequence
+        (record,) = self.copy([Record(max(last, above) + 1, payload)])
         return record
 
     def copy(self, records: Sequence[Record]) -> list[Record]:

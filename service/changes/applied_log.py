@@ -103,6 +103,14 @@ class AppliedLog:
         return self._log.sequence
 
     @property
+    def sequence_in_bundles(self) -> int:
+        """The sequence up to which some version contains changes: of this log, or of an earlier one
+        that it has replaced.
+        """
+        included = [version.loaded.manifest.changes_included or 0 for version in self.versions]
+        return max(included, default=0)
+
+    @property
     def served_sequence(self) -> int:
         """The sequence of the last record that all versions are served with."""
         return min([version.served.changes for version in self.versions], default=self.sequence)

@@ -238,7 +238,8 @@ class Submissions:
                 submission.result.set_result(result)
                 return None
             self._check_size(writer.end_behind(payload))
-            record = writer.append(payload)
+            # A version would take a sequence up to that for a change that it contains.
+            record = writer.append(payload, self._log.sequence_in_bundles)
             if change.rows is not None:  # they are read where the log has them
                 change = self._log.decoded(record)
             version = self._log.version(submission.version)
