@@ -82,8 +82,8 @@ class LayerWeights:
 
 
 def layers_in_order(model: Any) -> list[LayerWeights]:
-    """Returns the layers of a model in the order in which Keras' older HDF5 format has them, and
-    at last what the model has beside them.
+    """Returns the layers of a model in the order in which Keras' older HDF5 format has them;
+    the last one is what the model has beside them.
     """
     weights: list[Any]
     if is_keras_3_layer(model):

@@ -205,8 +205,8 @@ class _Walk:
             # A model that is a graph has vocabularies that were arguments, its layers have none.
             self.comparison.vocabularies.setdefault(str(built_config["name"]), vocabulary)
         if kind == "Lambda" and "function_type" in saved_config:
-            yield from self._lambdas_of_keras_2(saved_config, built_config, path)
-            return
+            saved_config = _lambda_arguments(saved_config)
+            built_config = _lambda_arguments(built_config)
         if _lists_layers(saved_config) and _lists_layers(built_config):
             yield from self._graphs(saved_config, built_config, path)
             return
@@ -266,25 +266,6 @@ class _Walk:
             pair = saved_config.get(key), built_config.get(key)
             yield from self.values(*pair, path.step(key), *scopes)
 
-    def _lambdas_of_keras_2(
-        self,
-        saved_config: Mapping[str, Any],
-        built_config: Mapping[str, Any],
-        path: _ValuePath,
-    ) -> Iterator[str]:
-        """Compares two layers of functions: code, defaults and closure, or a name."""
-        saved = _normalized(saved_config.get("function"))
-        built = _normalized(built_config.get("function"))
-        if isinstance(saved, list) and isinstance(built, list):
-            # The first element is bytecode, which names the file that it is from.
-            if saved[:1] != built[:1]:
-                self.comparison.lambdas[path.layer or "the model"] = None
-            saved = saved[1:]
-            built = built[1:]
-        yield from self.values(saved, built, path.step("function"), {}, {})
-        pair = saved_config.get("arguments"), built_config.get("arguments")
-        yield from self.values(*pair, path.step("arguments"), {}, {})
-
     def _lambdas(
         self, saved: Mapping[str, Any], built: Mapping[str, Any], path: _ValuePath
     ) -> Iterator[str]:
@@ -298,6 +279,15 @@ class _Walk:
             for key in ("defaults", "closure"):
                 pair = saved_config.get(key), built_config.get(key)
                 yield from self.values(*pair, path.step(key), {}, {})
+
+
+def _lambda_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a layer of a function in Keras 2, in the form of Keras 3."""
+    function = _normalized(config.get("function"))
+    if isinstance(function, list):
+        parts = dict(zip(("code", "defaults", "closure"), function, strict=False))
+        function = {"class_name": "__lambda__", "config": parts}
+    return {"function": function, "arguments": config.get("arguments")}
 
 
 def _is_object(value: Any) -> bool:

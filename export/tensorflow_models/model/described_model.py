@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -80,9 +80,10 @@ def check_described_model(root: Any, checkpoint: Checkpoint, object_path: str) -
 
     described = _DescribedModel(root, checkpoint, object_path.replace(".", "/"))
     described.check_constants()
-    comparison, notes = described.compare_configurations()
+    comparison = described.compare_configurations()
     described.check_files()
-    return (*notes, *described.check_vocabularies(comparison.vocabularies))
+    described.check_vocabularies(comparison.vocabularies)
+    return tuple(described.notes)
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,13 @@ class _DescribedModel:
       root: The model.
       checkpoint: The checkpoint.
       path: The path of the model in the checkpoint, with slashes.
+      notes: What was not compared.
     """
 
     root: Any
     checkpoint: Checkpoint
     path: str
+    notes: list[str] = field(default_factory=list)
 
     def check_constants(self) -> None:
         """Compares the values that layers save and have no variable for."""
@@ -113,16 +116,15 @@ class _DescribedModel:
             stored = self.checkpoint.read_all(path)
             if stored.shape != value.shape or not np.array_equal(stored, value):
                 raise self._rejection(
-                    f"{_label(layer)}: {name} is {_summary(stored)} in the file "
-                    f"and {_summary(value)} in the model"
+                    f"{_label(layer)}: {name} is {_summary(stored)} in the file and "
+                    f"{_summary(value)} in the model"
                 )
 
-    def compare_configurations(self) -> tuple[Comparison, list[str]]:
-        """Compares the arguments of all layers; also returns notes on what is not compared."""
-        notes: list[str] = []
-        pairs = self._model_pairs(notes)
+    def compare_configurations(self) -> Comparison:
+        """Compares the arguments of all layers."""
+        pairs = self._model_pairs()
         if self.checkpoint.storage.layers:
-            pairs = self._layer_pairs(notes)
+            pairs = self._layer_pairs()
         classes = [type(layer) for layer in self._layers.values()]
         try:
             comparison = compare_configurations(
@@ -136,14 +138,14 @@ class _DescribedModel:
             if count > 1:
                 more = f" (the first of {count} differences)"
             raise self._rejection(f"{comparison.differences[0]}{more}")
-        notes += [
+        self.notes.extend(
             f"{label}: the code of a lambda is the factory's; that in checkpoint "
             f"{self.checkpoint.name} is neither executed nor compared"
             for label in comparison.lambdas
-        ]
-        return comparison, notes
+        )
+        return comparison
 
-    def _model_pairs(self, notes: list[str]) -> Iterator[Described]:
+    def _model_pairs(self) -> Iterator[Described]:
         """Yields the configuration of the model in the file and in the factory, if there is one."""
         saved = self._configuration()
         if not saved:
@@ -155,9 +157,9 @@ class _DescribedModel:
                 "the model does not say its configuration, which could be compared with the file: "
                 f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
             ) from problem
-        yield from self._comparable("", self.root, saved, built, notes)
+        yield from self._comparable("", self.root, saved, built)
 
-    def _layer_pairs(self, notes: list[str]) -> Iterator[Described]:
+    def _layer_pairs(self) -> Iterator[Described]:
         """Yields the configuration of each layer in the file and in the factory."""
         storage = self.checkpoint.storage
         steps = _steps(self.path)
@@ -177,15 +179,10 @@ class _DescribedModel:
             label = ""
             if inner_steps:
                 label = _label(layer)
-            yield from self._comparable(label, layer, saved, built, notes)
+            yield from self._comparable(label, layer, saved, built)
 
     def _comparable(
-        self,
-        label: str,
-        layer: Any,
-        saved: Mapping[str, Any],
-        built: dict[str, Any],
-        notes: list[str],
+        self, label: str, layer: Any, saved: Mapping[str, Any], built: dict[str, Any]
     ) -> Iterator[Described]:
         """Yields two configurations, unless they are of different classes of the user's, which may
         take different arguments for the same layers: then a note says so.
@@ -195,7 +192,7 @@ class _DescribedModel:
             # A class may add methods for the export to the one that was trained.
             built |= {key: saved[key] for key in ("module", "class_name") if key in saved}
         elif not _is_of_keras(saved) and not _is_of_keras(built):
-            notes.append(
+            self.notes.append(
                 f"{label or 'the model'} is of class {saved_class} in checkpoint "
                 f"{self.checkpoint.name}, and of class {type(layer).__name__} in the factory: "
                 "their arguments are not compared"
@@ -218,15 +215,14 @@ class _DescribedModel:
             if self._content(path, len(expected)) != expected:
                 raise self._rejection(f"{path!r} is not what the model saves")
 
-    def check_vocabularies(self, stated: Mapping[str, Any]) -> list[str]:
-        """Compares vocabularies; returns notes on those that cannot be compared.
+    def check_vocabularies(self, stated: Mapping[str, Any]) -> None:
+        """Compares vocabularies.
 
         Args:
           stated: The vocabularies in the configurations of the file, by the name of the model's
             layer; None: the vocabulary is no argument there.
         """
         storage = self.checkpoint.storage
-        notes = []
         for path, layer in self._layers_with_vocabularies.items():
             vocabulary = stated.get(layer.name, MISSING)
             file = self._vocabulary_file(path)
@@ -235,7 +231,7 @@ class _DescribedModel:
             elif isinstance(vocabulary, list):
                 self._check_vocabulary(layer, [str(token) for token in vocabulary])
             elif storage.layers and vocabulary is not MISSING:
-                notes.append(
+                self.notes.append(
                     f"{_label(layer)}: its vocabulary is not in checkpoint "
                     f"{self.checkpoint.name}, or is a part of the graph there, which is not read; "
                     "only recorded outputs (verify.expected) can show whether it is the factory's"
@@ -244,7 +240,6 @@ class _DescribedModel:
                 raise self._rejection(
                     f"{_label(layer)}: the file has no vocabulary of it, and the model has one"
                 )
-        return notes
 
     def _check_vocabulary(self, layer: Any, stored: Sequence[str]) -> None:
         plain = _tokens(layer, include_special_tokens=False)

@@ -156,7 +156,7 @@ class _OrderedModel:
 
     @cached_property
     def layers(self) -> list[LayerWeights]:
-        """All layers, those without weights, too, and at last the model itself."""
+        """All layers, those without weights, too; the model itself is the last."""
         return layers_in_order(self.model)
 
     def _check_version(self) -> None:

@@ -207,10 +207,10 @@ def test_argument_that_the_archive_lacks_has_the_default_of_its_class(
     assert "(Embedding): mask_zero is False in the file" in rejection(path, build(mask_zero=True))
 
 
-def lambda_model(factor: float = 2.0) -> Any:
-    number = keras.Input((2,), name="number")
-    scaled = layers.Lambda(lambda values: values * factor, name="scaled")(number)
-    return keras.Model(number, layers.Dense(1)(scaled))
+def lambda_model(factor: float = 2.0, library: Any = keras) -> Any:
+    number = library.Input((2,), name="number")
+    scaled = library.layers.Lambda(lambda values: values * factor, name="scaled")(number)
+    return library.Model(number, library.layers.Dense(1)(scaled))
 
 
 def weighted_text(*more: str) -> Any:
@@ -286,6 +286,12 @@ FORMS: dict[str, tuple[str, Make, Make, tuple[str, ...]]] = {
         "a.keras",
         lambda_model,
         lambda: lambda_model(3.0),
+        ("'scaled' (Lambda)", "closure[0]"),
+    ),
+    "what a lambda of tf-keras holds": (
+        "model.h5",
+        lambda: lambda_model(library=tf_keras),
+        lambda: lambda_model(3.0, tf_keras),
         ("'scaled' (Lambda)", "closure[0]"),
     ),
     "weights of words in HDF5": (
