@@ -17,11 +17,9 @@ from bundle.format.manifest import (
     Corpus,
     DenseFeature,
     EmbeddedFeature,
-    GraphIds,
     IdRule,
     KeyedIds,
     Manifest,
-    TextIds,
     Tower,
     TowerInput,
     TowerOutput,
@@ -277,27 +275,11 @@ def _reader(manifest: Manifest, name: str) -> pb.ReaderDetails:
 
 
 def rule_message(rule: IdRule, inputs: Sequence[str]) -> pb.IdRule:
-    """Returns a rule as the manifest has it, but with its graphs as expressions of the inputs."""
-    described: Any
-    match rule:
-        case GraphIds():
-            described = _graph(rule, *inputs)
-        case TextIds():
-            unit = "word"
-            if rule.split == "characters":
-                unit = "character"
-            described = pb.TextIds(ids=_graph(rule.ids, unit))
-            if rule.text is not None:
-                described.text.CopyFrom(_graph(rule.text, *inputs))
-            _set(described, rule, "split", "separator", "ngrams", "length", "padding")
-        case KeyedIds():
-            described = pb.KeyedIds(keys=rule.keys)
-    return pb.IdRule(**{rule.kind: described})
-
-
-def _graph(graph: GraphIds, *names: str) -> pb.GraphIds:
-    dtypes = [number_of(pb.DataType.DESCRIPTOR, node.dtype) for node in graph.inputs]
-    return pb.GraphIds(dtypes=dtypes, expression=expression(graph, *names))
+    """Returns a rule as the manifest has it, but with its graph as an expression of the inputs."""
+    if isinstance(rule, KeyedIds):
+        return pb.IdRule(keyed=pb.KeyedIds(keys=rule.keys))
+    dtypes = [number_of(pb.DataType.DESCRIPTOR, node.dtype) for node in rule.inputs]
+    return pb.IdRule(graph=pb.GraphIds(dtypes=dtypes, expression=expression(rule, *inputs)))
 
 
 def _stores(entries: Mapping[str, Corpus]) -> Iterator[pb.CorpusDetails]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from bundle.format.graph_builder import GraphBuilder
-from bundle.format.id_graphs import CROSS_KEY, InputDtype
+from bundle.format.id_graphs import CROSS_KEY, InputDtype, SplitNode
 from bundle.format.manifest import GraphIds, LookupTable
 
 KeyDtype = Literal["int64", "string"]
@@ -52,6 +52,17 @@ def crossed_ids(
         else:
             operands.append(builder.beside(key))
     builder.crossed(operands, buckets, hash_key)
+    return builder.graph()
+
+
+def word_ids(
+    ids: GraphIds, split: str = "whitespace", text: GraphIds | None = None, **fields: Any
+) -> GraphIds:
+    """Returns ids of the words of what `text` computes of a text; None: of the text as sent."""
+    builder = GraphBuilder("string", text)
+    node = {"inputs": (builder.last,), "split": split} | fields
+    builder.split(builder.last, SplitNode.model_validate(node))
+    builder.then(ids)
     return builder.graph()
 
 

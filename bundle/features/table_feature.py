@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,17 +17,16 @@ from bundle.features.columns import (
     one_each,
     weights_rejected,
 )
-from bundle.features.ids.crosses import Crossed
-from bundle.features.ids.graphs import Graph
+from bundle.features.ids.crosses import Crossed, Joined
 from bundle.features.ids.rules import rule_of
 from bundle.features.ids.texts import Text
 from bundle.features.sources import Indicator, RemoteTable
 from bundle.format.manifest import (
     IDENTITY,
     EmbeddedFeature,
-    KeyedIds,
-    TextIds,
+    GraphIds,
     inputs_of,
+    lookup_tables_of,
 )
 from bundle.tables.combiner import Combiner
 from bundle.tables.id_values import numbers
@@ -90,21 +89,19 @@ class TableFeature:
         )
         # What is sent for several inputs, and texts, become ids before `rule` turns these into
         # rows; other values are ids as they are.
-        self._cross: Crossed | None = None
-        self._graph: Graph | None = None
-        self._words: Text | None = None
-        if isinstance(entry.ids, TextIds):
-            self.rule = rule_of(entry.ids.ids, vocabularies)
-            self._words = Text(entry.ids, vocabularies)
-        elif entry.joint is None or isinstance(entry.ids, KeyedIds):
-            self.rule = rule_of(entry.ids, vocabularies, keys)
-        else:
-            self.rule = rule_of(IDENTITY, vocabularies)
-            opened = [vocabularies[table.vocabulary] for table in entry.ids.tables]
-            if entry.ids.cross is None:
-                self._graph = Graph(entry.ids, opened)
+        self._compute: Callable[[Sequence[Column], int], Column] | None = None
+        rule = entry.ids
+        opened = [vocabularies[table.vocabulary] for table in lookup_tables_of(rule)]
+        if isinstance(rule, GraphIds) and rule.split is not None:
+            self._compute = Text(self.input_name, rule, rule.split, opened).words
+            rule = rule.of_word
+        elif isinstance(rule, GraphIds) and entry.joint is not None:
+            if rule.cross is None:
+                self._compute = Joined(self.inputs, rule, opened).ids
             else:
-                self._cross = Crossed(self.inputs, entry.ids, entry.joint, opened)
+                self._compute = Crossed(self.inputs, rule, entry.joint, opened).ids
+            rule = IDENTITY
+        self.rule = rule_of(rule, vocabularies, keys)
         self._has_one_id = entry.one_each
         self._defaults = _defaults(self.inputs, self.column_name, entry)
 
@@ -136,15 +133,14 @@ class TableFeature:
         Raises:
           FeatureError: A required input is missing, or its values do not fit; names the input.
         """
-        if self.entry.joint is not None:
-            return self._computed([self._sent(name, columns, n) for name in self.inputs], n)
+        if self.entry.joint is not None and self._compute is not None:
+            return self._compute([self._sent(name, columns, n) for name in self.inputs], n)
         column = self._sent(self.column_name, columns, n)
-        if column.weights is None and self._words is None:
-            return column
-        weights = self._weights(column)
-        if self._words is not None:
-            return Column(*self._words.words(self.input_name, column.values))
-        return Column(column.values, column.offsets, weights)
+        if column.weights is not None:
+            column = column._replace(weights=self._weights(column))
+        if self._compute is not None:
+            return self._compute([column], n)
+        return column
 
     def reject(self, value: Any) -> UnknownRejected:
         """Returns the error for an id that its table does not know."""
@@ -186,17 +182,9 @@ class TableFeature:
                 weights = np.tile(weights, n)
         return Column(values, offsets, weights)
 
-    def _computed(self, columns: Sequence[Column], n: int) -> Column:
-        """Returns the rows that are computed from the columns of several inputs."""
-        if self._cross is not None:
-            return self._cross.ids(columns, n)
-        assert self._graph is not None  # noqa: S101 - of several inputs
-        values = [(name, column.values) for name, column in zip(self.inputs, columns, strict=True)]
-        return Column(self._graph.results(values).astype(np.int64, copy=False))
-
     def _weights(self, column: Column) -> Weights | None:
         """Returns the weights of a column; None: it has none, or another feature takes them."""
-        if column.weights is None or self._drop_weights:
+        if self._drop_weights:
             return None
         if not (self.entry.weighted and self.entry.kind == "bag"):
             raise weights_rejected(self.input_name)

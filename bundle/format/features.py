@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from bundle.format.fields import Count, Length, Name, Positive, StrictModel
-from bundle.format.id_graphs import IDENTITY, GraphIds, InputDtype, InputNode, LookupTable
-from bundle.format.ids import IdRule, KeyedIds, TextIds, graphs_of
+from bundle.format.id_graphs import IDENTITY, GraphIds, InputDtype, InputNode
+from bundle.format.ids import IdRule, KeyedIds
 from bundle.format.input_lengths import InputLength
 
 Role = Literal["context", "candidate"]
@@ -110,7 +110,7 @@ class EmbeddedFeature(StrictModel):
     @property
     def split(self) -> bool:
         """Whether callers send one text for each example, whose words are the ids."""
-        return isinstance(self.ids, TextIds)
+        return isinstance(self.ids, GraphIds) and self.ids.split is not None
 
     @property
     def stands_for(self) -> str:
@@ -244,11 +244,6 @@ class DenseFeature(StrictModel):
 Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
 
 
-def lookup_tables_of(rule: IdRule) -> tuple[LookupTable, ...]:
-    """Returns the lookup tables of all graphs of a rule."""
-    return tuple(table for graph in graphs_of(rule) for table in graph.tables)
-
-
 def readers_of(
     features: Mapping[str, EmbeddedFeature | DenseFeature],
 ) -> dict[str, tuple[str, ...]]:
@@ -290,7 +285,7 @@ def input_entry(
     if isinstance(feature, EmbeddedFeature) and feature.places is not None:
         changes = {"kind": "sequence", "length": feature.places, "place": None, "places": None}
         return feature.model_copy(update=changes)
-    if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, TextIds):
+    if isinstance(feature, EmbeddedFeature) and feature.split:
         changes = {
             "kind": "single",
             "ids": _as_sent("string"),
@@ -338,11 +333,8 @@ def sent_dtype(feature: EmbeddedFeature | DenseFeature, name: str) -> InputDtype
     """Returns the type of the values that a feature takes of an input, such as int64_or_string."""
     if isinstance(feature, DenseFeature):
         return feature.dtype
-    match feature.ids:
-        case KeyedIds():
-            return "int64"
-        case TextIds():
-            return "string"
+    if isinstance(feature.ids, KeyedIds):
+        return "int64"
     if feature.joint is None:
         return feature.ids.dtype
     return feature.ids.inputs[feature.inputs.index(name)].dtype

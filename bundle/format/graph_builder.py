@@ -17,6 +17,8 @@ from bundle.format.id_graphs import (
     LookupTable,
     Node,
     OperationNode,
+    SplitNode,
+    reading,
 )
 
 OovHash = Literal["fingerprint", "modulo"]
@@ -141,6 +143,10 @@ class GraphBuilder:
         node = CrossNode(inputs=tuple(operands), num_buckets=buckets, hash_key=hash_key)
         return self._add(node)
 
+    def split(self, text: int, rule: SplitNode) -> int:
+        """Adds the words of a text, by the fields of a split."""
+        return self._add(rule.model_copy(update={"inputs": (text,)}))
+
     def beside(self, graph: GraphIds) -> int:
         """Adds what a graph computes of inputs of its own, behind those that are there."""
         count = sum(isinstance(node, InputNode) for node in self._nodes)
@@ -172,10 +178,7 @@ class GraphBuilder:
             if isinstance(node, InputNode):
                 positions[position] = inputs[node.input]
                 continue
-            copy = node
-            if not isinstance(node, ConstantNode):
-                operands = tuple(positions[operand] for operand in node.inputs)
-                copy = node.model_copy(update={"inputs": operands})
+            copy = reading(node, positions)
             if isinstance(copy, OperationNode) and "table" in copy.attributes:
                 table = copy.attributes["table"] + first_table
                 copy = copy.model_copy(update={"attributes": copy.attributes | {"table": table}})

@@ -6,12 +6,12 @@ attributes that TensorFlow gives it; `bundle/features/ids/operations.py` compute
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from bundle.format.fields import Count, Name, Positive, StrictModel
+from bundle.format.fields import Count, Length, Name, Positive, StrictModel
 
 OPERATIONS_MAX = 1024
 """The maximum number of operations of one graph."""
@@ -28,7 +28,13 @@ CROSS_KEY = 0xDECAFCAFFE
 Constants = Annotated[tuple[int | float | str, ...], Field(min_length=1, max_length=CONSTANT_MAX)]
 
 
-class InputNode(StrictModel):
+class _Leaf(StrictModel):
+    """A node that takes no results of others."""
+
+    inputs: ClassVar[tuple[int, ...]] = ()
+
+
+class InputNode(_Leaf):
     """The values that callers send."""
 
     op: Literal["Input"] = "Input"
@@ -37,7 +43,7 @@ class InputNode(StrictModel):
     """The position of the input among the inputs of the feature."""
 
 
-class ConstantNode(StrictModel):
+class ConstantNode(_Leaf):
     """Values that the model holds."""
 
     op: Literal["Const"] = "Const"
@@ -84,6 +90,36 @@ class CrossNode(StrictModel):
     hash_key: Count = CROSS_KEY
 
 
+class SplitNode(StrictModel):
+    """The words of one text, each of which is a result of its own."""
+
+    op: Literal["StringSplit"] = "StringSplit"
+    inputs: tuple[Count]
+    """The position of the node whose result is the text."""
+    split: Literal["whitespace", "characters", "separator"]
+    """The rule of the split: at runs of ASCII whitespace, into Unicode characters, or at each
+    `separator`.
+    """
+    separator: str | None = None
+    """The separator, such as "|", around which there may be empty words; None: of other splits."""
+    ngrams: tuple[Positive, ...] = ()
+    """The numbers of consecutive words that are joined, with a space between them, into the ngrams
+    that are taken instead of words. All ngrams of the first number come first.
+    """
+    length: Length | None = None
+    """The maximum number of words, or ngrams, that are taken of a text."""
+    padding: str | None = None
+    """The word that texts of fewer words are filled up with to `length`; None: They stay short."""
+
+    @model_validator(mode="after")
+    def _check_separator_and_padding(self) -> SplitNode:
+        if (self.split == "separator") != bool(self.separator):
+            raise ValueError("'separator' belongs to the split 'separator', and is not empty")
+        if self.padding is not None and self.length is None:
+            raise ValueError("'padding' needs a 'length'")
+        return self
+
+
 class LookupTable(StrictModel):
     """Keys that operations look up: the value of a key is `first_value` + its position in a
     vocabulary.
@@ -96,29 +132,23 @@ class LookupTable(StrictModel):
 
 
 def kind_of_node(node: Any) -> str:
-    """Returns the kind of a node: Input, Const, SparseCross or operation."""
+    """Returns the tag of a node: the `op` of one with fields of its own, otherwise operation."""
     # JSON when a manifest is read, a node when one is created.
     if isinstance(node, dict):
         op = node.get("op")
     else:
         op = getattr(node, "op", None)
-    return str(op) if op in ("Input", "Const", "SparseCross") else "operation"
+    return str(op) if op in ("Input", "Const", "SparseCross", "StringSplit") else "operation"
 
 
 Node = Annotated[
     Annotated[InputNode, Tag("Input")]
     | Annotated[ConstantNode, Tag("Const")]
     | Annotated[CrossNode, Tag("SparseCross")]
+    | Annotated[SplitNode, Tag("StringSplit")]
     | Annotated[OperationNode, Tag("operation")],
     Discriminator(kind_of_node),
 ]
-
-
-def operands_of(node: Node) -> tuple[int, ...]:
-    """Returns the positions of the nodes whose results a node takes."""
-    if isinstance(node, InputNode | ConstantNode):
-        return ()
-    return node.inputs
 
 
 def check_order(nodes: Sequence[Node]) -> None:
@@ -128,7 +158,7 @@ def check_order(nodes: Sequence[Node]) -> None:
       ValueError: One does not; names it.
     """
     for position, node in enumerate(nodes):
-        for operand in operands_of(node):
+        for operand in node.inputs:
             if operand >= position:
                 raise ValueError(
                     f"node {position} ({node.op}) reads node {operand}; an operation reads "
@@ -136,33 +166,12 @@ def check_order(nodes: Sequence[Node]) -> None:
                 )
 
 
-def nodes_for(nodes: Sequence[Node], last: int) -> list[int]:
-    """Returns the positions of the nodes that one is computed from, and its own, ascending."""
-    needed = {last}
-    for position in range(last, -1, -1):
-        if position in needed:
-            needed.update(operands_of(nodes[position]))
-    return sorted(needed)
-
-
-def part_of(nodes: Sequence[Node], positions: Sequence[int]) -> tuple[Node, ...]:
-    """Returns the nodes at ascending positions, as the nodes of a graph: they read each other, and
-    inputs are numbered as they come.
-    """
-    new_positions = {position: index for index, position in enumerate(positions)}
-    part: list[Node] = []
-    input_count = 0
-    for position in positions:
-        node = nodes[position]
-        if isinstance(node, InputNode):
-            part.append(node.model_copy(update={"input": input_count}))
-            input_count += 1
-        elif isinstance(node, ConstantNode):
-            part.append(node)
-        else:
-            operands = tuple(new_positions[operand] for operand in node.inputs)
-            part.append(node.model_copy(update={"inputs": operands}))
-    return tuple(part)
+def reading(node: Node, positions: Mapping[int, int]) -> Node:
+    """Returns a node of a graph in which those that it reads have other positions."""
+    if not node.inputs:
+        return node
+    inputs = tuple(positions[position] for position in node.inputs)
+    return node.model_copy(update={"inputs": inputs})
 
 
 class GraphIds(StrictModel):
@@ -195,15 +204,54 @@ class GraphIds(StrictModel):
             return last
         return None
 
+    @property
+    def split(self) -> SplitNode | None:
+        """The node that splits a text; None: values are not split."""
+        return next((node for node in self.nodes if isinstance(node, SplitNode)), None)
+
     def part(self, last: int) -> GraphIds:
-        """Returns the graph that computes the result of one node."""
-        nodes = part_of(self.nodes, nodes_for(self.nodes, last))
-        return self.model_copy(update={"nodes": nodes})
+        """Returns the graph that computes the result of one node, with its inputs numbered anew."""
+        positions: dict[int, int] = {}
+        nodes: list[Node] = []
+        input_count = 0
+        for position in self._needed(last):
+            node = reading(self.nodes[position], positions)
+            if isinstance(node, InputNode):
+                node = node.model_copy(update={"input": input_count})
+                input_count += 1
+            positions[position] = len(nodes)
+            nodes.append(node)
+        return self.model_copy(update={"nodes": tuple(nodes)})
+
+    @property
+    def of_word(self) -> GraphIds:
+        """The graph that computes the row of one word of a text that is split."""
+        nodes = list(self.nodes)
+        for position, node in enumerate(nodes):
+            if isinstance(node, SplitNode):
+                nodes[position] = InputNode(dtype="string")
+        return self.model_copy(update={"nodes": tuple(nodes)}).part(len(nodes) - 1)
+
+    def cut(self, length: int) -> GraphIds:
+        """Returns the graph of no more than `length` words of a text."""
+        nodes = list(self.nodes)
+        for position, node in enumerate(nodes):
+            if isinstance(node, SplitNode):
+                nodes[position] = node.model_copy(update={"length": length})
+        return self.model_copy(update={"nodes": tuple(nodes)})
 
     def inputs_of(self, position: int) -> list[int]:
         """Returns the numbers of the inputs that a node is computed from, ascending."""
-        nodes = [self.nodes[needed] for needed in nodes_for(self.nodes, position)]
+        nodes = [self.nodes[needed] for needed in self._needed(position)]
         return sorted(node.input for node in nodes if isinstance(node, InputNode))
+
+    def _needed(self, last: int) -> list[int]:
+        """Returns the positions of the nodes that one is computed from, and its own, ascending."""
+        needed = {last}
+        for position in range(last, -1, -1):
+            if position in needed:
+                needed.update(self.nodes[position].inputs)
+        return sorted(needed)
 
     @model_validator(mode="after")
     def _in_order(self) -> GraphIds:
@@ -213,6 +261,10 @@ class GraphIds(StrictModel):
             raise ValueError(f"a graph has one node for each of its inputs, not {positions}")
         if any(isinstance(node, CrossNode) for node in self.nodes[:-1]):
             raise ValueError("a cross is the last node")
+        if sum(isinstance(node, SplitNode) for node in self.nodes) > 1:
+            raise ValueError("a text is split once")
+        if self.split is not None and len(self.of_word.inputs) != 1:
+            raise ValueError("the row of a word is computed from the word alone")
         if self.cross is not None:
             crossed = [self.inputs_of(operand) for operand in self.cross.inputs]
             if crossed != [[position] for position in positions]:

@@ -29,7 +29,6 @@ from bundle.format.features import (
     input_entry,
     input_facts,
     inputs_of,
-    lookup_tables_of,
     readers_of,
 )
 from bundle.format.fields import Count, Crc32c, Path, Positive, StrictModel
@@ -37,8 +36,7 @@ from bundle.format.id_graphs import IDENTITY, GraphIds, LookupTable
 from bundle.format.ids import (
     IdRule,
     KeyedIds,
-    TextIds,
-    graphs_of,
+    lookup_tables_of,
 )
 from bundle.format.indexes import CostPoint, Distance, Index, Recall
 from bundle.format.input_lengths import InputLength
@@ -87,14 +85,12 @@ __all__ = [
     "TableDtype",
     "TableError",
     "TableSource",
-    "TextIds",
     "Tower",
     "TowerForm",
     "TowerInput",
     "TowerOutput",
     "TowerPart",
     "Unknown",
-    "graphs_of",
     "input_entry",
     "inputs_of",
     "lookup_tables_of",

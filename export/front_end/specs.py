@@ -267,9 +267,7 @@ class ModelSpec:
     def averages_texts(self) -> bool:
         """Whether a tower combines the words of a text."""
         return any(
-            isinstance(spec, FeatureSpec)
-            and spec.entry.kind == "bag"
-            and isinstance(spec.rule, manifest.TextIds)
+            isinstance(spec, FeatureSpec) and spec.entry.kind == "bag" and spec.entry.split
             for spec in self.features.values()
         )
 

@@ -16,6 +16,7 @@ from bundle.format.id_graphs import (
     InputNode,
     LookupTable,
     OperationNode,
+    SplitNode,
 )
 
 _RESULTS = {
@@ -85,6 +86,8 @@ def limits_of(graph: GraphIds, sizes: Sequence[int]) -> Limits:
     for node in graph.nodes:
         if isinstance(node, InputNode):
             limits.append(_of_type(node.dtype))
+        elif isinstance(node, SplitNode):
+            limits.append(_NO_INTEGERS)
         elif isinstance(node, ConstantNode):
             limits.append(_of_constant(node))
         elif isinstance(node, CrossNode):

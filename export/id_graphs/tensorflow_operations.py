@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import manifest
-from bundle.format.id_graphs import ConstantNode, CrossNode, InputNode, OperationNode
-from bundle.format.manifest import GraphIds, LookupTable, TextIds
+from bundle.format.id_graphs import ConstantNode, CrossNode, InputNode, OperationNode, SplitNode
+from bundle.format.manifest import GraphIds, LookupTable
 from export.graphs.loading import tf
 from export.recipe.schema import VocabularySection
 
@@ -36,7 +36,8 @@ def _compute(rule: GraphIds, inputs: Sequence[Any], vocabularies: Vocabularies) 
     """Returns the result of the last node, of [m] values of each input."""
     results: list[Any] = []
     for node in rule.nodes:
-        assert not isinstance(node, CrossNode)  # noqa: S101 - `crossed` computes it
+        # `crossed` and `words` compute these two.
+        assert not isinstance(node, CrossNode | SplitNode)  # noqa: S101
         if isinstance(node, InputNode):
             result = _input_ids(inputs[node.input], node.dtype)
         elif isinstance(node, ConstantNode):
@@ -121,11 +122,17 @@ def texts_of(values: Any) -> Any:
     return tf.strings.as_string(values)
 
 
-def words(rule: TextIds, texts: Any, vocabularies: Vocabularies) -> Any:
-    """Returns the words of [batch] texts in TensorFlow, ragged."""
+def words(graph: GraphIds, rule: SplitNode, texts: Any, vocabularies: Vocabularies) -> Any:
+    """Returns the words of [batch] texts in TensorFlow, ragged.
+
+    Args:
+      graph: The graph.
+      rule: Its node that splits texts.
+      texts: What callers send.
+      vocabularies: The vocabularies that the graph reads.
+    """
     strings = tf.strings
-    if rule.text is not None:
-        texts = _compute(rule.text, [texts], vocabularies)
+    texts = _compute(graph.part(rule.inputs[0]), [texts], vocabularies)
     if rule.split == "characters":
         text_words = strings.unicode_split(texts, "UTF-8")
     else:

@@ -72,7 +72,7 @@ def _check_reach(
     vocabularies: Mapping[str, manifest.Vocabulary],
 ) -> None:
     """Rejects a vocabulary whose last keys have no row in the table of a feature."""
-    if not isinstance(feature.ids, manifest.GraphIds) or feature.joint is not None:
+    if not isinstance(feature.ids, manifest.GraphIds) or feature.joint or feature.split:
         return
     model = context.prepared.traced.spec
     spec = model.features[name]

@@ -135,9 +135,9 @@ class InlineLookups:
         name = spec.reads[0]
         if isinstance(entry.ids, manifest.GraphIds) and entry.joint is not None:
             return self._joint_rows(spec, entry.ids, inputs), None
-        if isinstance(entry.ids, manifest.TextIds):
+        if isinstance(entry.ids, manifest.GraphIds) and entry.ids.split is not None:
             texts = tf.reshape(inputs[name], [-1])
-            return words(entry.ids, texts, self.vocabularies), None
+            return words(entry.ids, entry.ids.split, texts, self.vocabularies), None
 
         weights = None if spec.weights is None else inputs[spec.weights]
         # The layer's own lookup takes padding out itself.
@@ -206,9 +206,9 @@ class InlineLookups:
         """Returns rows of a table for flat ids, -1 where they stay unknown."""
         entry = self._entry(spec)
         rule = entry.ids
-        if isinstance(rule, manifest.TextIds):
-            rule = rule.ids
         if isinstance(rule, manifest.GraphIds) and entry.joint is None:
+            if entry.split:
+                rule = rule.of_word
             rows = rows_of(rule, self.vocabularies, values)
         else:
             # Rows of several inputs are computed already.

@@ -293,7 +293,7 @@ class _Check:
         """
         if self._own_rows.inputs is None:
             return False
-        if isinstance(self._spec.entry.ids, manifest.TextIds):
+        if self._spec.entry.split:
             columns = {name: self._columns[name] for name in self._spec.reads}
             features = _reader({self._spec.name: self._entry}, self._model)
             return _are_words_compared(self._spec, self._own_rows, features, columns, self._n)
@@ -315,7 +315,7 @@ class _Check:
         None if there is none.
         """
         inputs = self._own_rows.inputs
-        if inputs is None or isinstance(self._spec.entry.ids, manifest.TextIds):
+        if inputs is None or self._spec.entry.split:
             return None
         expected = _computed(self._own_rows.compute, self._columns, self._n)
         if expected is None:

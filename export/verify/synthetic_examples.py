@@ -25,7 +25,7 @@ from bundle.features.ids.rules import rule_of, within
 from bundle.features.input_lengths import InputLengths
 from bundle.format import manifest
 from bundle.format.features import sent_dtype
-from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode
+from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode, SplitNode
 from bundle.tables.id_values import Rows, Values
 from bundle.tables.offsets import offsets_of
 from bundle.tables.vocabularies import Vocabulary, index_keys
@@ -220,7 +220,7 @@ class _Maker:
             if isinstance(entry, manifest.EmbeddedFeature) and isinstance(spec, FeatureSpec):
                 if entry.unknown.rule == "refuse" and spec.outside.outcome != "nearest":
                     return False
-                is_limited |= not isinstance(entry.ids, manifest.TextIds)
+                is_limited |= not entry.split
             elif isinstance(entry, manifest.DenseFeature) and entry.below is not None:
                 if entry.outside == "refuse":
                     return False
@@ -257,8 +257,10 @@ class _Maker:
           spec: The strictest reader of the input; None: only the numbers of its ids are read.
           size: The number of ids.
         """
-        if spec is not None and isinstance(spec.entry.ids, manifest.TextIds):
-            return self._texts(spec.entry.ids, size)
+        if spec is not None and isinstance(spec.entry.ids, manifest.GraphIds):
+            graph = spec.entry.ids
+            if graph.split is not None:
+                return self._texts(graph, graph.split, size)
         return self._source(name, spec).known(size)
 
     def _source(self, name: str, spec: FeatureSpec | DenseSpec | None) -> ValueSource:
@@ -301,12 +303,12 @@ class _Maker:
         """Returns the reader of an input by a feature; None: the feature takes any value."""
         rule = self._entry(spec).ids
         number = spec.reads.index(name)
-        if isinstance(rule, manifest.TextIds):
-            return None
         if isinstance(rule, manifest.KeyedIds):
             dumped = self.dumped[rule.keys]
             # Row 0 stands for any row of a key, -1 for none.
             return Reader(lambda ids: np.isin(ids, dumped) - np.int64(1), keys=(dumped,))
+        if rule.split is not None:
+            return None
         if rule.cross is not None:
             graph = rule.part(rule.cross.inputs[number])
             if len(graph.nodes) == 1:
@@ -352,18 +354,18 @@ class _Maker:
             boundaries += node.attributes.get("boundaries", ())
         return Reader(find, rows, tuple(keys), tuple(boundaries), _integers_of(graph))
 
-    def _texts(self, rule: manifest.TextIds, size: int) -> Values:
+    def _texts(self, graph: manifest.GraphIds, split: SplitNode, size: int) -> Values:
         """Returns [size] object: texts of words of the vocabularies, and of two others.
 
         The texts have 0 to 7 words, so that every eighth is empty.
         """
         # Short words, one with an upper-case letter and punctuation, which some layers strip.
         words = ["x", "X!"]
-        for table in rule.ids.tables:
+        for table in graph.tables:
             words += self.keys[table.vocabulary].tolist()
         counts = np.arange(size) % 8
-        separator = rule.separator or " "
-        if rule.split == "characters":
+        separator = split.separator or " "
+        if split.split == "characters":
             separator = ""
         texts = np.empty(size, object)
         for i, count in enumerate(counts):

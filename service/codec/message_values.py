@@ -99,17 +99,9 @@ def _id(message: Any) -> int | str:
 
 
 def _id_rule(message: Any) -> dict[str, Any]:
-    """Returns a rule with its kind, without what does not apply."""
+    """Returns a rule with its kind."""
     kind = message.WhichOneof("kind")
-    return {"kind": kind, **_without_absent(value_of(getattr(message, kind)))}
-
-
-def _without_absent(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_absent(field) for name, field in value.items() if field is not None}
-    if isinstance(value, list):
-        return [_without_absent(element) for element in value]
-    return value
+    return {"kind": kind, **value_of(getattr(message, kind))}
 
 
 def _unknown(message: Any) -> str:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.features.columns import Column
-from bundle.format.features import lookup_tables_of, sent_dtype
-from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature
+from bundle.format.features import sent_dtype
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, lookup_tables_of
 from bundle.storage import arrow, files
 from service.versions.version import LoadedTower, ModelVersion
 

@@ -22,14 +22,14 @@ from bundle.tables.reader import TableReader
 from bundle.tables.stored_rows import stored_rows
 from tests.bundles.tables import write_table
 from tests.hostile.manifest_edits import rewrite, setting
-from tests.id_graphs import bucket_ids, crossed_ids, hash_ids
+from tests.id_graphs import bucket_ids, crossed_ids, hash_ids, word_ids
 from tests.units.bundle.features.readers import column, objects
 
 ROWS = 9
 FEATURE = TypeAdapter(entries.Feature)
 BAG = {"kind": "bag", "combiner": "sum"}
 CROSS = {"ids": crossed_ids(("int64", "string"), 9)}
-TEXT = {"kind": "text", "split": "whitespace", "ids": hash_ids(9, "string")}
+TEXT = word_ids(hash_ids(9, "string"))
 FEATURES: dict[str, dict[str, Any]] = {
     "row": {"kind": "single"},
     "bag": {**BAG, "weighted": True},

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
-from bundle.format import manifest
 from bundle.format.graph_builder import GraphBuilder
-from bundle.format.manifest import EmbeddedFeature, IdRule, JointInput, Unknown
+from bundle.format.id_graphs import ConstantNode, CrossNode, InputNode, OperationNode, SplitNode
+from bundle.format.manifest import EmbeddedFeature, JointInput, Unknown
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import IntegerKeys, Keys, StringKeys, Vocabulary
 from export.checkpoint.inventory.specs import TableSpec
@@ -29,7 +29,7 @@ from export.front_end.specs import ModelSpec, TableFacts
 from export.graphs.loading import load_tensorflow, tf
 from export.saved_model.graph import InlineGraph, build_graph, variable_key, write_graph
 from tests.bundles.tables import write_table
-from tests.id_graphs import bucket_ids, cast_ids, crossed_ids, hash_ids, vocabulary_ids
+from tests.id_graphs import bucket_ids, cast_ids, crossed_ids, hash_ids, vocabulary_ids, word_ids
 from tests.units.export.partition.graph.traced_calls import numbers, tower_of, trace
 from tests.units.export.traced_features import dense, embedded
 from tests.units.export.traced_models import recipe
@@ -139,7 +139,7 @@ LOOKUPS = {
     "bag, clipped": Lookup(SUM | {"max_norm": 0.5}, "sparse"),
     "bag, crossed": Lookup(SUM | crossed(0, None), "sparse", ("int64",) * 2),
     "bag, words": Lookup(
-        SUM | {"ids": manifest.TextIds(split="whitespace", ids=hash_ids(ROWS, "string"))},
+        SUM | {"ids": word_ids(hash_ids(ROWS, "string"))},
         "words",
         ("string",),
     ),
@@ -282,9 +282,9 @@ def test_lookup_gives_what_the_service_looks_up(
 def test_every_kind_combiner_and_rule_is_drawn() -> None:
     entries = [lookup.entry for lookup in LOOKUPS.values()]
     assert {entry["kind"] for entry in entries} == {"single", "bag", "sequence"}
-    rules = {type(entry["ids"]) for entry in entries if "ids" in entry}
-    named = {rule for rule in get_args(get_args(IdRule)[0]) if rule.__name__ != "KeyedIds"}
-    assert named == rules
+    graphs = [entry["ids"] for entry in entries if "ids" in entry]
+    nodes = {type(node) for graph in graphs for node in graph.nodes}
+    assert nodes == {InputNode, ConstantNode, CrossNode, SplitNode, OperationNode}
 
 
 @pytest.mark.parametrize("kind", ["ragged", "sparse"])

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from bundle.features.columns import Column
 from bundle.features.ids.operations import OPERATIONS
 from bundle.features.ids.rules import rule_of
 from bundle.features.ids.texts import Text
@@ -22,7 +24,7 @@ from bundle.format.id_graphs import OperationNode
 from bundle.tables.vocabularies import StringKeys, Vocabulary
 from export.id_graphs.tensorflow_operations import run_operation
 from export.id_graphs.tensorflow_operations import words as words_inside
-from tests.id_graphs import bucket_ids, hash_ids, vocabulary_ids
+from tests.id_graphs import bucket_ids, hash_ids, vocabulary_ids, word_ids
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -62,6 +64,14 @@ def changed(steps: Sequence[Step]) -> entries.GraphIds | None:
     for op, attributes in steps:
         builder.compute(op, builder.last, **attributes)
     return builder.graph() if steps else None
+
+
+def words_of(graph: entries.GraphIds, texts: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Returns the words of texts, and the offsets of those of each text."""
+    assert graph.split is not None
+    words = Text("title", graph, graph.split, []).words([Column(texts)], len(texts))
+    assert words.offsets is not None
+    return words.values, words.offsets
 
 
 @pytest.mark.parametrize("size", [300, 9000])  # hashed one by one, and several thousand at a time
@@ -114,8 +124,7 @@ def test_rows_of_words_are_those_of_keras(layers: Any, texts: list[str]) -> None
     for (standardize, split, ngrams), layer in vectorizations(layers).items():
         at: Any = {"whitespace": "whitespace", "character": "characters"}[split]
         text = changed(STANDARDS[standardize])
-        entry = entries.TextIds(text=text, split=at, ngrams=ngrams, ids=LISTED)
-        words, offsets = Text(entry, {}).words("title", values)
+        words, offsets = words_of(word_ids(LISTED, at, text, ngrams=ngrams), values)
         rows = rule.resolve("title", words)
         actual = np.split(np.where(rows < 0, 1, rows), offsets[1:-1])
         expected = layer(tf.constant(values))
@@ -182,10 +191,9 @@ def test_words_in_a_self_contained_savedmodel_are_those_of_a_service(
     ngrams: tuple[int, ...],
     length: int | None,
 ) -> None:
-    rule = entries.TextIds(
-        text=changed(steps), split=split, ngrams=ngrams, length=length, ids=LISTED
-    )
+    graph = word_ids(LISTED, split, changed(steps), ngrams=ngrams, length=length)
     values = np.array(texts, object)
-    words, offsets = Text(rule, {}).words("title", values)
+    words, offsets = words_of(graph, values)
     actual = [[word.encode() for word in part] for part in np.split(words, offsets[1:-1])]
-    assert words_inside(rule, tf.constant(values), {}).to_list() == actual
+    assert graph.split is not None
+    assert words_inside(graph, graph.split, tf.constant(values), {}).to_list() == actual

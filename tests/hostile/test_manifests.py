@@ -96,7 +96,7 @@ EDITS += [
 ]
 JOINT: list[Json] = [{"default": "nowhere"}, {"role": "candidate"}]
 HASH = hash_ids(64, "string").model_dump(mode="json")
-TEXT = {"kind": "text", "split": "whitespace", "ids": HASH}
+SPLIT = {"op": "StringSplit", "inputs": [0], "split": "whitespace"}
 SENT: list[Json] = [
     {"op": "Input", "dtype": "string"},
     {"op": "Input", "dtype": "int64", "input": 1},
@@ -106,6 +106,18 @@ JOINED = {
     "kind": "graph",
     "nodes": [*SENT, {"op": "StringLength", "inputs": [0], "attributes": {"unit": "BYTE"}}],
 }
+JOIN: list[Json] = [
+    {"op": "AddV2", "inputs": [0, 1]},
+    {"op": "StringToHashBucketFast", "inputs": [2], "attributes": {"num_buckets": 3}},
+]
+
+
+def words(*nodes: Json, **fields: Any) -> Json:
+    """Returns hashes of the words of a text, with changes of the split, and nodes behind it."""
+    hashed = {"op": "StringToHashBucketFast", "inputs": [1], "attributes": {"num_buckets": 64}}
+    return {"kind": "graph", "nodes": [SENT[0], SPLIT | fields, *(nodes or [hashed])]}
+
+
 FEATURES: dict[str, Json] = {
     "indicator": {"kind": "single", "table": "", "role": "context", "indicator": 3},
     "dense": {"kind": "dense", "role": "context"},
@@ -132,19 +144,19 @@ FEATURES: dict[str, Json] = {
         "table": "users",
         "role": "context",
         "inputs": ["title"],
-        "ids": TEXT,
+        "ids": words(),
     },
 }
 PADDED = "'padding' belongs to the inputs of a bag"
 EITHER = "a feature has a 'table' or is an 'indicator'"
-SPLIT = "the words of a text are a bag or a sequence"
+WORDS = "the words of a text are a bag or a sequence"
 SEVERAL = "'ids' have 2 inputs: 'inputs' and 'joint' have as many"
 CHANGES: list[tuple[str, Json, str]] = [
     ("indicator", {"table": "users"}, EITHER),
     ("indicator", {"kind": "bag", "combiner": "mean"}, "an 'indicator' sums"),
     ("indicator", {"max_norm": 1.0}, "belong to a bag"),
     ("indicator", {"place": 2, "places": 2}, "'place' is one of 'places'"),
-    ("indicator", {"ids": TEXT, "from_end": True, "kind": "bag", "combiner": "sum"}, "'from_end'"),
+    ("indicator", {"ids": {"kind": "keyed", "keys": "users"}, "from_end": True}, "'from_end'"),
     ("dense", {"take": "lengths", "shape": [2]}, "one number for an example"),
     ("dense", {"take": "padded"}, "'padded' lie in a row"),
     ("dense", {"take": "weights", "shape": [2], "dtype": "int64"}, "'weights' are float32"),
@@ -179,10 +191,13 @@ CHANGES: list[tuple[str, Json, str]] = [
             ([*SENT, CROSS, {"op": "Neg", "inputs": [2]}], "a cross is the last node"),
         )
     ),
-    ("text", {"kind": "single", "combiner": None}, SPLIT),
-    ("text", {"ids": TEXT | {"split": None}}, "'whitespace', 'characters' or 'separator'"),
-    ("text", {"ids": TEXT | {"separator": "|"}}, "'separator' belongs to the split 'separator'"),
-    ("text", {"ids": TEXT | {"padding": ""}}, "'padding' needs a 'length'"),
+    ("text", {"kind": "single", "combiner": None}, WORDS),
+    ("text", {"ids": words(split=None)}, "'whitespace', 'characters' or 'separator'"),
+    ("text", {"ids": words(separator="|")}, "'separator' belongs to the split 'separator'"),
+    ("text", {"ids": words(padding="")}, "'padding' needs a 'length'"),
+    ("text", {"ids": words(inputs=[1])}, "an operation reads nodes before it"),
+    ("text", {"ids": words(*JOIN)}, "the row of a word is computed from the word alone"),
+    ("text", {"ids": words(SPLIT)}, "a text is split once"),
     ("text", {"weighted": True}, "without weights"),
     ("text", {"filler_row": 1}, "'filler_row' belongs to a sequence"),
     ("text", {"ordinal": True}, "'ordinal' belongs to an indicator"),

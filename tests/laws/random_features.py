@@ -22,8 +22,15 @@ from bundle.features.columns import Column
 from bundle.format import manifest as entries
 from bundle.format.features import input_facts
 from bundle.format.graph_builder import GraphBuilder
-from bundle.format.id_graphs import CROSS_KEY, CrossNode
-from tests.id_graphs import bucket_ids, computed_ids, crossed_ids, hash_ids, vocabulary_ids
+from bundle.format.id_graphs import CROSS_KEY, CrossNode, SplitNode
+from tests.id_graphs import (
+    bucket_ids,
+    computed_ids,
+    crossed_ids,
+    hash_ids,
+    vocabulary_ids,
+    word_ids,
+)
 
 ROWS = 9
 DTYPES = get_args(entries.Table.model_fields["dtype"].annotation)
@@ -214,8 +221,11 @@ class Model:
             texts = ["_X_".join(map(str, parts)) for ((*parts,),) in _zipped_singles(by_input)]
             return [[_within(fingerprint(text) % (ROWS + 3))] for text in texts]
         lists = self._lists(name, (feature.inputs or (name,))[0])
-        if isinstance(feature.ids, entries.TextIds):
-            return [[word_row(word) for word in _words(feature.ids, text)] for (text,) in lists]
+        if isinstance(feature.ids, entries.GraphIds) and feature.ids.split is not None:
+            texts = [text for (text,) in lists]
+            if "StringLower" in {node.op for node in feature.ids.nodes}:
+                texts = list(map(_lower, texts))
+            return [[word_row(word) for word in _words(feature.ids.split, text)] for text in texts]
         if feature.place is not None:
             lists = [[example[feature.place]] for example in lists]
         return [[self._row(name, feature, value, state) for value in example] for example in lists]
@@ -325,9 +335,11 @@ def _hash_of(cross: CrossNode, numbers: Sequence[int]) -> int:
     return hashed % cross.num_buckets
 
 
-def _words(ids: entries.TextIds, text: str) -> list[str]:
-    if ids.text is not None:
-        text = "".join(letter.lower() if letter.isascii() else letter for letter in text)
+def _lower(text: str) -> str:
+    return "".join(letter.lower() if letter.isascii() else letter for letter in text)
+
+
+def _words(ids: SplitNode, text: str) -> list[str]:
     words = list(text)
     if ids.split == "whitespace":
         words = [word for word in text.replace("\t", " ").split(" ") if word]
@@ -562,7 +574,7 @@ def _add_text(model: Model, name: str) -> None:
     random = model.random
     kind = random.choice(["bag", "sequence"])
     split = random.choice(["whitespace", "characters", "separator"])
-    text: dict[str, Any] = {"kind": "text", "split": split, "ids": IDS[4].entry}
+    text: dict[str, Any] = {"split": split}
     if split == "separator":
         text["separator"] = "|"
     text |= _maybe(
@@ -573,7 +585,8 @@ def _add_text(model: Model, name: str) -> None:
     )
     if "length" in text:
         text |= _maybe(random, padding=lambda: random.choice(WORDS))
-    fields = {"kind": kind, **_kind_fields(random, kind), "ids": text}
+    rows = vocabulary_ids("words", first_row=2)
+    fields = {"kind": kind, **_kind_fields(random, kind), "ids": word_ids(rows, **text)}
     fields.pop("weighted", None)
     fields |= _maybe(random, default=lambda: random.choice(["green", "Red BLUE"]))
     feature = entries.EmbeddedFeature.model_validate(fields)

@@ -16,7 +16,7 @@ from bundle.format import manifest
 from export.front_end.outside_ids import OutsideIds
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.verify.synthetic_examples import make_examples
-from tests.id_graphs import bucket_ids, cast_ids, computed_ids, hash_ids, vocabulary_ids
+from tests.id_graphs import bucket_ids, cast_ids, computed_ids, hash_ids, vocabulary_ids, word_ids
 from tests.units.export.traced_features import dense, embedded
 
 COUNT = 48
@@ -82,7 +82,7 @@ KNOWN = {
     "a number for a row": Known(dense("f", "int32", (2,), below=3), {0, 1, 2}),
     "words": Known(
         feature(
-            manifest.TextIds(split="whitespace", ids=vocabulary_ids("names")),
+            word_ids(vocabulary_ids("names")),
             "string",
             kind="bag",
             combiner="mean",

@@ -1,4 +1,4 @@
-"""Crosses: the values of several inputs are hashed together."""
+"""From several inputs to rows: their values are hashed together, or a graph computes the rows."""
 
 from __future__ import annotations
 
@@ -131,3 +131,19 @@ class Crossed:
                 numbers = numbers[starts[examples] + digits]
             hashed = concatenated(hashed, numbers)
         return Column((hashed % np.uint64(self._cross.num_buckets)).astype(np.int64), offsets)
+
+
+class Joined:
+    """Rows that a graph computes from one value of each input."""
+
+    def __init__(
+        self, names: Sequence[str], graph: GraphIds, vocabularies: Sequence[Vocabulary]
+    ) -> None:
+        """Takes the names of the inputs, the graph, and its open vocabularies."""
+        self._names = names
+        self._graph = Graph(graph, vocabularies)
+
+    def ids(self, columns: Sequence[Column], _n: int) -> Column:
+        """Returns the row of each example; each column holds one value per example."""
+        inputs = [(name, column.values) for name, column in zip(self._names, columns, strict=True)]
+        return Column(self._graph.results(inputs).astype(np.int64, copy=False))

@@ -7,12 +7,21 @@ from collections import Counter
 from string import ascii_lowercase
 
 from bundle.features.ids.operations import OPERATIONS
-from bundle.format.id_graphs import ConstantNode, CrossNode, GraphIds, InputNode, OperationNode
+from bundle.format.id_graphs import (
+    ConstantNode,
+    CrossNode,
+    GraphIds,
+    InputNode,
+    OperationNode,
+    SplitNode,
+)
 
 _LENGTH_MAX = 240
 """The maximum number of characters of one operation; a longer one is written without operands."""
 _ARGUMENT = r"[(,] ?\{%d\}[,)]"
 """An operand that stands alone between parentheses and commas."""
+_UNITS = {"whitespace": "word", "characters": "character", "separator": "word"}
+"""What texts are split into, by the rule of the split."""
 _BOUNDARIES_MAX = 8
 """The maximum number of boundaries that are written; of more, only their number is."""
 
@@ -22,13 +31,9 @@ def expression(graph: GraphIds, *names: str) -> str:
     `fingerprint64(str(x)) mod 1000`. A value that several operations read is written once, behind
     `where`.
     """
-    reads = Counter(
-        operand
-        for node in graph.nodes
-        if isinstance(node, OperationNode)
-        for operand in node.inputs
-    )
+    reads = Counter(operand for node in graph.nodes for operand in node.inputs)
     letters = iter(ascii_lowercase)
+    words = ""
     texts: list[str] = []
     shared: list[str] = []
     for position, node in enumerate(graph.nodes):
@@ -39,13 +44,30 @@ def expression(graph: GraphIds, *names: str) -> str:
         elif isinstance(node, CrossNode):
             crossed = " and ".join(_bare(texts[operand]) for operand in node.inputs)
             texts.append(f"cross of {crossed} mod {node.num_buckets}")
+        elif isinstance(node, SplitNode):
+            words = f" for {_words(node, _bare(texts[node.inputs[0]]))}"
+            texts.append(_UNITS[node.split])
         else:
             text = _operation(graph, node, [texts[operand] for operand in node.inputs])
             if reads[position] > 1 and (letter := next(letters, "")):
                 shared.append(f"{letter} = {_bare(text)}")
                 text = letter
             texts.append(text)
-    return ", where ".join(filter(None, [_bare(texts[-1]), ", ".join(shared)]))
+    return ", where ".join(filter(None, [_bare(texts[-1]) + words, ", ".join(shared)]))
+
+
+def _words(node: SplitNode, text: str) -> str:
+    """Returns the text of the words of a text."""
+    words = f"the {_UNITS[node.split]}s of {text}"
+    if node.ngrams:
+        words = f"runs of {' and '.join(map(str, node.ngrams))} of {words}"
+    if node.length is not None:
+        words = f"the first {node.length} of {words}"
+    if node.separator:
+        words += f" at {node.separator!r}"
+    if node.padding is not None:
+        words += f", filled up to {node.length} by {node.padding!r}"
+    return words
 
 
 def _bare(text: str) -> str:

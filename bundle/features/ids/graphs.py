@@ -283,12 +283,7 @@ def _strings(texts: Array) -> Array:
 
 def _is_key(entry: GraphIds, position: int) -> bool:
     """Returns whether a node is read, and only by lookup tables."""
-    readers = [
-        node.op
-        for node in entry.nodes
-        if isinstance(node, OperationNode) and position in node.inputs
-    ]
-    return bool(readers) and set(readers) == {_FIND}
+    return {node.op for node in entry.nodes if position in node.inputs} == {_FIND}
 
 
 def _sample(dtype: str, count: int) -> Values:
@@ -331,9 +326,8 @@ def _last_reads(entry: GraphIds) -> dict[int, list[int]]:
     # A later reader replaces an earlier one.
     last_reader: dict[int, int] = {}
     for position, node in enumerate(entry.nodes):
-        if isinstance(node, OperationNode):
-            for operand in node.inputs:
-                last_reader[operand] = position
+        for operand in node.inputs:
+            last_reader[operand] = position
     finished: dict[int, list[int]] = {}
     for operand, position in last_reader.items():
         finished.setdefault(position, []).append(operand)

@@ -6,57 +6,60 @@ Source: TensorFlow 2.20, core/kernels/: string_split_op.cc, unicode_ops.cc and s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
 
+from bundle.features.columns import Column
 from bundle.features.ids.graphs import Graph
-from bundle.format.id_graphs import GraphIds, InputNode
-from bundle.format.ids import TextIds
+from bundle.format.id_graphs import GraphIds, SplitNode
 from bundle.tables.id_values import Values
-from bundle.tables.offsets import Offsets, offsets_of
+from bundle.tables.offsets import offsets_of
 from bundle.tables.vocabularies import Vocabulary
-
-_AS_SENT = GraphIds(nodes=(InputNode(dtype="string"),))
 
 
 class Text:
     """Splits texts into words."""
 
-    def __init__(self, entry: TextIds, vocabularies: Mapping[str, Vocabulary]) -> None:
-        """Takes the rule by which texts are computed and split."""
-        self._entry = entry
-        graph = entry.text or _AS_SENT
-        opened = [vocabularies[table.vocabulary] for table in graph.tables]
-        self._graph = Graph(graph, opened, gives_texts=True)
+    def __init__(
+        self, name: str, graph: GraphIds, split: SplitNode, vocabularies: Sequence[Vocabulary]
+    ) -> None:
+        """Takes the name of the input, a graph with its node `split`, and its open vocabularies."""
+        self._name = name
+        self._split = split
+        self._graph = Graph(graph.part(split.inputs[0]), vocabularies, gives_texts=True)
 
-    def words(self, feature: str, values: Values) -> tuple[Values, Offsets]:
-        """Returns [k] object, the words of m texts end to end, and [m + 1] int64 offsets.
+    def words(self, columns: Sequence[Column], _n: int) -> Column:
+        """Returns the words of texts, [k] object, with the offsets of each example.
+
+        Args:
+          columns: The column of the texts, one for each example.
 
         Raises:
-          FeatureError: A value is no string, or no Unicode text; names `feature`.
+          FeatureError: A value is no string, or no Unicode text; names the input.
         """
-        entry = self._entry
-        texts = self._graph.results([(feature, values)]).tolist()
-        if entry.split == "characters":
+        (column,) = columns
+        split = self._split
+        texts = self._graph.results([(self._name, column.values)]).tolist()
+        if split.split == "characters":
             words_by_text = [list(text.decode()) for text in texts]
         else:
             # As bytes, the graph's texts are split at ASCII whitespace alone, as TensorFlow does.
             separator = None
-            if entry.separator is not None:
-                separator = entry.separator.encode()
+            if split.separator is not None:
+                separator = split.separator.encode()
             words_by_text = [[word.decode() for word in text.split(separator)] for text in texts]
-        if entry.ngrams:
-            words_by_text = [_ngrams(words, entry.ngrams) for words in words_by_text]
-        if entry.length is not None:
-            words_by_text = [words[: entry.length] for words in words_by_text]
-        if entry.length is not None and entry.padding is not None:
+        if split.ngrams:
+            words_by_text = [_ngrams(words, split.ngrams) for words in words_by_text]
+        if split.length is not None:
+            words_by_text = [words[: split.length] for words in words_by_text]
+        if split.length is not None and split.padding is not None:
             words_by_text = [
-                words + [entry.padding] * (entry.length - len(words)) for words in words_by_text
+                words + [split.padding] * (split.length - len(words)) for words in words_by_text
             ]
         offsets = offsets_of([len(words) for words in words_by_text])
-        return _objects(list(chain.from_iterable(words_by_text))), offsets
+        return Column(_objects(list(chain.from_iterable(words_by_text))), offsets)
 
 
 def _ngrams(words: Sequence[str], widths: Sequence[int]) -> list[str]:

@@ -122,13 +122,6 @@ class UnknownRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNKNOWN_RULE_ROW: _ClassVar[UnknownRule]
     UNKNOWN_RULE_REFUSE: _ClassVar[UnknownRule]
 
-class TextSplit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    TEXT_SPLIT_UNSPECIFIED: _ClassVar[TextSplit]
-    TEXT_SPLIT_WHITESPACE: _ClassVar[TextSplit]
-    TEXT_SPLIT_CHARACTERS: _ClassVar[TextSplit]
-    TEXT_SPLIT_SEPARATOR: _ClassVar[TextSplit]
-
 class TowerRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TOWER_ROLE_UNSPECIFIED: _ClassVar[TowerRole]
@@ -250,10 +243,6 @@ UNKNOWN_RULE_UNSPECIFIED: UnknownRule
 UNKNOWN_RULE_ZEROS: UnknownRule
 UNKNOWN_RULE_ROW: UnknownRule
 UNKNOWN_RULE_REFUSE: UnknownRule
-TEXT_SPLIT_UNSPECIFIED: TextSplit
-TEXT_SPLIT_WHITESPACE: TextSplit
-TEXT_SPLIT_CHARACTERS: TextSplit
-TEXT_SPLIT_SEPARATOR: TextSplit
 TOWER_ROLE_UNSPECIFIED: TowerRole
 TOWER_ROLE_QUERY: TowerRole
 TOWER_ROLE_CANDIDATE: TowerRole
@@ -1089,14 +1078,12 @@ class JointInput(_message.Message):
     def __init__(self, role: _Optional[_Union[Role, str]] = ..., default: _Optional[_Union[Column, _Mapping]] = ..., padding: _Optional[_Union[Id, _Mapping]] = ...) -> None: ...
 
 class IdRule(_message.Message):
-    __slots__ = ("graph", "keyed", "text")
+    __slots__ = ("graph", "keyed")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     KEYED_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
     graph: GraphIds
     keyed: KeyedIds
-    text: TextIds
-    def __init__(self, graph: _Optional[_Union[GraphIds, _Mapping]] = ..., keyed: _Optional[_Union[KeyedIds, _Mapping]] = ..., text: _Optional[_Union[TextIds, _Mapping]] = ...) -> None: ...
+    def __init__(self, graph: _Optional[_Union[GraphIds, _Mapping]] = ..., keyed: _Optional[_Union[KeyedIds, _Mapping]] = ...) -> None: ...
 
 class GraphIds(_message.Message):
     __slots__ = ("dtypes", "expression")
@@ -1105,24 +1092,6 @@ class GraphIds(_message.Message):
     dtypes: _containers.RepeatedScalarFieldContainer[DataType]
     expression: str
     def __init__(self, dtypes: _Optional[_Iterable[_Union[DataType, str]]] = ..., expression: _Optional[str] = ...) -> None: ...
-
-class TextIds(_message.Message):
-    __slots__ = ("text", "split", "ngrams", "length", "ids", "separator", "padding")
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    SPLIT_FIELD_NUMBER: _ClassVar[int]
-    NGRAMS_FIELD_NUMBER: _ClassVar[int]
-    LENGTH_FIELD_NUMBER: _ClassVar[int]
-    IDS_FIELD_NUMBER: _ClassVar[int]
-    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
-    PADDING_FIELD_NUMBER: _ClassVar[int]
-    text: GraphIds
-    split: TextSplit
-    ngrams: _containers.RepeatedScalarFieldContainer[int]
-    length: int
-    ids: GraphIds
-    separator: str
-    padding: str
-    def __init__(self, text: _Optional[_Union[GraphIds, _Mapping]] = ..., split: _Optional[_Union[TextSplit, str]] = ..., ngrams: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., ids: _Optional[_Union[GraphIds, _Mapping]] = ..., separator: _Optional[str] = ..., padding: _Optional[str] = ...) -> None: ...
 
 class KeyedIds(_message.Message):
     __slots__ = ("keys",)

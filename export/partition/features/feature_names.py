@@ -5,7 +5,7 @@ read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from typing import Any
@@ -14,9 +14,6 @@ from bundle.format.id_graphs import OperationNode
 from bundle.format.identifiers import distinct_identifiers
 from bundle.format.manifest import (
     GraphIds,
-    IdRule,
-    TextIds,
-    lookup_tables_of,
 )
 from export.front_end.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TowerSpec
 from export.partition.lookups.records import free_name, table_name
@@ -108,43 +105,25 @@ def _vocabularies_named(
     named: dict[str, FeatureSpec | DenseSpec] = {}
     for name, spec in features.items():
         named[name] = spec
-        if not isinstance(spec, FeatureSpec) or spec.rule is None or not spec.keys:
+        if not isinstance(spec, FeatureSpec) or not isinstance(spec.rule, GraphIds):
             continue
-        for keys, read in zip(spec.keys, _inputs_of_tables(spec.rule, spec.reads), strict=True):
+        tables = []
+        inputs = _inputs_of_tables(spec.rule, spec.reads)
+        for table, keys, read in zip(spec.rule.tables, spec.keys, inputs, strict=True):
             if keys not in names:
                 names[keys] = free_name(table_name(read, "vocabulary of input"), used_names)
                 used_names.add(names[keys])
-        rule = _with_names(spec.rule, iter([names[keys] for keys in spec.keys]))
+            tables.append(table.model_copy(update={"vocabulary": names[keys]}))
+        rule = spec.rule.model_copy(update={"tables": tuple(tables)})
         named[name] = _with_entry(spec, ids=rule)
     return named
 
 
-def _inputs_of_tables(rule: IdRule, reads: Sequence[str]) -> list[str]:
+def _inputs_of_tables(rule: GraphIds, reads: Sequence[str]) -> list[str]:
     """Returns one name of the inputs whose values each lookup table of a rule searches."""
-    names = ["_".join(reads) for _ in lookup_tables_of(rule)]
-    if isinstance(rule, GraphIds):
-        for position, node in enumerate(rule.nodes):
-            if isinstance(node, OperationNode) and "table" in node.attributes:
-                inputs = [reads[number] for number in rule.inputs_of(position)]
-                names[node.attributes["table"]] = "_".join(inputs)
+    names = ["_".join(reads) for _ in rule.tables]
+    for position, node in enumerate(rule.nodes):
+        if isinstance(node, OperationNode) and "table" in node.attributes:
+            inputs = [reads[number] for number in rule.inputs_of(position)]
+            names[node.attributes["table"]] = "_".join(inputs)
     return names
-
-
-def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
-    """Returns a rule with these names for the vocabularies that it reads."""
-
-    def named(graph: GraphIds | None) -> GraphIds | None:
-        if graph is None:
-            return None
-        tables = [table.model_copy(update={"vocabulary": next(names)}) for table in graph.tables]
-        return graph.model_copy(update={"tables": tuple(tables)})
-
-    if isinstance(rule, GraphIds):
-        return named(rule) or rule
-    # In the order of `lookup_tables_of`: the tables of a text before those of its words.
-    changes: dict[str, Any] = {}
-    if isinstance(rule, TextIds):
-        changes["text"] = named(rule.text)
-    if isinstance(rule, TextIds):
-        changes["ids"] = named(rule.ids)
-    return rule.model_copy(update=changes)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from bundle.format.manifest import GraphIds
 from export.front_end.outside_ids import OutsideIds
 from export.graphs.internals import join
 from export.graphs.loading import tf
@@ -78,7 +77,7 @@ def outside_ids_of(lookup: TracedLookup) -> OutsideIds:
 def _rows(lookup: TracedLookup, ids: Any) -> tuple[Any, Any]:
     """Returns the rows of ids by the lookup's rule, and which ids have a row and are no padding."""
     rows = ids
-    if isinstance(lookup.rule, GraphIds):
+    if lookup.rule is not None:
         rows = rows_of(lookup.rule, {}, ids)
     if lookup.outside.from_end:
         rows = counted_from_end(rows, lookup.table.rows)

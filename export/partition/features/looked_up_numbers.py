@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from bundle.format.identifiers import identifier
-from bundle.format.manifest import GraphIds
 from export.front_end.specs import FeatureSpec
 from export.graphs.internals import join
 from export.graphs.loading import tf
@@ -103,7 +102,7 @@ def _indicator(tensor: Any, call: TracedCall, followed: CallGraph) -> TracedLook
     if resolved.source.position is not None or _per_example(tensor, size) != size:
         return None
 
-    if not isinstance(resolved.rule, GraphIds):
+    if resolved.rule is None:
         return None
     limits = limits_of(resolved.rule, [len(keys) for keys in resolved.keys])
     count = limits.high + 1

@@ -11,9 +11,7 @@ from bundle.format.manifest import (
     IDENTITY,
     EmbeddedFeature,
     GraphIds,
-    IdRule,
     JointInput,
-    TextIds,
     Unknown,
 )
 from export.errors import NotConvertible, UsageError
@@ -226,8 +224,8 @@ def _resolved(
     section = sections[names[0]]
     combined = _combined_rule(resolved, lookup)
     rule = _within_table(combined, lookup)
-    if lookup.ids_max is not None and isinstance(rule, TextIds):
-        rule = rule.model_copy(update={"length": lookup.ids_max})
+    if rule is not None and rule.split is not None and lookup.ids_max is not None:
+        rule = rule.cut(lookup.ids_max)
     if rule is None and section.sent_dtype in ("string", "float32"):
         raise NotConvertible(
             f"input {names[0]!r} is {section.sent_dtype}, and feature {lookup.path!r} takes it as "
@@ -285,7 +283,7 @@ def _layout(lookup: TracedLookup, first: ResolvedIds, section: InputSection) -> 
     if lookup.encoding == "ragged":
         fields["encoding"] = "ragged"
     # Padding is an id as it is sent: what the model computes is compared with nothing.
-    if first.rule is None or isinstance(first.rule, TextIds) or _keeps_padding(first, lookup):
+    if first.rule is None or first.is_text or _keeps_padding(first, lookup):
         fields["padding"] = lookup.padding
     if lookup.kind == "sequence":
         fields["length"] = lookup.length
@@ -300,7 +298,7 @@ def _layout(lookup: TracedLookup, first: ResolvedIds, section: InputSection) -> 
     return fields
 
 
-def _within_table(combined: ResolvedIds, lookup: TracedLookup) -> IdRule | None:
+def _within_table(combined: ResolvedIds, lookup: TracedLookup) -> GraphIds | None:
     """Returns the rule of a lookup whose computed ids may be outside of its table, and then read
     the nearest row.
     """
@@ -308,7 +306,7 @@ def _within_table(combined: ResolvedIds, lookup: TracedLookup) -> IdRule | None:
     if lookup.outside.outcome != "nearest" or combined.unknown is not None:
         return rule
     rows = lookup.table.rows
-    if not isinstance(rule, GraphIds) or rule.cross is not None or only_casts(rule, rows):
+    if rule is None or rule.cross is not None or only_casts(rule, rows):
         return rule
 
     limits = limits_of(rule, _sizes(combined.keys))
@@ -326,7 +324,7 @@ def _outside(combined: ResolvedIds, lookup: TracedLookup) -> tuple[bool, Unknown
     """Returns whether a recipe's rule can take the place of what the model computes, since that
     keeps the rows of the table, and what the model does with ids that are no rows.
     """
-    if not isinstance(combined.rule, GraphIds) or combined.other_sources:
+    if combined.rule is None or combined.other_sources or combined.is_text:
         return combined.rule is None, combined.unknown
     rows = lookup.table.rows
     if combined.unknown is not None or lookup.rule is not None:
@@ -342,18 +340,18 @@ def _outside(combined: ResolvedIds, lookup: TracedLookup) -> tuple[bool, Unknown
     return True, Unknown(rule="row", row=row)
 
 
-def _may_be_negative(rule: IdRule | None, combined: ResolvedIds) -> bool:
+def _may_be_negative(rule: GraphIds | None, combined: ResolvedIds) -> bool:
     if rule is None:
         # Otherwise the model gives ids below 0 the row of unknown ids.
         return combined.unknown is None
-    return isinstance(rule, GraphIds) and limits_of(rule, _sizes(combined.keys)).low < 0
+    return limits_of(rule, _sizes(combined.keys)).low < 0
 
 
 def _keeps_padding(first: ResolvedIds, lookup: TracedLookup) -> bool:
     """Returns whether what the model computes is the padding where the padding was sent, and only
     there.
     """
-    if not isinstance(first.rule, GraphIds):
+    if first.rule is None:
         return False
     if lookup.padding == "":
         operations = {node.op for node in first.rule.nodes}
@@ -406,7 +404,7 @@ def _computed_padding(lookup: TracedLookup, resolved: list[ResolvedIds]) -> Miss
 
 def _may_be(padding: int | str, ids: ResolvedIds) -> bool:
     """Returns whether ids that the model computes may be the padding of a column."""
-    if not isinstance(ids.rule, GraphIds):
+    if ids.rule is None:
         return False
     limits = limits_of(ids.rule, _sizes(ids.keys))
     return isinstance(padding, str) or limits.low <= padding <= limits.high

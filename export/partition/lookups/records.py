@@ -9,7 +9,7 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 
 from bundle.format import paths
-from bundle.format.manifest import IdRule, Unknown
+from bundle.format.manifest import GraphIds, Unknown
 from export.errors import NotConvertible
 from export.front_end.outside_ids import UNDEFINED, OutsideIds
 from export.front_end.specs import Combiner, Encoding, FeatureSpec, Keys, Kind, TableFacts
@@ -50,7 +50,7 @@ class TracedLookup:
       rule: The lookup's own rule from ids to rows; None: its ids are rows.
       unknown: What the rule does with ids outside the table.
       outside: What the lookup itself does with ids outside the table.
-      keys: The keys of each vocabulary that `rule` reads, in the order of `lookup_tables_of`.
+      keys: The keys of each vocabulary that `rule` reads, in the order of its tables.
       padding: The id that marks padding in a dense tensor.
       paddings: The same for each of the tensors of a cross; (): none of them has padding.
       max_norm: The largest norm of a row; rows with a larger norm are scaled.
@@ -77,7 +77,7 @@ class TracedLookup:
     encoding: Encoding = "dense"
     combiner: Combiner | None = None
     length: int | None = None
-    rule: IdRule | None = None
+    rule: GraphIds | None = None
     unknown: Unknown | None = None
     outside: OutsideIds = UNDEFINED
     keys: tuple[Keys, ...] = ()

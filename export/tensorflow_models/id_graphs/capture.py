@@ -24,8 +24,7 @@ from bundle.format.id_graphs import (
     InputNode,
     LookupTable,
     OperationNode,
-    nodes_for,
-    part_of,
+    reading,
 )
 from export.front_end.specs import Keys
 from export.graphs.functions import asserts_without, unknown_resource
@@ -127,7 +126,7 @@ def find_rule(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | V
         if isinstance(combined, Values):
             return combined
         return ids
-    assert isinstance(computed.rule, GraphIds)  # noqa: S101 - of find_graph
+    assert computed.rule is not None  # noqa: S101 - of find_graph
     if _keeps_ids(computed.rule, rows):
         return ResolvedIds(computed.source)
     return computed
@@ -262,15 +261,12 @@ class _Capture:
         """
         # Nodes that buckets replaced are left out: they are not computed, and may reject values
         # that the buckets take.
-        needed = nodes_for(self.nodes, len(self.nodes) - 1)
-        sources = [
-            self.sources[self.nodes[position].input]
-            for position in needed
-            if isinstance(self.nodes[position], InputNode)
-        ]
+        last = len(self.nodes) - 1
+        whole = GraphIds.model_construct(nodes=tuple(self.nodes), tables=tuple(self.tables))
+        sources = [self.sources[number] for number in whole.inputs_of(last)]
         if not sources:
             return None
-        graph = GraphIds(nodes=part_of(self.nodes, needed), tables=tuple(self.tables))
+        graph = whole.part(last)
         first, *following = sources
         keys = tuple(self.keys)
         return ResolvedIds(first, graph, keys=keys, other_sources=tuple(following))
@@ -466,12 +462,8 @@ class _Capture:
         assert graph is not None  # noqa: S101 - of find
         positions = [number]
         for node in graph.nodes[1:]:
-            positions.append(len(self.nodes))
-            if isinstance(node, OperationNode):
-                inputs = tuple(positions[operand] for operand in node.inputs)
-                self.nodes.append(node.model_copy(update={"inputs": inputs}))
-            else:
-                self.nodes.append(node)
+            self.nodes.append(reading(node, dict(enumerate(positions))))
+            positions.append(len(self.nodes) - 1)
         dtype = values.tensor.dtype.name
         cast = OperationNode(op="Cast", inputs=(positions[-1],), attributes={"DstT": dtype})
         self._append(values, cast)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bundle.format.manifest import IdRule, Unknown
+from bundle.format.manifest import GraphIds, Unknown
 from export.front_end.specs import Keys
 from export.partition.graph.origins import Source
 
@@ -17,17 +17,22 @@ class ResolvedIds:
       source: The input that the ids come from, or the first one of several.
       rule: The rule from the inputs to rows; None: the ids are the input's own.
       unknown: What the rule does with ids outside the table; None: it leaves them as they are.
-      keys: The keys of each vocabulary that the rule reads, in the order of `lookup_tables_of`.
+      keys: The keys of each vocabulary that the rule reads, in the order of its tables.
       other_sources: The other inputs that the ids come from.
       paddings: The value of each input that a cross leaves out, or None; (): it leaves none out.
     """
 
     source: Source
-    rule: IdRule | None = None
+    rule: GraphIds | None = None
     unknown: Unknown | None = None
     keys: tuple[Keys, ...] = ()
     other_sources: tuple[Source, ...] = ()
     paddings: tuple[int | str | None, ...] = ()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the ids are the words of a text."""
+        return self.rule is not None and self.rule.split is not None
 
     @property
     def sources(self) -> tuple[Source, ...]:

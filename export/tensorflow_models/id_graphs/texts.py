@@ -7,12 +7,12 @@ Source: TensorFlow 2.20: the operations of `tf.strings.lower`, `upper`, `strip`,
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bundle.format.manifest import GraphIds, TextIds
-from export.front_end.specs import Keys
+from bundle.format.graph_builder import GraphBuilder
+from bundle.format.id_graphs import SplitNode
 from export.graphs.loading import tf
 from export.graphs.walks import needed
 from export.partition.graph.input_paths import CallGraph, Values, per_example
@@ -50,25 +50,25 @@ class _Split(NamedTuple):
     """A text that is split into words.
 
     Attributes:
-      kind, separator, ngrams, length, padding: The fields of the rule.
       text: The text.
       starts: The tensor from which the words of each text are counted; of padded words, whose
         number is known, it is not needed.
+      rule: The split as a node of a graph.
     """
 
-    kind: Literal["whitespace", "characters", "separator"]
     text: Any
     starts: Any
-    separator: str | None = None
-    ngrams: tuple[int, ...] = ()
-    length: int | None = None
-    padding: str | None = None
+    rule: SplitNode
+
+    def with_rule(self, **fields: Any) -> _Split:
+        """Returns the split with other fields of its rule."""
+        return self._replace(rule=self.rule.model_copy(update=fields))
 
     def counts_words(self, splits: Any) -> bool:
         """Returns whether row splits depend only on the number of words of each text."""
-        if self.padding is None:
+        if self.rule.padding is None:
             return _only_counts(splits, self.starts)
-        return _uniform_length(splits) == self.length
+        return _uniform_length(splits) == self.rule.length
 
 
 def find(ids: Any, call: CallGraph, splits: Any) -> ResolvedIds | None:
@@ -89,27 +89,22 @@ def find(ids: Any, call: CallGraph, splits: Any) -> ResolvedIds | None:
         # The words are treated as an input: their rows are computed from them alone.
         words_source = Source(words.name, "dense")
         rows = Values(ids)
-        if split.kind != "separator" and split.padding is None:
+        if split.rule.split != "separator" and split.rule.padding is None:
             rows = _never_masked(rows, call, words)
         resolved = find_graph(rows, call.treated_as_input(words, words_source))
         if not isinstance(resolved, ResolvedIds) or resolved.sources != (words_source,):
             continue
+        assert resolved.rule is not None  # noqa: S101 - of find_graph
 
         if not split.counts_words(splits):
             return None
         text = _find_text(split.text, call)
         if text is None:
             return None
-        rule = TextIds(
-            text=text.graph,
-            split=split.kind,
-            separator=split.separator,
-            ngrams=split.ngrams,
-            length=split.length,
-            padding=split.padding,
-            ids=resolved.rule,
-        )
-        return ResolvedIds(text.source, rule, keys=(*text.keys, *resolved.keys))
+        builder = GraphBuilder(graph=text.rule)
+        builder.split(builder.last, split.rule)
+        builder.then(resolved.rule)
+        return ResolvedIds(text.source, builder.graph(), keys=(*text.keys, *resolved.keys))
     return None
 
 
@@ -153,10 +148,10 @@ def _split(words: Any) -> _Split | None:
         separator = _constant_text(operation.inputs[1])
         if separator is None or operation.get_attr("maxsplit") != -1:
             return None
-        split = _Split("whitespace", operation.inputs[0], operation.outputs[0])
+        rule = SplitNode(inputs=(0,), split="whitespace")
         if separator:
-            split = split._replace(kind="separator", separator=separator)
-        return split
+            rule = SplitNode(inputs=(0,), split="separator", separator=separator)
+        return _Split(operation.inputs[0], operation.outputs[0], rule)
     if operation.type == "GatherV2":
         return _padded_split(operation)
     return _split_into_characters(operation)
@@ -175,7 +170,7 @@ def _padded_split(gather: Any) -> _Split | None:
     length = padded.shape.as_list()[1]
     if split is None or length is None or word is None:
         return None
-    return split._replace(length=length, padding=word)
+    return split.with_rule(length=length, padding=word)
 
 
 def _constant_text(tensor: Any) -> str | None:
@@ -201,7 +196,8 @@ def _split_into_characters(encoding: Any) -> _Split | None:
         return None
     if decoding.get_attr("replace_control_characters"):
         return None
-    return _Split("characters", decoding.inputs[0], decoding.outputs[0])
+    rule = SplitNode(inputs=(0,), split="characters")
+    return _Split(decoding.inputs[0], decoding.outputs[0], rule)
 
 
 def _encodes_each_character(encoding: Any, decoding: Any) -> bool:
@@ -228,7 +224,7 @@ def _split_into_runs(operation: Any) -> _Split | None:
     if split is None or actual != expected or not _only_counts(starts, split.starts):
         return None
     widths = tuple(operation.get_attr("ngram_widths"))
-    return split._replace(starts=operation.outputs[1], ngrams=widths)
+    return split.with_rule(ngrams=widths)._replace(starts=operation.outputs[1])
 
 
 def _only_counts(splits: Any, starts: Any) -> bool:
@@ -242,22 +238,10 @@ def _only_counts(splits: Any, starts: Any) -> bool:
     return "Cumsum" in types and types <= _COUNTING_OPERATIONS
 
 
-class _Text(NamedTuple):
-    """A text, as it is computed from an input.
-
-    Attributes:
-      source: The input.
-      graph: The graph that computes the text; None: the text is split as it is sent.
-      keys: The keys of the vocabularies that the graph reads.
+def _find_text(text: Any, call: CallGraph) -> ResolvedIds | None:
+    """Returns the input of a text, one per example, and the graph that computes the text; None if
+    no single input has the text.
     """
-
-    source: Source
-    graph: GraphIds | None
-    keys: tuple[Keys, ...]
-
-
-def _find_text(text: Any, call: CallGraph) -> _Text | None:
-    """Returns the input of a text, one per example; None if no single input has the text."""
     resolved = find_graph(Values(text), call)
     if not isinstance(resolved, ResolvedIds) or resolved.other_sources:
         return None
@@ -265,8 +249,4 @@ def _find_text(text: Any, call: CallGraph) -> _Text | None:
     is_whole = source.part == "dense" and source.position is None
     if not is_whole or per_example(call.tensor_of(source, text.graph)) != 1:
         return None
-    assert isinstance(resolved.rule, GraphIds)  # noqa: S101 - of find_graph
-    graph: GraphIds | None = resolved.rule
-    if len(resolved.rule.nodes) == 1:
-        graph = None
-    return _Text(source, graph, resolved.keys)
+    return resolved

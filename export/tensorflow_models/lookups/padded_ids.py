@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bundle.format.manifest import TextIds
 from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
 from export.graphs.placeholders import placeholder_class
@@ -158,13 +157,8 @@ def current_call(ids: Any) -> CallGraph | None:
 
 def _limits(words: ResolvedIds) -> Limits:
     """Returns the limits of the rows of words."""
-    assert isinstance(words.rule, TextIds)  # noqa: S101 - of words_of
-    # The tables of the text come before those of its words.
-    table_count = 0
-    if words.rule.text is not None:
-        table_count = len(words.rule.text.tables)
-    sizes = [len(keys) for keys in words.keys[table_count:]]
-    return limits_of(words.rule.ids, sizes)
+    assert words.rule is not None  # noqa: S101 - of words_of
+    return limits_of(words.rule, [len(keys) for keys in words.keys])
 
 
 def _unchanged_source(tensor: Any, recorded: Mapping[str, Any]) -> Any:

@@ -4,63 +4,57 @@ descriptions of a bundle with their JSON; these are the rules that it does not h
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from pydantic import TypeAdapter
 from rowcast_client.stubs import embedding_service_pb2 as pb
 from rowcast_client.stubs.message_values import value_of
 
-from bundle.features.ids.expressions import expression
-from bundle.format.ids import IdRule
+from bundle.format.graph_builder import GraphBuilder
+from bundle.format.id_graphs import GraphIds
+from bundle.format.ids import KeyedIds
 from service.descriptions import rule_message
-from tests.id_graphs import crossed_ids, hash_ids
+from tests.id_graphs import crossed_ids, hash_ids, word_ids
 
 HASH = hash_ids(7, "string")
-STORED = HASH.model_dump(mode="json")
-"""A graph as the manifest has it."""
-WORDS = {"split": "whitespace", "ngrams": [1, 2], "length": 3}
-PADDED = {"split": "separator", "separator": "|", "ngrams": [], "length": 3, "padding": ""}
-CHARACTERS = {"split": "characters", "ngrams": []}
-
-
-def shown(name: str) -> dict[str, Any]:
-    return {"dtypes": ["string"], "expression": expression(HASH, name)}
-
-
-RULES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("graph", STORED, shown("x")),
-    ("text", {**WORDS, "ids": STORED}, {**WORDS, "ids": shown("word")}),
-    ("text", {**PADDED, "ids": STORED}, {**PADDED, "ids": shown("word")}),
+HASHED = "fingerprint64({}) mod 7"
+NUMBER = GraphBuilder("int64").graph()
+LOWER = GraphBuilder("string")
+LOWER.compute("StringLower", LOWER.last)
+RULES: list[tuple[GraphIds, list[str], str]] = [
+    (NUMBER, ["int64"], "x"),
+    (HASH, ["string"], HASHED.format("x")),
     (
-        "text",
-        {**CHARACTERS, "text": STORED, "ids": STORED},
-        {**CHARACTERS, "text": shown("x"), "ids": shown("character")},
+        crossed_ids((NUMBER, HASH), 10),
+        ["int64", "string"],
+        f"cross of x and {HASHED.format('y')} mod 10",
     ),
-    ("keyed", {"keys": "k"}, {}),
+    (
+        word_ids(HASH, ngrams=(1, 2), length=3),
+        ["string"],
+        f"{HASHED.format('word')} for the first 3 of runs of 1 and 2 of the words of x",
+    ),
+    (
+        word_ids(HASH, "separator", separator="|", length=3, padding=""),
+        ["string"],
+        f"{HASHED.format('word')} for the first 3 of the words of x at '|', filled up to 3 by ''",
+    ),
+    (
+        word_ids(HASH, "characters", LOWER.graph()),
+        ["string"],
+        f"{HASHED.format('character')} for the characters of lower(x)",
+    ),
 ]
-"""The kind of each rule, its fields in the manifest, and in a description where they differ."""
+"""Graphs, the types of their inputs, and their words."""
 
 
-@pytest.mark.parametrize(("kind", "stored", "described"), RULES)
-def test_every_rule_reaches_the_client_as_the_manifest_has_it(
-    kind: str, stored: dict[str, Any], described: dict[str, Any]
-) -> None:
-    rule: Any = TypeAdapter(IdRule).validate_python({**stored, "kind": kind}, strict=False)
-    message = rule_message(rule, ["x"])
-    received = pb.IdRule.FromString(message.SerializeToString())
-    assert value_of(received) == {"kind": kind, **(described or stored)}
+@pytest.mark.parametrize(("rule", "dtypes", "words"), RULES)
+def test_graphs_reach_the_client_in_words(rule: GraphIds, dtypes: list[str], words: str) -> None:
+    message = rule_message(rule, ["x", "y"][: len(dtypes)])
+    received = value_of(pb.IdRule.FromString(message.SerializeToString()))
+    assert received == {"kind": "graph", "dtypes": dtypes, "expression": words}
 
 
-def test_a_cross_is_told_with_its_inputs() -> None:
-    rule = crossed_ids(("int64", HASH), 10)
-    message = rule_message(rule, ["x", "y"])
-    expected = f"cross of x and {expression(HASH, 'y')} mod 10"
-    assert value_of(message) == {
-        "kind": "graph",
-        "dtypes": ["int64", "string"],
-        "expression": expected,
-    }
+def test_keyed_ids_reach_the_client_with_their_index() -> None:
+    assert value_of(rule_message(KeyedIds(keys="k"), ["x"])) == {"kind": "keyed", "keys": "k"}
 
 
 def test_what_does_not_apply_is_null_and_zero_is_not() -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.format.manifest import IDENTITY, TextIds, Unknown
+from bundle.format.manifest import IDENTITY, Unknown
 from export.errors import VerificationFailed
 from export.front_end.interface import OwnRows, PartitionedModel
 from export.front_end.specs import ModelSpec, TableFacts
 from export.graphs.loading import load_tensorflow
 from export.verify.own_rows import check_own_rows
-from tests.id_graphs import bucket_ids, computed_ids, hash_ids, vocabulary_ids
+from tests.id_graphs import bucket_ids, computed_ids, hash_ids, vocabulary_ids, word_ids
 from tests.units.export.traced_features import embedded
 from tests.units.export.traced_models import tower_recipe
 
@@ -25,7 +25,7 @@ STEPS = (0.25, 2.0, 3.5)
 BUCKETS = {"ids": bucket_ids(STEPS)}
 TEXTS = {"ids": hash_ids(ROWS, "string")}
 WORDS = {
-    "ids": TextIds(split="whitespace", ids=hash_ids(ROWS, "string")),
+    "ids": word_ids(hash_ids(ROWS, "string")),
     "kind": "bag",
     "combiner": "sum",
 }

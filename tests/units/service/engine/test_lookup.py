@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.format.manifest import EmbeddedFeature, InputLength, TextIds, Unknown
+from bundle.format.manifest import EmbeddedFeature, InputLength, Unknown
 from tests.bundles.small import SmallBundle, feature_entries
-from tests.id_graphs import hash_ids
+from tests.id_graphs import hash_ids, word_ids
 from tests.units.service.changes.making import Rejected, responds
 from tests.units.service.running import RunningService
 
-WORDS = TextIds(split="whitespace", ids=hash_ids(50))
+WORDS = word_ids(hash_ids(50))
 Serve = Callable[..., RunningService]
 Write = Callable[..., SmallBundle]
 
