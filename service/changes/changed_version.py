@@ -32,6 +32,7 @@ from service.changes.embedding import (
     Dependents,
     ShardsFailed,
     Unembedded,
+    embed_dependents,
     embedded,
     is_of_shards,
     missing_inputs,
@@ -242,8 +243,12 @@ class ChangedVersion:
         self.sequence = sequence
         self._is_outdated = True
 
-    def change(self, change: Change) -> None:
+    def change(self, change: Change, *, is_new: bool = False) -> None:
         """Applies a change that may not be in the log yet.
+
+        Args:
+          change: The change.
+          is_new: Whether to reject rows with which the vector of a candidate cannot be computed.
 
         Raises:
           ChangeDropped: The change does not apply to this version; nothing was changed.
@@ -256,7 +261,7 @@ class ChangedVersion:
         self._is_outdated = True
         head = change.head
         if head.kind == "rows":
-            self._change_rows(change)
+            self._change_rows(change, is_new)
         else:
             store = self.store(head.kind, head.target)
             if store is None:
@@ -377,12 +382,14 @@ class ChangedVersion:
         if store.indexes and head.version != self.loaded.version:
             self._unembedded.add(head.target, store.store.ids(positions), are_new=True)
 
-    def _change_rows(self, change: Change) -> None:
-        """Gives rows other vectors, and notes the candidates that depend on them, to embed them
-        anew.
+    def _change_rows(self, change: Change, is_new: bool) -> None:
+        """Gives rows other vectors, and embeds the candidates that depend on them anew: now, or all
+        together before they are served.
 
         Raises:
           ChangeDropped: The vectors were sent for another version.
+          InvalidArgument: The change is new, and the vector of a candidate cannot be computed with
+            these rows; nothing was changed.
           ServiceError: A shard does not respond; nothing was changed.
         """
         head = change.head
@@ -397,21 +404,34 @@ class ChangedVersion:
             raise ChangeDropped(OTHER_VERSION)
 
         # Shards are called before anything is changed: if one does not respond, nothing is.
-        dependents: dict[str, tuple[Ids, dict[str, Vectors]]] = {}
-        for corpus, positions in self._dependents_of(change).items():
+        dependents: dict[str, tuple[Positions, dict[str, Vectors]]] = {}
+        for corpus, unordered in self._dependents_of(change).items():
             store = self._corpus(corpus)
-            ids = store.store.ids(positions)
             # Their order does not depend on earlier changes, which may be compacted away.
-            order = ids.argsort()
-            dependents[corpus] = ids[order], store.vectors(positions[order])
+            positions = unordered[store.store.ids(unordered).argsort()]
+            dependents[corpus] = positions, store.vectors(positions)
 
+        rows_before = {**self.tables.rows}
+        new_keys_before = {**self.tables.new_keys}
         if keys is not None:
             self.tables.add_keys(head.target, keys, rows)
         self.tables.change(head.target, rows, change.rows)
-        for corpus, (ids, stored_vectors) in dependents.items():
+        if is_new and dependents:
+            try:
+                served = self._with_changes(searched=False)
+                for corpus, (positions, vectors) in dependents.items():
+                    embed_dependents(served, self._corpus(corpus), positions, vectors)
+            except Exception:
+                self.tables.rows = rows_before
+                self.tables.new_keys = new_keys_before
+                raise
+        for corpus, (positions, vectors) in dependents.items():
+            store = self._corpus(corpus)
+            ids = store.store.ids(positions)
             # Positions are given here, so that they do not depend on when vectors are computed.
-            self._corpus(corpus).set_attributes(ids, {}, stored_vectors)
-            self._unembedded.add(corpus, ids, are_new=False)
+            store.set_attributes(ids, {}, vectors)
+            if not is_new:
+                self._unembedded.add(corpus, ids, are_new=False)
 
     def _dependents_of(self, change: Change) -> dict[str, Positions]:
         """Returns the candidates whose vectors depend on the rows of a change, by corpus."""

@@ -19,8 +19,8 @@ from service.changes.store_changes import ChangedCorpus
 from service.engine import lookup, towers
 from service.engine.computation import completed
 from service.engine.execution import Execution
-from service.engine.validation import NotFinite
-from service.errors import SHARD_FAILURES, ServiceError
+from service.engine.validation import NotFinite, show_id
+from service.errors import SHARD_FAILURES, InvalidArgument, ServiceError
 from service.versions.version import ModelVersion, ServedIndex
 
 Ids = NDArray[Any]
@@ -152,6 +152,55 @@ class Unembedded:
         self._ids = {}
         self._new = {}
         return failed_count
+
+
+def embed_dependents(
+    served: ModelVersion, store: ChangedCorpus, positions: Positions, vectors: dict[str, Vectors]
+) -> None:
+    """Computes the vectors of candidates with changed rows; those that were sent stay.
+
+    Args:
+      served: The version with the changed rows.
+      store: The corpus.
+      positions: [m] int64, the positions of the candidates.
+      vectors: [m, dim] by index, their vectors, which are replaced.
+
+    Raises:
+      InvalidArgument: A vector would hold NaN or an infinity, or is too long to be searched.
+      ShardsFailed: A shard does not respond.
+    """
+    for name, index in store.indexes.items():
+        (computed,) = (~store.was_sent(name, store.store.ids(positions))).nonzero()
+        for start in range(0, computed.size, _CANDIDATES_PER_BATCH):
+            part = computed[start : start + _CANDIDATES_PER_BATCH]
+            columns = store.store.features(positions[part], store.base.entry.features)
+            try:
+                vectors[name][part] = embedded(served, index, columns, part.size)
+            except NotFinite as problem:
+                id_text = _first_unsearchable(served, store, index, positions[part])
+                value = (
+                    f"numbers with which {problem} is not finite for candidates such as {id_text}"
+                )
+                expected = "a row of which the candidate tower computes finite vectors"
+                raise InvalidArgument.of_field("vectors", value, expected, "has") from problem
+            except (BundleError, ServiceError) as problem:
+                if is_of_shards(served, problem):
+                    raise ShardsFailed(str(problem)) from problem
+                # The tower cannot compute these, whatever the rows.
+                continue
+
+
+def _first_unsearchable(
+    served: ModelVersion, store: ChangedCorpus, index: ServedIndex, positions: Positions
+) -> str:
+    """Returns the id of the first candidate whose vector cannot be searched, as errors show it."""
+    for position in np.split(positions, positions.size):
+        columns = store.store.features(position, store.base.entry.features)
+        try:
+            embedded(served, index, columns, 1)
+        except NotFinite:
+            return show_id(store.store.ids(position).tolist()[0])
+    return "these"
 
 
 def _embed_part(

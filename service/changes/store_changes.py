@@ -177,8 +177,12 @@ class ChangedCorpus:
         ids = self.store.ids(positions)
         slots = positions - self.store.base_size
         for name, computed in vectors.items():
-            was_sent = np.array([key in self._sent[name] for key in ids.tolist()], bool)
+            was_sent = self.was_sent(name, ids)
             self._vectors[name].replace(slots[~was_sent], computed[~was_sent])
+
+    def was_sent(self, index: str, ids: Ids) -> NDArray[np.bool_]:
+        """Returns the candidates whose vectors of an index were sent, by their ids, [m]."""
+        return np.array([key in self._sent[index] for key in ids.tolist()], bool)
 
     def delete(self, ids: Ids) -> None:
         """Deletes the candidates that have one of these ids, [m]."""

@@ -243,7 +243,7 @@ class Submissions:
             if change.rows is not None:  # they are read where the log has them
                 change = self._log.decoded(record)
             version = self._log.version(submission.version)
-            version.change(change)
+            version.change(change, is_new=True)
             version.set_sequence(record.sequence)
             # Every version takes changes in the order of the log, whichever they are for.
             self._log.apply(record.sequence, change)

@@ -13,7 +13,15 @@ from bundle.format.manifest import EmbeddedFeature, KeyedIds, Unknown
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.units.service.changes import keyed
-from tests.units.service.changes.making import candidate, change, ids_of, status
+from tests.units.service.changes.making import (
+    Rejected,
+    candidate,
+    change,
+    ids_of,
+    nearest,
+    responds,
+    status,
+)
 from tests.units.service.running import RunningService
 
 ADDED = 9001
@@ -104,3 +112,25 @@ def test_candidate_that_the_next_version_cannot_embed_is_not_in_it(
     assert 1000 in ids_of(service)
     (version,) = [entry for entry in status(service)["versions"] if entry["version"] == 2]
     assert version["dropped"] == {"the vector of a candidate cannot be computed": 2}
+
+
+def test_row_with_which_a_candidate_cannot_be_embedded_is_rejected(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve()
+    key = 1007
+    item = candidate(5000, movie=key, vectors={"movies": [1.0] * 8})
+    change(service, "candidates/upsert", item)
+
+    def change_row(number: float) -> None:
+        change(service, "rows/upsert", {"id": key, "vector": [number] * 8}, feature="movie")
+
+    change_row(0.5)
+    expected = nearest(service, [1.0] * 8, k=50)
+    with pytest.raises(Rejected, match=f"INVALID_ARGUMENT: vectors .* such as {key};"):
+        change_row(4e17)
+    for running in (service, serve()):
+        assert nearest(running, [1.0] * 8, k=50) == expected
+        looked_up = responds(running, "lookup", feature="movie", ids=[key])
+        assert looked_up["vectors"] == [[0.5] * 8]
