@@ -31,7 +31,7 @@ from rows.errors import FileRejected, ValueRejected
 from rows.files import SourceFile
 
 BATCH_ROWS = 65_536
-"""The maximum number of rows of a batch of Parquet."""
+"""The maximum number of rows of a batch, where nothing states another one."""
 _READ_BYTES = 1 << 20
 """The number of bytes of CSV, JSON lines and text that a batch is read from."""
 _KINDS = {"csv": "CSV", "jsonl": "JSON lines", "lines": "text", "parquet": "Parquet"}
@@ -105,7 +105,8 @@ def read_batches(
       columns: The columns to read; None: all.
       batched_by: Of TFRecords, the feature by whose values the rows of a record are counted; None:
         a record is a row. See `rows.tfrecords`.
-      batch_rows: The maximum number of rows of a batch of Parquet.
+      batch_rows: The maximum number of rows of a batch; batches of CSV and text may have more. Rows
+        behind a batch are not read before it was used.
 
     Raises:
       FileRejected: The file is missing, unreadable or damaged, or lacks a column.
@@ -114,7 +115,7 @@ def read_batches(
     """
     first = 0
     if file.format == "tfrecord":
-        for examples in tfrecords.read_examples(file, columns, batched_by):
+        for examples in tfrecords.read_examples(file, columns, batched_by, batch_rows):
             records = None
             if batched_by is not None:
                 records = np.array(examples.records)
@@ -151,7 +152,7 @@ def _read_arrays(
         case "csv":
             return _read_csv(file, columns)
         case "jsonl":
-            return _read_json_lines(file, columns)
+            return _read_json_lines(file, columns, batch_rows)
         case "lines":
             return _read_lines(file)
     return _read_parquet(file, columns, batch_rows)
@@ -268,7 +269,9 @@ def _read_lines(file: SourceFile) -> Iterator[dict[str, Any]]:
             yield {"": pa.array(texts, pa.large_string())}
 
 
-def _read_json_lines(file: SourceFile, columns: Collection[str] | None) -> Iterator[dict[str, Any]]:
+def _read_json_lines(
+    file: SourceFile, columns: Collection[str] | None, batch_rows: int
+) -> Iterator[dict[str, Any]]:
     """Reads a file with a JSON object in each line. Every object has the columns of the first."""
     names: list[str] | None = None
     rows: list[list[Any]] = []
@@ -291,7 +294,7 @@ def _read_json_lines(file: SourceFile, columns: Collection[str] | None) -> Itera
                 raise ValueRejected(f"{where} has {unlike!r}, which row 1 has not", unlike)
             rows.append([row[name] for name in names])
             size_bytes += len(line)
-            if size_bytes >= _READ_BYTES:
+            if size_bytes >= _READ_BYTES or len(rows) == batch_rows:
                 yield _json_arrays(file, names, rows, first)
                 first += len(rows)
                 rows = []

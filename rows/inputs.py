@@ -213,7 +213,11 @@ def _weights(rows: Rows, column: str, weights_column: str, separator: str) -> ND
     """Returns the weights of all values, [m] float32."""
     counts = cells_of(rows, column, separator).flat()[1]
     weights, weight_counts = cells_of(rows, weights_column, separator).flat()
-    is_wrong = counts != weight_counts
+    # A record without weights leaves all of them out.
+    has_weights = np.ones(len(rows), bool)
+    if rows.file.format == "tfrecord":
+        has_weights = weight_counts > 0
+    is_wrong = has_weights & (counts != weight_counts)
     if is_wrong.any():
         row = int(np.argmax(is_wrong))
         raise ValueRejected(
@@ -221,4 +225,6 @@ def _weights(rows: Rows, column: str, weights_column: str, separator: str) -> ND
             "one weight for each value was expected",
             column,
         )
-    return weights.floats()
+    values = np.ones(counts.sum(), np.float32)
+    values[np.repeat(has_weights, counts)] = weights.floats()
+    return values

@@ -127,7 +127,7 @@ class Examples:
 
 
 def read_examples(
-    file: SourceFile, names: Collection[str] | None, batched_by: str | None
+    file: SourceFile, names: Collection[str] | None, batched_by: str | None, batch_rows: int
 ) -> Iterator[Examples]:
     """Reads features of a file of Examples.
 
@@ -136,15 +136,17 @@ def read_examples(
       names: The features to read; None: all. A record that lacks one has an empty list.
       batched_by: The feature by whose values the rows of a record are counted. Every other feature
         has equally many values for each row, one after another. None: a record is a row.
+      batch_rows: The maximum number of rows in a batch, unless one record holds more.
 
     Raises:
       FileRejected: The file cannot be read, is cut short, or a record differs from its checksum.
       ValueRejected: A record is no Example or its features do not fit; names record and column.
     """
+    batch_rows = min(batch_rows, BATCH_ROWS)
     examples = Examples(file, names, batched_by)
     for number, record in enumerate(read_file(file)):
         examples.append(number, record)
-        if examples.bytes >= BATCH_BYTES or len(examples.records) >= BATCH_ROWS:
+        if examples.bytes >= BATCH_BYTES or len(examples.records) >= batch_rows:
             yield examples
             examples = Examples(file, names, batched_by)
     if examples.records:

@@ -98,7 +98,7 @@ def _parts_of(
     if section.examples_format in {None, "tf-example"}:
         table = TableReader(*described)
         read = (
-            table.read(rows)
+            table.read(rows.slice(0, section.count))
             for file in files
             for rows in read_batches(file, batch_rows=section.count)
         )

@@ -231,7 +231,8 @@ def test_every_format_of_records_has_a_form() -> None:
 
 def test_no_more_examples_are_read_than_are_wanted(tmp_path: Path) -> None:
     records = Records("prediction-log", [predict(RAGGED), predict(RAGGED), b"no record"])
-    for form, rows in (("", records), ("jsonl", ROWS * 3)):
+    examples = Records("tf-example", [*map(example, [ROW, OTHER, ROW]), b"no record"])
+    for form, rows in (("", records), ("", examples), ("jsonl", [*ROWS, ROW, {"no": "example"}])):
         assert read_form(tmp_path, form, rows, count=3).columns["user"].values.tolist() == [
             *("ann", "bob", "ann")
         ]
@@ -299,6 +300,12 @@ def test_record_that_lacks_a_value_takes_the_default(tmp_path: Path) -> None:
     unweighted = without(RAGGED, "seen_weights", "seen_weights_1")
     read_unweighted = read_form(tmp_path, "", Records("prediction-log", [predict(unweighted)]))
     assert read_unweighted.columns["seen"].weights is None
+    unweighted_rows = [example(ROW), example(without(ROW, "seen_weights"))]
+    weights = (
+        read_form(tmp_path, "", Records("tf-example", unweighted_rows)).columns["seen"].weights
+    )
+    assert weights is not None
+    assert weights.tolist() == [0.5, 2.0, 1.0, 1.0]
     # TensorFlow writes an empty list of an example by leaving it out.
     rows = [ROW, without(ROW, "seen", "seen_weights")]
     offsets = read_form(tmp_path, "", Records("tf-example", [*map(example, rows)])).columns["seen"]
