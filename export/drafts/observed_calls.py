@@ -112,6 +112,11 @@ class _CallObserver:
             inputs = {name: column.shown for name, column in columns.items()}
         self._run = run
         self._call = ObservedCall(offered.path, inputs)
+        for name in offered.ids:
+            if name in columns:
+                inputs[name] = columns[name].shown
+            else:
+                self._call.assumed.add(name)
         self._columns = columns
         self._parameters = offered.parameters
         self._attempts_left = ATTEMPTS_MAX

@@ -98,13 +98,16 @@ def examples_of(folder: Path) -> list[Any]:
 
 
 def test_draft_has_the_inputs_and_outputs_of_towers_in_files(folder: Path) -> None:
-    draft = draft_recipe("model.py:build", "torch_distributed", None, folder)
+    draft = draft_recipe("model.py:build", "torch_distributed", Path("examples.jsonl"), folder)
     page = tomllib.loads(draft.text)
-    ids = {"dtype": "int64", "kind": "ragged"}
-    assert page["inputs"] == {"user": ids, "item": ids, "tag": ids, "age": {"dtype": "float32"}}
+    assert page["inputs"] == INPUTS
     assert page["towers"]["rank"]["call"] == "rank"
     assert page["towers"]["rank"]["outputs"] == EXPECTED
-    assert "record what the whole model returns" in draft.problem
+    without_examples = draft_recipe("model.py:build", "torch_distributed", None, folder)
+    ids = {"dtype": "int64", "kind": "ragged"}
+    page = tomllib.loads(without_examples.text)
+    assert page["inputs"] == {"user": ids, "item": ids, "tag": ids, "age": {"dtype": "float32"}}
+    assert "record what the whole model returns" in without_examples.problem
 
 
 @pytest.mark.parametrize("factory", ["build_from_objects", "build_from_saved_model"])
