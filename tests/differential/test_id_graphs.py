@@ -51,7 +51,7 @@ def _difference(program: Program, actual: ResolvedIds | Values) -> str:
     rule = GraphIds.model_validate_json(named(actual.rule).model_dump_json())
     rows = rule_of(rule, opened(rule, actual)).resolve("x", program.sent)
     inside = tensorflow_operations.rows_of(
-        rule, tf.constant(program.sent), tables(rule, actual)
+        rule, tables(rule, actual), tf.constant(program.sent)
     ).numpy()
     for ids in (rows, inside):
         wrong = np.flatnonzero(ids != program.computed)
