@@ -225,7 +225,11 @@ class Model:
             texts = [text for (text,) in lists]
             if "StringLower" in {node.op for node in feature.ids.nodes}:
                 texts = list(map(_lower, texts))
-            return [[word_row(word) for word in _words(feature.ids.split, text)] for text in texts]
+            words = [_words(feature.ids.split, text) for text in texts]
+            rows = [[word_row(word) for word in part] for part in words]
+            if feature.from_end:
+                rows = [[row % ROWS for row in part] for part in rows]
+            return [[*part] for part in rows]
         if feature.place is not None:
             lists = [[example[feature.place]] for example in lists]
         return [[self._row(name, feature, value, state) for value in example] for example in lists]
@@ -588,6 +592,7 @@ def _add_text(model: Model, name: str) -> None:
     rows = vocabulary_ids("words", first_row=2)
     fields = {"kind": kind, **_kind_fields(random, kind), "ids": word_ids(rows, **text)}
     fields.pop("weighted", None)
+    fields |= _maybe(random, from_end=lambda: True)
     fields |= _maybe(random, default=lambda: random.choice(["green", "Red BLUE"]))
     feature = entries.EmbeddedFeature.model_validate(fields)
     if feature.unknown.rule == "refuse" and feature.default is not None:

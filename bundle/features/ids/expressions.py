@@ -8,6 +8,7 @@ from string import ascii_lowercase
 
 from bundle.features.ids.operations import OPERATIONS
 from bundle.format.id_graphs import (
+    CROSS_KEY,
     ConstantNode,
     CrossNode,
     GraphIds,
@@ -43,7 +44,10 @@ def expression(graph: GraphIds, *names: str) -> str:
             texts.append(_constant(node))
         elif isinstance(node, CrossNode):
             crossed = " and ".join(_bare(texts[operand]) for operand in node.inputs)
-            texts.append(f"cross of {crossed} mod {node.num_buckets}")
+            text = f"cross of {crossed} mod {node.num_buckets}"
+            if node.hash_key != CROSS_KEY:
+                text += f" by key {node.hash_key}"
+            texts.append(text)
         elif isinstance(node, SplitNode):
             words = f" for {_words(node, _bare(texts[node.inputs[0]]))}"
             texts.append(_UNITS[node.split])

@@ -27,6 +27,7 @@ RULES: list[tuple[GraphIds, list[str], str]] = [
         ["int64", "string"],
         f"cross of x and {HASHED.format('y')} mod 10",
     ),
+    (crossed_ids((NUMBER, NUMBER), 10, 7), ["int64"] * 2, "cross of x and y mod 10 by key 7"),
     (
         word_ids(HASH, ngrams=(1, 2), length=3),
         ["string"],
