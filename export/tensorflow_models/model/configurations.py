@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from export.tensorflow_models.frameworks.layer_names import is_automatic
@@ -43,9 +44,6 @@ _WIRING = ("inbound_nodes", "input_layers", "output_layers")
 """Arguments of a graph of layers that name its layers."""
 _TEXT_MAX = 80
 """How many characters of a value a message shows."""
-
-DefaultOf = Callable[[str, str], Any]
-"""(class, argument) -> the default value of the argument; MISSING if there is none."""
 
 
 @dataclass(frozen=True)
@@ -70,45 +68,21 @@ the model, after a way through JSON)
 """
 
 
-def compare_configurations(pairs: Iterable[Described], default_of: DefaultOf) -> Comparison:
+def compare_configurations(pairs: Iterable[Described], classes: Collection[type]) -> Comparison:
     """Compares what was saved with what was built, up to the first of them that differs.
 
     Args:
       pairs: The configurations of a model, or of its layers, the outermost first.
-      default_of: Returns the value of an argument that a configuration lacks, as one of another
-        version of Keras does.
+      classes: The classes of the model's layers. An argument that a configuration lacks, as one of
+        another version of Keras does, has the default of its class.
     """
     comparison = Comparison()
-    walk = _Walk(comparison, default_of)
+    walk = _Walk(comparison, classes)
     for label, saved, built in pairs:
         comparison.differences.extend(walk.objects(saved, built, _ValuePath(label)))
         if comparison.differences:
             break
     return comparison
-
-
-def default_of(classes: Iterable[type], class_name: str, argument: str) -> Any:
-    """Returns the default of an argument of a class, or of the base that the class hands it on to;
-    MISSING if it has none.
-
-    Args:
-      classes: The classes of a model's layers.
-      class_name: The name of one of the classes, or of a base.
-      argument: The name of an argument of its constructor.
-    """
-    kinds = (kind for layer in classes for kind in layer.__mro__)
-    kind = next((kind for kind in kinds if kind.__name__ == class_name), object)
-    # The nearest constructor that names the argument: derived ones take it as one of **kwargs.
-    initializers = [vars(base).get("__init__") for base in kind.__mro__]
-    for initializer in filter(None, initializers):
-        parameter = inspect.signature(initializer).parameters.get(argument)
-        if parameter is None or parameter.default is parameter.empty:
-            continue
-        default = parameter.default
-        if isinstance(default, tuple):
-            return list(default)  # as JSON has it
-        return default
-    return MISSING
 
 
 def text_of(value: Any) -> str:
@@ -126,16 +100,19 @@ class _ValuePath:
     Attributes:
       layer: The innermost layer, for messages; "": none.
       argument: The argument of the layer, with keys and positions in it; "": the layer itself.
+      saved_scope, built_scope: The layers that the values may name: name -> position in their list.
     """
 
     layer: str = ""
     argument: str = ""
+    saved_scope: Mapping[str, int] = field(default_factory=dict)
+    built_scope: Mapping[str, int] = field(default_factory=dict)
 
     def step(self, name: str | int) -> _ValuePath:
         """Returns the path of an argument, a key, or a position below this one."""
         if isinstance(name, int):
-            return _ValuePath(self.layer, f"{self.argument}[{name}]")
-        return _ValuePath(self.layer, f"{self.argument}.{name}".lstrip("."))
+            return replace(self, argument=f"{self.argument}[{name}]")
+        return replace(self, argument=f"{self.argument}.{name}".lstrip("."))
 
     def difference(self, saved: Any, built: Any) -> str:
         """Returns how two values at this path differ, in words."""
@@ -147,37 +124,30 @@ class _ValuePath:
         return f"{subject} is {text_of(saved)} in the file and {text_of(built)} in the model"
 
 
-Scope = Mapping[str, int]
-"""The layers around a value: name -> position in their list."""
-
-
 @dataclass(frozen=True)
 class _Walk:
     """Walks two configurations side by side. Yields differences."""
 
     comparison: Comparison
-    default_of: DefaultOf
+    classes: Collection[type]
 
-    def values(
-        self, saved: Any, built: Any, path: _ValuePath, saved_scope: Scope, built_scope: Scope
-    ) -> Iterator[str]:
+    def values(self, saved: Any, built: Any, path: _ValuePath) -> Iterator[str]:
         """Compares two values, whose layers may be called otherwise."""
         saved = _normalized(saved)
         built = _normalized(built)
         if _is_object(saved) and _is_object(built):
-            yield from self.objects(saved, built, path)
+            yield from self.objects(saved, built, _ValuePath(path.layer, path.argument))
         elif isinstance(saved, dict) and isinstance(built, dict):
             for key in _keys(saved, built):
                 if key != "shared_object_id":
                     pair = saved.get(key, MISSING), built.get(key, MISSING)
-                    yield from self.values(*pair, path.step(key), saved_scope, built_scope)
+                    yield from self.values(*pair, path.step(key))
         elif isinstance(saved, list) and isinstance(built, list):
-            for index in range(max(len(saved), len(built))):
-                pair = _item(saved, index), _item(built, index)
-                yield from self.values(*pair, path.step(index), saved_scope, built_scope)
-        elif isinstance(saved, str) and isinstance(built, str) and saved in saved_scope:
+            for index, pair in enumerate(zip_longest(saved, built, fillvalue=MISSING)):
+                yield from self.values(*pair, path.step(index))
+        elif isinstance(saved, str) and isinstance(built, str) and saved in path.saved_scope:
             # Names of layers may be numbered otherwise: only their positions must be the same.
-            if saved_scope[saved] != built_scope.get(built):
+            if path.saved_scope[saved] != path.built_scope.get(built):
                 yield path.difference(saved, built)
         elif not _equal(saved, built):
             yield path.difference(saved, built)
@@ -197,7 +167,7 @@ class _Walk:
         saved_config = saved.get("config")
         built_config = built.get("config")
         if not isinstance(saved_config, dict) or not isinstance(built_config, dict):
-            yield from self.values(saved_config, built_config, path, {}, {})
+            yield from self.values(saved_config, built_config, path)
             return
         if kind in LOOKUPS and "name" in built_config:
             # Vocabularies are compared by the values that the layers look up.
@@ -218,15 +188,33 @@ class _Walk:
             pair = self._with_defaults(kind, key, *pair)
             if key in ("batch_shape", "batch_input_shape"):
                 pair = _sizes_of_example(pair[0]), _sizes_of_example(pair[1])
-            yield from self.values(*pair, path.step(key), {}, {})
+            yield from self.values(*pair, path.step(key))
 
     def _with_defaults(self, kind: str, key: str, saved: Any, built: Any) -> tuple[Any, Any]:
         """Returns a pair, of which one that is missing is the default."""
         if saved is MISSING:
-            return self.default_of(kind, key), built
+            return self._default_of(kind, key), built
         if built is MISSING:
-            return saved, self.default_of(kind, key)
+            return saved, self._default_of(kind, key)
         return saved, built
+
+    def _default_of(self, class_name: str, argument: str) -> Any:
+        """Returns the default of an argument of a class, or of the base that the class hands it on
+        to; MISSING if it has none.
+        """
+        kinds = (kind for layer in self.classes for kind in layer.__mro__)
+        kind = next((kind for kind in kinds if kind.__name__ == class_name), object)
+        # The nearest constructor that names the argument: derived ones take it as one of **kwargs.
+        initializers = [vars(base).get("__init__") for base in kind.__mro__]
+        for initializer in filter(None, initializers):
+            parameter = inspect.signature(initializer).parameters.get(argument)
+            if parameter is None or parameter.default is parameter.empty:
+                continue
+            default = parameter.default
+            if isinstance(default, tuple):
+                return list(default)  # as JSON has it
+            return default
+        return MISSING
 
     def _graphs(
         self,
@@ -250,8 +238,8 @@ class _Walk:
                 yield f"{label} is in the place of layer {name!r} of the file"
             yield from self.objects(saved, built, _ValuePath(label))
             pair = saved.get("inbound_nodes"), built.get("inbound_nodes")
-            call_path = _ValuePath(label, "what it is called on")
-            yield from self.values(*pair, call_path, saved_scope, built_scope)
+            call_path = _ValuePath(label, "what it is called on", saved_scope, built_scope)
+            yield from self.values(*pair, call_path)
 
         # Behind the layers: the first one that differs shows more than the numbers do.
         if len(saved_layers) != len(built_layers):
@@ -260,11 +248,10 @@ class _Walk:
         for key in _keys(saved_config, built_config):
             if key == "layers" or _is_skipped(key, "", {}):
                 continue
-            scopes: tuple[Scope, Scope] = ({}, {})
+            key_path = path.step(key)
             if key in _WIRING:
-                scopes = (saved_scope, built_scope)
-            pair = saved_config.get(key), built_config.get(key)
-            yield from self.values(*pair, path.step(key), *scopes)
+                key_path = replace(key_path, saved_scope=saved_scope, built_scope=built_scope)
+            yield from self.values(saved_config.get(key), built_config.get(key), key_path)
 
     def _lambdas(
         self, saved: Mapping[str, Any], built: Mapping[str, Any], path: _ValuePath
@@ -278,7 +265,7 @@ class _Walk:
         if isinstance(saved_config, dict) and isinstance(built_config, dict):
             for key in ("defaults", "closure"):
                 pair = saved_config.get(key), built_config.get(key)
-                yield from self.values(*pair, path.step(key), {}, {})
+                yield from self.values(*pair, path.step(key))
 
 
 def _lambda_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -359,12 +346,6 @@ def _sizes_of_example(shape: Any) -> Any:
 
 def _keys(saved: Mapping[str, Any], built: Mapping[str, Any]) -> list[str]:
     return [*saved, *(key for key in built if key not in saved)]
-
-
-def _item(values: Sequence[Any], index: int) -> Any:
-    if index < len(values):
-        return values[index]
-    return MISSING
 
 
 def _equal(saved: Any, built: Any) -> bool:

@@ -42,7 +42,6 @@ from export.tensorflow_models.model.configurations import (
     Comparison,
     Described,
     compare_configurations,
-    default_of,
     is_of_keras,
     text_of,
 )
@@ -127,9 +126,7 @@ class _DescribedModel:
             pairs = self._layer_pairs()
         classes = [type(layer) for layer in self._layers.values()]
         try:
-            comparison = compare_configurations(
-                pairs, lambda kind, argument: default_of(classes, kind, argument)
-            )
+            comparison = compare_configurations(pairs, classes)
         except RecursionError as problem:
             raise self._rejection("its configuration is nested too deeply") from problem
         count = len(comparison.differences)
