@@ -1,10 +1,10 @@
-"""The private APIs of Keras that show where it saves each variable: its walk along attributes, by
-which HDF5 files are written, the order of layers and weights in its older format, the layers of a
-model, and how it numbers their names.
+"""The private APIs of Keras that show what it saves of a model, and where: variables and files of
+layers by its walk along attributes, the order of layers and weights in its older HDF5 format, and
+configurations; also the layers of a model, and how Keras numbers their names.
 
-Source: Keras 3.15, src/saving/saving_lib.py (`_save_state`, `H5IOStore`), src/layers/layer.py
-(`_flatten_layers`), src/utils/naming.py, src/legacy/saving/legacy_h5_format.py; tf-keras 2.20,
-src/saving/legacy/hdf5_format.py.
+Source: Keras 3.15, src/saving/saving_lib.py (`_save_state`, `H5IOStore`, `DiskIOStore`),
+src/layers/layer.py (`_flatten_layers`), src/utils/naming.py, src/legacy/saving/legacy_h5_format.py;
+tf-keras 2.20, src/saving/legacy/hdf5_format.py, src/saving/legacy/saved_model/json_utils.py.
 """
 
 from __future__ import annotations

@@ -214,9 +214,7 @@ class TrainedModel:
         """The reason why the objects of the checkpoint are not those of the model, with the
         remedy; "" if it is not known.
         """
-        if isinstance(self.root, NamedGraph):
-            return ""
-        return why_unlike(self.root, self.checkpoint.graph)
+        return why_unlike(self.root, self._object_graph)
 
     def why_missing(self, variable: Any) -> str:
         """Returns why TensorFlow or Keras could not save a variable, and the remedy; "" if it
@@ -283,7 +281,8 @@ class TrainedModel:
                 (resource(variable.handle), location)
                 for variable, location in self._of_keras.locations
             ]
-        if checkpoint.graph is None:
+        graph = self._object_graph
+        if graph is None:
             method = f"by {checkpoint.storage.kind}"
             if checkpoint.storage.kind == "TensorFlow":
                 method = "by variable names"
@@ -294,12 +293,12 @@ class TrainedModel:
                 "let the factory return a function that builds the graph"
             )
         locations = []
-        for model_object in self._walked(checkpoint.graph):
+        for model_object in self._objects:
             if not model_object.resource:
                 continue
             key = ""
             if model_object.node is not None:
-                key = checkpoint.graph.nodes[model_object.node].key
+                key = graph.nodes[model_object.node].key
             key = checkpoint.storage.averages.get(key, key)
             if key not in entries:
                 key = ""
@@ -315,8 +314,12 @@ class TrainedModel:
             return None
         return find_keras_variables(self.root, self.checkpoint, self.object_path)
 
-    def _walked(self, graph: ObjectGraph) -> list[ModelObject]:
-        """Returns the model's objects with their nodes in the checkpoint's graph."""
+    @cached_property
+    def _objects(self) -> list[ModelObject]:
+        """The model's objects with their nodes in the checkpoint's graph; [] if there is none."""
+        graph = self._object_graph
+        if graph is None:
+            return []
         node = 0
         for step in path_steps(self.object_path):
             children = graph.nodes[node].children
@@ -357,7 +360,7 @@ class TrainedModel:
         graph = self._object_graph
         if graph is None:
             return []
-        return unmatched_objects(self._walked(graph), graph, self.checkpoint.entries)
+        return unmatched_objects(self._objects, graph, self.checkpoint.entries)
 
     def note_unmatched_weights(self, dense: Collection[str]) -> tuple[str, ...]:
         """See OriginalModel.note_unmatched_weights."""
@@ -405,7 +408,7 @@ class TrainedModel:
         """Returns what the code of the model's objects lacks: keys in `dense` by their paths."""
         graph = self._object_graph
         if graph is not None:
-            left_out = left_out_variables(self._walked(graph), graph)
+            left_out = left_out_variables(self._objects, graph)
             weights = {*dense} - self._counters(graph)
             return {path: key for path, key in left_out.items() if key in weights}
         keys = self._keys_of_model
