@@ -18,8 +18,8 @@ from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.id_graphs import tensorflow_operations
 from export.partition.graph.input_paths import CallGraph, Values
 from export.partition.graph.origins import Source
-from export.tensorflow_models.id_graphs.capture import find_graph, find_rule
-from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
+from export.partition.ids.capture import find_graph, find_rule
+from export.partition.ids.resolved_ids import ResolvedIds
 from tests.differential.id_programs import Program, tf
 
 PROGRAMS = 300

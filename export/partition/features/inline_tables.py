@@ -11,10 +11,10 @@ from export.errors import NotConvertible
 from export.graphs.functions import bytes_of
 from export.graphs.placeholders import line_of_variable
 from export.graphs.walks import needed, resource
+from export.partition.ids.remedies import cure_of_words
 from export.partition.lookups.records import MissingRule, TracedLookup
 from export.recipe.schema import ExportJob
 from export.report_text import size_text
-from export.tensorflow_models.id_graphs.remedies import cure_of_words
 from export.user_lines import at_line, line_of_operation
 
 _NESTED = frozenset(

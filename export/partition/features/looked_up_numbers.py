@@ -21,9 +21,9 @@ from export.partition.features.traced_lookups import resolve_lookups
 from export.partition.graph.input_paths import CallGraph, Values, per_example
 from export.partition.graph.origins import sources_of
 from export.partition.graph.pruning import TracedCall
+from export.partition.ids.capture import find_rule
+from export.partition.ids.resolved_ids import ResolvedIds
 from export.partition.lookups.records import TracedLookup, of_indicator
-from export.tensorflow_models.id_graphs.capture import find_rule
-from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 
 _OPERATIONS = frozenset({"LookupTableFindV2", "StringToHashBucketFast", "StringToHashBucketStrong"})
 """The operations that LiteRT lacks and a bundle computes."""

@@ -23,12 +23,12 @@ from export.partition.features.multi_valued_ids import by_example, columns_of, f
 from export.partition.graph.input_paths import CallGraph, Values
 from export.partition.graph.origins import Source, sources_of
 from export.partition.graph.pruning import TracedCall
+from export.partition.ids import crosses, texts
+from export.partition.ids.capture import find_rule, only_casts, row_of_others
+from export.partition.ids.remedies import cure_of
+from export.partition.ids.resolved_ids import ResolvedIds
 from export.partition.lookups.records import MissingRule, TracedLookup
 from export.recipe.schema import InputSection
-from export.tensorflow_models.id_graphs import crosses, texts
-from export.tensorflow_models.id_graphs.capture import find_rule, only_casts, row_of_others
-from export.tensorflow_models.id_graphs.remedies import cure_of
-from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from export.user_lines import at_line, line_of_operation
 
 _COMBINE = (

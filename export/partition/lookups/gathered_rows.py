@@ -10,7 +10,7 @@ from typing import Any
 from export.front_end.outside_ids import OutsideIds
 from export.graphs.loading import tf
 from export.graphs.placeholders import placeholder_class
-from export.tensorflow_models.id_graphs.texts import PADDED
+from export.partition.ids.texts import PADDED
 
 
 def read_rows(variable: Any, ids: Any, outside: OutsideIds) -> Any:

@@ -19,11 +19,11 @@ from export.front_end.specs import Keys
 from export.graphs.loading import tf
 from export.partition.graph.input_paths import CallGraph, Values
 from export.partition.graph.origins import Source
+from export.partition.ids import buckets
+from export.partition.ids.crosses import cross_of, sent_key
+from export.partition.ids.resolved_ids import ResolvedIds
 from export.partition.lookups.records import Tensors, table_name
 from export.tensorflow_models.frameworks.columns import is_a, rows_of
-from export.tensorflow_models.id_graphs import buckets
-from export.tensorflow_models.id_graphs.crosses import cross_of, sent_key
-from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 
 Read = Callable[[str], Tensors]
 """Returns a raw input of the model by its key, of rank 2 or more."""

@@ -17,12 +17,12 @@ from export.front_end.outside_ids import REJECTING, UNDEFINED, OutsideIds
 from export.graphs.hooks import Hooks
 from export.graphs.loading import tf
 from export.partition.graph.input_paths import Values, per_example
+from export.partition.ids import crosses
+from export.partition.ids.capture import find_rule
+from export.partition.ids.resolved_ids import ResolvedIds
+from export.partition.ids.texts import uniform_rows
 from export.partition.lookups.records import ActivationOf, TracedLookup, of_indicator
 from export.tensorflow_models.frameworks.hook_points import KERAS_3_ENCODING, TF_KERAS_ENCODING
-from export.tensorflow_models.id_graphs import crosses
-from export.tensorflow_models.id_graphs.capture import find_rule
-from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
-from export.tensorflow_models.id_graphs.texts import uniform_rows
 from export.tensorflow_models.lookups.feature_columns import WIDTH_MAX
 from export.tensorflow_models.lookups.padded_ids import current_call, words_of
 

@@ -21,10 +21,10 @@ from export.graphs.walks import keeps_values, needed
 from export.id_graphs.limits import Limits, limits_of
 from export.partition.graph.input_paths import TRACED_CALL, CallGraph
 from export.partition.graph.origins import Source
+from export.partition.ids import texts
+from export.partition.ids.resolved_ids import ResolvedIds
 from export.partition.lookups.records import ActivationOf, of_indicator, of_table
 from export.tensorflow_models.frameworks.hook_points import AVERAGES
-from export.tensorflow_models.id_graphs import texts
-from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 
 _EXACT_MAX = 1 << 24
 """Rows up to this one are exact in float32, the dtype of an indicator."""

@@ -10,8 +10,8 @@ import pytest
 from bundle.format.graph_builder import GraphBuilder
 from bundle.format.id_graphs import LookupTable
 from export.id_graphs.limits import limits_of
-from export.tensorflow_models.id_graphs.capture import find_graph
-from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
+from export.partition.ids.capture import find_graph
+from export.partition.ids.resolved_ids import ResolvedIds
 from tests.differential.id_programs import Program
 from tests.id_graphs import bucket_ids, hash_ids, vocabulary_ids
 

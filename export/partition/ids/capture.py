@@ -32,9 +32,9 @@ from export.graphs.internals import table_of
 from export.graphs.walks import ID_DTYPES
 from export.partition.graph.input_paths import CallGraph, Values, per_example
 from export.partition.graph.origins import Source
-from export.tensorflow_models.id_graphs import buckets
-from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
-from export.tensorflow_models.id_graphs.vocabularies import UNNAMED, exported, text_of
+from export.partition.ids import buckets
+from export.partition.ids.resolved_ids import ResolvedIds
+from export.partition.ids.vocabularies import UNNAMED, exported, text_of
 from export.user_lines import at_line, line_of_operation
 
 _FIND = "LookupTableFindV2"

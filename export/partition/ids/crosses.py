@@ -15,8 +15,8 @@ from bundle.format.id_graphs import InputDtype
 from export.front_end.specs import Keys
 from export.partition.graph.input_paths import CallGraph, Values, per_example
 from export.partition.graph.origins import Source
-from export.tensorflow_models.id_graphs.capture import find_graph, find_rule
-from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
+from export.partition.ids.capture import find_graph, find_rule
+from export.partition.ids.resolved_ids import ResolvedIds
 
 
 def find(ids: Any, call: CallGraph) -> ResolvedIds | None:

@@ -17,9 +17,9 @@ from export.graphs.loading import tf
 from export.graphs.walks import needed
 from export.partition.graph.input_paths import CallGraph, Values, per_example
 from export.partition.graph.origins import Source
-from export.tensorflow_models.id_graphs.capture import find_graph
-from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
-from export.tensorflow_models.id_graphs.vocabularies import text_of
+from export.partition.ids.capture import find_graph
+from export.partition.ids.resolved_ids import ResolvedIds
+from export.partition.ids.vocabularies import text_of
 
 PADDED = "padded_values"
 """The name of the operation that pads ragged values to a length (`lookups/ragged.py`)."""

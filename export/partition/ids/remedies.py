@@ -7,7 +7,7 @@ from typing import Any
 from bundle.format.id_graphs import CONSTANT_MAX
 from export.graphs.walks import ID_DTYPES, PYTHON_CODE, needed
 from export.partition.graph.input_paths import Values
-from export.tensorflow_models.id_graphs.buckets import SEARCHES, SERIES
+from export.partition.ids.buckets import SEARCHES, SERIES
 
 
 def cure_of(values: Values) -> str:
