@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusSection
@@ -75,27 +70,3 @@ def read_corpus_file(
     batched_by = section.id if section.prebatched else None
     with row_errors(key, columns, NotConvertible):
         yield from read_batches(file, list(columns), batched_by=batched_by)
-
-
-def read_rows(
-    files: Sequence[SourceFile],
-    key: str,
-    section: CorpusSection,
-    positions: NDArray[np.int64],
-    columns: Sequence[str],
-) -> list[dict[str, Any]]:
-    """Reads rows of a corpus by their positions, [m] ascending; the cells by column are as the
-    files have them.
-    """
-    selected: list[dict[str, Any]] = []
-    first = 0
-    for file in files:
-        for rows in read_corpus_file(file, key, section, dict.fromkeys(columns, key)):
-            is_here = (positions >= first) & (positions < first + len(rows))
-            indices = pa.array(positions[is_here] - first)
-            cells = [array.take(indices).to_pylist() for array in rows.columns.values()]
-            selected += [
-                dict(zip(rows.columns, values, strict=True)) for values in zip(*cells, strict=True)
-            ]
-            first += len(rows)
-    return selected

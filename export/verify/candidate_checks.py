@@ -18,12 +18,13 @@ from bundle.format.manifest import Index, Manifest
 from bundle.storage import arrow, files
 from bundle.stores.reader import MappedColumns
 from export.corpora.changes import LoggedChanges
-from export.corpora.files import locate_corpus, read_rows
+from export.corpora.files import locate_corpus
 from export.errors import UsageError, VerificationFailed
 from export.recipe.schema import CorpusSection, ExportJob
 from export.verify.changed_candidates import ExpectedStore, expected_store
 from export.verify.examples import Examples
 from export.verify.forms import allowed
+from export.verify.source_rows import read_again
 from rows.files import SourceFile
 
 SAMPLE = 256
@@ -222,7 +223,7 @@ def _check_rows(
     if attribute_names is None:
         attribute_names = section.attributes
     columns_read = [section.id, *section.features.values(), *section.attributes]
-    rows = read_rows(files, name, section, file_rows, columns_read)
+    rows = read_again(files, section, file_rows, columns_read)
     if len(rows) != positions.size:
         raise VerificationFailed(
             f"corpus {name!r}: its files do not hold the {store.size} candidates of the bundle",

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from bundle.format.manifest import IDENTITY, DenseFeature, EmbeddedFeature, Feature
 from export.corpora.candidates import notes_of_lengths
-from export.corpora.files import locate_corpus, read_rows
+from export.corpora.files import locate_corpus
 from export.errors import UsageError
 from export.recipe.schema import CorpusSection
+from export.verify.source_rows import read_again
 from tests.bundles.tfrecords import example, write_as_tensorflow
 from tests.id_graphs import bucket_ids, cast_ids, hash_ids
 from tests.units.export.corpora.written import contents, write
@@ -200,7 +201,7 @@ def test_corpus_of_any_format_holds_what_a_client_would_send(
 
         wanted = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1)))
         files = locate_corpus(directory, "items", part)
-        read = read_rows(files, "items", part, np.array(wanted), ["id", "title"])
+        read = read_again(files, part, np.array(wanted), ["id", "title"])
     for row, cells in zip(wanted, read, strict=True):
         as_lists = {
             name: value if isinstance(value, list) else [value] for name, value in cells.items()
