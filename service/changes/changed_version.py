@@ -30,12 +30,11 @@ from service.changes.changed_parts import ChangedParts
 from service.changes.changed_tables import ChangedTables
 from service.changes.embedding import (
     Dependents,
-    ShardsFailed,
     Unembedded,
     embed_dependents,
     embedded,
-    is_of_shards,
     missing_inputs,
+    shards_needed,
 )
 from service.changes.growing_vectors import Vectors
 from service.changes.row_dependents import Positions
@@ -154,18 +153,18 @@ class ChangedVersion:
         Raises:
           ShardsFailed: A shard that the change needs does not respond; nothing was changed.
         """
+        # A change does not fit for good, and is dropped alike by all processes. A shard may respond
+        # again: the change must not be lost by then.
         try:
-            self.change(change)
+            with shards_needed(self.loaded):
+                self.change(change)
         except REJECTIONS as problem:
-            # A change does not fit for good, and is dropped alike by all processes. A shard may
-            # respond again: the change must not be lost by then.
-            if is_of_shards(self.loaded, problem):
-                raise ShardsFailed(str(problem)) from problem
+            with shards_needed(self.loaded):
+                self._restore(change)
             reason = "it does not fit"
             if isinstance(problem, ChangeDropped):
                 reason = str(problem)
             self.dropped[reason] += count
-            self._restore(change)
         self.sequence = sequence
         self._is_outdated = True
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -175,7 +176,8 @@ def embed_dependents(
             part = computed[start : start + _CANDIDATES_PER_BATCH]
             columns = store.store.features(positions[part], store.base.entry.features)
             try:
-                vectors[name][part] = embedded(served, index, columns, part.size)
+                with shards_needed(served):
+                    vectors[name][part] = embedded(served, index, columns, part.size)
             except NotFinite as problem:
                 id_text = _first_unsearchable(served, store, index, positions[part])
                 value = (
@@ -183,9 +185,7 @@ def embed_dependents(
                 )
                 expected = "a row of which the candidate tower computes finite vectors"
                 raise InvalidArgument.of_field("vectors", value, expected, "has") from problem
-            except (BundleError, ServiceError) as problem:
-                if is_of_shards(served, problem):
-                    raise ShardsFailed(str(problem)) from problem
+            except (BundleError, ServiceError):
                 # The tower cannot compute these, whatever the rows.
                 continue
 
@@ -213,14 +213,13 @@ def _embed_part(
     """
     columns = store.store.features(positions, store.base.entry.features)
     try:
-        vectors = {
-            name: embedded(served, index, columns, positions.size)
-            for name, index in store.indexes.items()
-        }
+        with shards_needed(served):
+            vectors = {
+                name: embedded(served, index, columns, positions.size)
+                for name, index in store.indexes.items()
+            }
         store.embed(positions, vectors)
-    except (BundleError, ServiceError, NotFinite) as problem:
-        if is_of_shards(served, problem):
-            raise ShardsFailed(str(problem)) from problem
+    except (BundleError, ServiceError, NotFinite):
         # One candidate fails all that are computed together. Computed one by one, the others get
         # their vectors.
         if positions.size > 1:
@@ -240,12 +239,8 @@ def _restore(served: ModelVersion, store: ChangedCorpus, ids: Sequence[int | str
     keys: Ids = np.array(ids, object)
     if store.base.entry.id_dtype == "int64":
         keys = keys.astype(np.int64)
-    try:
+    with shards_needed(served):
         store.restore(keys)
-    except ServiceError as problem:
-        if is_of_shards(served, problem):
-            raise ShardsFailed(str(problem)) from problem
-        raise
 
 
 def embedded(
@@ -295,9 +290,17 @@ def missing_inputs(loaded: ModelVersion, corpus: Corpus, index: ServedIndex) -> 
     ]
 
 
-def is_of_shards(version: ModelVersion, problem: Exception) -> bool:
-    """Returns whether shards are at fault, and not a change."""
-    return version.shards is not None and isinstance(problem, SHARD_FAILURES)
+@contextmanager
+def shards_needed(version: ModelVersion) -> Iterator[None]:
+    """Raises ShardsFailed for an error of which shards of a version are at fault, and not a
+    change.
+    """
+    try:
+        yield
+    except SHARD_FAILURES as problem:
+        if version.shards is None:
+            raise
+        raise ShardsFailed(str(problem)) from problem
 
 
 def _reads(manifest: Manifest, name: str, table: str) -> bool:

@@ -15,6 +15,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rowcast_client import Client
 
+from bundle.changes.log import ChangeLog
+from bundle.changes.records import decode, encode
 from bundle.format.manifest import dump
 from bundle.format.paths import MANIFEST
 from tests.bundles.small import SmallBundle
@@ -22,7 +24,9 @@ from tests.e2e.process import until
 from tests.units.service.changes.keyed import KeyedBundles
 from tests.units.service.changes.making import (
     Rejected,
+    candidate,
     change,
+    log_of,
     nearest,
     responds,
     status,
@@ -199,3 +203,29 @@ def test_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
     ]
     assert lists[0] == lists[1]
     assert responds(router, "lookup", feature="movie", ids=[77])["found"] == [True]
+
+
+def test_candidate_of_the_bundle_comes_back_once_its_shard_responds(
+    cluster: Cluster, small: SmallBundle, serve: Callable[..., RunningService]
+) -> None:
+    last = int(small.ids[-1])  # its vector is on the second shard
+    alone = serve()
+    change(alone, "candidates/upsert", candidate(last))
+    change(alone, "candidates/attributes", {"id": last, "attributes": {"year": 2031}})
+    router = start_and_lose(cluster)
+    until_applied(alone, router)
+    alone.close()
+
+    # An upsert that no version takes, since it lacks an attribute.
+    log = ChangeLog(log_of(router), "movies")
+    upserted = decode(log.read()[0].payload)
+    columns = upserted.columns.drop_columns(["attribute:title"])
+    with log.writing() as writer:
+        writer.append(encode(upserted.with_columns(columns)))
+        writer.commit()
+    until(lambda: "waits for shards" in status(router)["problem"])
+    cluster.add("2/2")
+    until(lambda: not status(router)["problem"])
+    (version,) = status(router)["versions"]
+    assert version["dropped"] == {"it does not fit": 1}
+    assert nearest(router, VECTOR, k=60) == nearest(serve(), VECTOR, k=60)
