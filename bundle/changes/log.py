@@ -62,9 +62,10 @@ _FRAME = struct.Struct("<IQI")
 _FRAME_CHECKSUM = struct.Struct("<I")
 _CHECKED_FRAME = struct.Struct("<IQII")
 """A frame with its checksum."""
-_SEQUENCE = struct.Struct("<Q")
-_SEQUENCE_OFFSET = 4
-"""The position of the sequence in a frame."""
+_FRAME_FIELDS = np.dtype(
+    [("length", "<u4"), ("sequence", "<u8"), ("checksum", "<u4"), ("frame_checksum", "<u4")]
+)
+"""A frame with its checksum, of which many are read at a time."""
 _RECOVERED_GAP = 1_000_000
 """The number by which sequences rise after a recovery: sequences of lost records are never used
 again.
@@ -920,27 +921,27 @@ def _sound_spans(content: bytes | mmap.mmap) -> tuple[list[_Span], int]:
 
 
 def _next_sound(content: bytes | mmap.mmap, position: int, sequence: int) -> int:
-    """Returns where the next sound record begins, by its sequence; the end if there is none.
+    """Returns where the next sound record begins; the end if there is none.
 
     Args:
       content: The bytes of a log.
       position: Where to begin.
-      sequence: The sequence of the record that was expected there; one of the next thousand follows
-        it.
+      sequence: The smallest sequence that the record may have: compacted and recovered logs lack
+        any number of them.
     """
-    # To search for the bytes of a sequence is faster than to checksum a frame at every offset.
-    nearest = len(content)
-    for candidate in range(sequence, sequence + 1000):
-        pattern = _SEQUENCE.pack(candidate)
-        offset = content.find(pattern, position + _SEQUENCE_OFFSET, nearest)
-        while offset >= 0:
-            begin = offset - _SEQUENCE_OFFSET
-            is_aligned = not _filler_bytes(begin)
-            if is_aligned and _sound_record(content, begin) is not None:
-                nearest = begin
-                break
-            offset = content.find(pattern, offset + 1, nearest)
-    return nearest
+    end = len(content)
+    first = position + _filler_bytes(position)
+    for part in range(first, end - _CHECKED_FRAME.size + 1, _READ_BYTES):
+        # Only what may be a frame is checksummed, which is one place in many.
+        count = (min(_READ_BYTES, end - part) - _CHECKED_FRAME.size) // _ALIGNMENT + 1
+        frames: NDArray[np.void] = np.ndarray(count, _FRAME_FIELDS, content, part, _ALIGNMENT)
+        is_frame = frames["sequence"] >= sequence
+        is_frame &= (frames["length"] > 0) & (frames["length"] <= RECORD_BYTES_MAX)
+        for number in is_frame.nonzero()[0].tolist():
+            begin: int = part + number * _ALIGNMENT
+            if _sound_record(content, begin) is not None:
+                return begin
+    return end
 
 
 def _read_records(

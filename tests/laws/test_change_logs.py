@@ -101,6 +101,31 @@ def test_any_flipped_bit_is_rejected_and_recovery_keeps_the_other_records(path: 
         assert [record.payload for record in running.read()] == [b"next"]
 
 
+@pytest.mark.parametrize("part", [64, 192, 8 << 20])
+def test_recovery_keeps_records_behind_missing_sequences(
+    path: Path, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As compactions, recoveries and bundles with changes leave them."""
+    log = ChangeLog(path, "movies")
+    log.read()
+    damaged_at = path.stat().st_size + 30
+    with log.writing() as writer:
+        writer.append(b"damaged" * 40)
+        writer.append(b"after", above=5_000_000)
+        writer.append(b"last", above=2**62)
+        writer.commit()
+    whole = path.read_bytes()
+    monkeypatch.setattr(change_log, "_READ_BYTES", part)
+    for positions in ([damaged_at], [damaged_at, len(change_log.MAGIC) + 50]):
+        damaged = bytearray(whole)
+        for position in positions:
+            damaged[position] ^= 1
+        path.write_bytes(damaged)
+        recovery = recover(path, "movies")
+        assert payloads_of(path) == [*PAYLOADS, b"after", b"last"]
+        assert recovery.lost == ((4, 5_000_000), (5_000_002, 2**62))
+
+
 def test_copies_go_on_behind_records_that_were_left_out_and_others_are_rejected(path: Path) -> None:
     log = ChangeLog(path, "movies")
     all_records = log.read()
