@@ -657,7 +657,9 @@ class LogWriter:
         if self._descriptor < 0:
             return
         self.end = self._committed_end
-        os.ftruncate(self._descriptor, self.end)
+        # What a broken disk does not cut off, the next write does.
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, self.end)
         self._end_batch()
 
     def commit(self) -> None:

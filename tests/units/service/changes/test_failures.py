@@ -4,6 +4,7 @@ nothing is lost, nothing is made twice, and nobody waits beyond a deadline.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -138,6 +139,32 @@ def test_full_log_rejects_changes_and_still_loses_what_has_expired(
         until(lambda: 5000 not in ids_of(service))  # noqa: B023
         assert 6000 in ids_of(service)
     assert log_of(services[0]).stat().st_size <= 1 << 20
+
+
+def test_rejected_changes_that_a_broken_disk_keeps_are_not_served_or_read(
+    write: Write, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file system is that was mounted read-only after an error."""
+    write()
+    service = serve()
+    change(service, "candidates/upsert", candidate(5000))
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    many = [candidate(key) for key in range(6000, 6050)]
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", fail)
+        broken.setattr(os, "ftruncate", fail)
+        with pytest.raises(Rejected, match=r"NOT_READY: .*Read-only.*no change was made"):
+            change(service, "candidates/upsert", *many)
+    # It is shorter than what the disk has kept.
+    assert change(service, "candidates/upsert", candidate(5001))["sequence"] == 2
+    served = ids_of(service)
+    assert {5000, 5001} <= served
+    assert 6000 not in served
+    service.close()
+    assert ids_of(serve()) == served
 
 
 @pytest.fixture
