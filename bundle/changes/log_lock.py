@@ -116,10 +116,15 @@ class LogLock:
             descriptor = self._locked(fcntl.LOCK_EX)
             if descriptor is None:
                 return False
-            os.ftruncate(descriptor, 0)
             # Another end than any before, so that readers look again whatever they have seen.
             unknown = _END.pack(0, secrets.randbits(63))
-            os.pwrite(descriptor, unknown + orjson.dumps(writer._asdict()), 0)
+            try:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, unknown + orjson.dumps(writer._asdict()), 0)
+            except OSError:
+                # Kept open, it would lock out all processes, this one too.
+                os.close(descriptor)
+                raise
             self._held = descriptor
             return True
 

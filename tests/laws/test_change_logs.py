@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -194,6 +195,26 @@ def test_what_cannot_be_written_leaves_the_log_as_it_was(path: Path) -> None:
     assert path.read_bytes() == before
     with pytest.raises(LogUnwritable, match="Not a directory"):
         append(ChangeLog(path / "movies" / "changes.log", "movies"), b"first")
+
+
+def test_a_lock_that_a_full_disk_does_not_take_is_free_once_there_is_room(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ChangeLog(path, "movies")
+
+    def fail(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", fail)
+        with pytest.raises(LogUnwritable, match="No space left on device; no change was made"):
+            append(log, b"next")
+    assert payloads_of(path) == PAYLOADS
+    with log.writing(deadline=0.0) as writer:
+        writer.read()
+        writer.append(b"next")
+        writer.commit()
+    assert payloads_of(path) == [*PAYLOADS, b"next"]
 
 
 def test_a_log_is_read_where_its_lock_is_gone_and_cannot_be_made(path: Path) -> None:
