@@ -28,6 +28,8 @@ _CREDENTIALS = struct.Struct("3i")
 """A process id, a user id and a group id, as `SO_PEERCRED` returns them."""
 _LATE_S = 1.0
 """Time behind a deadline until which a response is waited for: the writer ends the call itself."""
+_PAUSE_S = 0.1
+"""Time until a process that had too many open files accepts connections again."""
 
 
 class WriterGone(Exception):
@@ -50,6 +52,7 @@ class Server:
         """
         self.writer = Writer(os.getpid(), f"\0rowcast-changes-{secrets.token_hex(8)}")
         self._functions = functions
+        self._closing = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(self.writer.address)
         self._socket.listen(socket.SOMAXCONN)
@@ -57,6 +60,7 @@ class Server:
 
     def close(self) -> None:
         """Takes no further connections."""
+        self._closing.set()
         # A thread that waits in `accept` goes on only if the socket is shut down.
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -65,8 +69,11 @@ class Server:
         while True:
             try:
                 accepted, _ = self._socket.accept()
-            except OSError:  # it is closed
-                return
+            except OSError:
+                # It is closed, or this process has too many open files now.
+                if self._closing.wait(_PAUSE_S):
+                    return
+                continue
             if not _is_of_this_user(accepted):
                 accepted.close()
                 continue
