@@ -511,9 +511,6 @@ class LogWriter:
 
     A record is in the file once it is appended, so that it can be read where the log is mapped. It
     is part of the log once it is committed.
-
-    Attributes:
-      end: The offset behind the last record that was appended.
     """
 
     def __init__(self, log: ChangeLog) -> None:
@@ -526,7 +523,13 @@ class LogWriter:
         self._header = b""
         """The first record, if it is one of these."""
         self._appended: list[Record] = []
-        self.end = self._committed_end
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last record that was appended."""
+        if self._appended:
+            return self._appended[-1].end
+        return self._committed_end
 
     def close(self) -> None:
         """Lets another process become the writer; cuts off what is not committed."""
@@ -542,7 +545,6 @@ class LogWriter:
             raise _removed(log.path)
         records = log._read_new(log.lock.published(), None)
         self._publish(log.end)
-        self.end = self._committed_end
         return records
 
     def rewrite(self) -> LogRewrite:
@@ -618,6 +620,8 @@ class LogWriter:
         Returns:
           The records with their offsets in this log.
         """
+        if not records:
+            return []
         log = self._log
         for record in records:
             size = len(record.payload)
@@ -638,7 +642,6 @@ class LogWriter:
             self._write(content)
         except OSError as problem:
             raise _unwritable(log.path, problem) from problem
-        self.end += len(content)
         self._header = self._header or header
         self._appended += copied
         return copied
@@ -649,17 +652,15 @@ class LogWriter:
         if not self._appended:
             self.roll_back()
             return
-        self.end = self._appended[-1].end
         os.ftruncate(self._descriptor, self.end)
 
     def roll_back(self) -> None:
         """Cuts off all records that are not committed."""
         if self._descriptor < 0:
             return
-        self.end = self._committed_end
         # What a broken disk does not cut off, the next write does.
         with suppress(OSError):
-            os.ftruncate(self._descriptor, self.end)
+            os.ftruncate(self._descriptor, self._committed_end)
         self._end_batch()
 
     def commit(self) -> None:
@@ -681,7 +682,7 @@ class LogWriter:
             raise _unwritable(log.path, problem) from problem
         last = self._appended[-1]
         log._header = log._header or self._header
-        log.end = LogEnd(os.fstat(self._descriptor).st_ino, self.end)
+        log.end = LogEnd(os.fstat(self._descriptor).st_ino, last.end)
         log.sequence = log._read_sequence = log._file_sequence = last.sequence
         log.checksum = last.checksum
         log._mark(last)

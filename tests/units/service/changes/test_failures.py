@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from tests.units.service.changes.making import (
     deletion,
     ids_of,
     log_of,
+    operate,
     responds,
     status,
     until_applied,
@@ -163,6 +165,34 @@ def test_rejected_changes_that_a_broken_disk_keeps_are_not_served_or_read(
     served = ids_of(service)
     assert {5000, 5001} <= served
     assert 6000 not in served
+    service.close()
+    assert ids_of(serve()) == served
+
+
+def test_compaction_whose_file_a_disk_may_lose_again_takes_changes(
+    write: Write, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write()
+    service = serve()
+    for _ in range(5):
+        change(service, "candidates/upsert", candidate(5000))
+    change(service, "candidates/upsert", candidate(5001))
+    sync = os.fsync
+
+    def fail_for_directories(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", fail_for_directories)
+        with pytest.raises(Rejected, match=r"NOT_READY: .*Input/output error"):
+            operate(service, "POST", "changes/compact", json={})
+    # The file is in the place of the log, which was longer.
+    until(lambda: not status(service)["problem"])
+    change(service, "candidates/upsert", candidate(5002))
+    served = ids_of(service)
+    assert {5000, 5001, 5002} <= served
     service.close()
     assert ids_of(serve()) == served
 
