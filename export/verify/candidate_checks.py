@@ -222,8 +222,9 @@ def _check_rows(
     """
     if attribute_names is None:
         attribute_names = section.attributes
-    columns_read = [section.id, *section.features.values(), *section.attributes]
-    rows = read_again(files, section, file_rows, columns_read)
+    # A feature may be the id, and an attribute a feature.
+    columns_read = {section.id, *section.features.values(), *section.attributes}
+    rows = read_again(files, section, file_rows, sorted(columns_read))
     if len(rows) != positions.size:
         raise VerificationFailed(
             f"corpus {name!r}: its files do not hold the {store.size} candidates of the bundle",
