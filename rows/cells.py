@@ -308,6 +308,8 @@ def _check_lengths(
     rows: Rows, column: str, feature: DenseFeature, lengths: NDArray[np.int64]
 ) -> None:
     """Rejects a row with more or fewer values than a dense feature takes."""
+    if feature.take == "lengths":
+        return
     size = int(np.prod(feature.shape, dtype=np.int64))
     if feature.take in ("padded", "weights"):
         expected = f"{size} at most"
@@ -392,9 +394,9 @@ def joined_values(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def holds_lists(feature: Feature) -> bool:
-    """Returns whether a feature takes several values of a row."""
+    """Returns whether a feature takes several values of a row, if only to count them."""
     if isinstance(feature, DenseFeature):
-        return feature.shape != ()
+        return feature.take != "values" or feature.shape != ()
     return feature.kind != "single"
 
 

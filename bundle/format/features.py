@@ -251,7 +251,7 @@ def readers_of(
     written.
 
     Features that read a table by one id of this input alone define it before those that take
-    several ids; features of several inputs, and dense features, come last.
+    several ids; features of several inputs, dense features, and lengths come last.
     """
     readers: dict[str, tuple[str, ...]] = {}
     # The inputs stay in the order of the features, whatever the order of their readers.
@@ -269,7 +269,8 @@ def _definition_rank(feature: EmbeddedFeature | DenseFeature) -> int:
     values are written.
     """
     if isinstance(feature, DenseFeature):
-        return 3
+        # One that counts the values says nothing of them.
+        return 3 + (feature.take == "lengths")
     if feature.joint is not None:
         return 2
     return int(not feature.one_each)
