@@ -35,6 +35,7 @@ OTHERS = [
 OF_OTHERS = {
     "table int8": "stated by recipes alone",
     "ids.kind keyed": "tables of dynamic keys",
+    "ids.keys": "the same",
     "unknown.rule refuse": "stated by recipes alone",
     "dtype string": "texts that a tower reads itself",
     "ids.padding": "words that are padded before they become ids: see test_ids_of_models.py",
