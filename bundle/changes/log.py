@@ -9,7 +9,8 @@
 A process reads vectors where the log is mapped, so that a record never moves within its file. A
 file that is cut short while it is mapped ends the processes that read it (SIGBUS).
 
-Sequences rise. The first record has sequence 0 and says of which model the log is.
+Sequences rise. The first record has sequence 0. It says of which model the log is, and its
+identity: a random number, which stays when the log is copied or compacted.
 
 One process writes. It holds the lock of the log (`log_lock.py`), and publishes up to where the log
 is on the disk: others read no further, and nothing that a loss of power could take back. What a
@@ -29,6 +30,7 @@ import bisect
 import math
 import mmap
 import os
+import secrets
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,12 +54,13 @@ from bundle.errors import (
     LogUnwritable,
 )
 from bundle.format.checksums import crc32c
+from bundle.format.log_position import LogPosition
 from bundle.storage import files
 from bundle.storage.growing_map import Bytes, map_growing
 
 MAGIC = b"rowcastL"
 RECORD_BYTES_MAX = 64 << 20
-_FORMAT = 3
+_FORMAT = 4
 _FRAME = struct.Struct("<IQI")
 _FRAME_CHECKSUM = struct.Struct("<I")
 _CHECKED_FRAME = struct.Struct("<IQII")
@@ -135,6 +138,18 @@ class _Unsound(Exception):
     """Some bytes are no record: a checksum does not match."""
 
 
+class _Header(NamedTuple):
+    """What the first record of a log says.
+
+    Attributes:
+      identity: The identity of the log, 32 hexadecimal digits.
+      last: The sequence that all further ones exceed.
+    """
+
+    identity: str
+    last: int
+
+
 class _State(NamedTuple):
     """Shows whether a file was written or replaced.
 
@@ -175,6 +190,7 @@ class ChangeLog:
     Attributes:
       path: The file, which need not exist: then there are no records.
       lock: The lock of the file.
+      identity: The identity of the log, 32 hexadecimal digits; "": it has no records yet.
       sequence: The sequence of the last record that was read; 0: none was.
       checksum: The crc32c of the payload of that record; 0: none was read.
       end: How far the file was read.
@@ -192,6 +208,7 @@ class ChangeLog:
         """
         self.path = path
         self.lock = LogLock(path.with_name(f"{path.name}.lock"))
+        self.identity = ""
         self.sequence = 0
         self.checksum = 0
         self.end = LogEnd(0, 0)
@@ -216,6 +233,13 @@ class ChangeLog:
     def has_news(self) -> bool:
         """Whether there may be records that were not read yet, or cannot be read on."""
         return self._problem is not None or self.lock.published() != self._seen
+
+    @property
+    def position(self) -> LogPosition | None:
+        """The last record that was read; None: the log has no records yet."""
+        if not self.identity:
+            return None
+        return LogPosition(log=self.identity, sequence=self.sequence, checksum=self.checksum)
 
     def read(self, bytes_max: int | None = None, deadline: float = math.inf) -> list[Record]:
         """Returns the records that were appended since the last call.
@@ -339,13 +363,32 @@ class ChangeLog:
         if records:
             yield records
 
-    def after(self, sequence: int, checksum: int, bytes_max: int) -> list[Record]:
+    def has_record(self, position: LogPosition) -> bool:
+        """Returns whether the log has a record, up to `end`, or had it before it was compacted.
+
+        Raises:
+          LogDamaged, FormatError: The log cannot be read.
+          OSError: Likewise.
+        """
+        if position.sequence > self.sequence:
+            return False
+        try:
+            file = self.path.open("rb", buffering=0)
+        except FileNotFoundError:
+            return False
+        with file:
+            # Another file is in its place, and this process has not read it yet.
+            if os.fstat(file.fileno()).st_ino != self.end.inode:
+                return False
+            return self._has_record(file.fileno(), self.end, self._marks, position)
+
+    def after(self, position: LogPosition | None, bytes_max: int) -> list[Record]:
         """Returns the records behind the last one of a copy of the log, up to `end`. Any thread may
         call it, and it needs no lock.
 
         Args:
-          sequence: The sequence of the last record that the copy has; 0: it has none.
-          checksum: The crc32c of the payload of that record.
+          position: The last record that the copy has; None: it has none, and the first one that is
+            returned has sequence 0.
           bytes_max: The maximum size of the payloads together; at least one record is returned if
             there is one.
 
@@ -358,48 +401,65 @@ class ChangeLog:
         marks = self._marks
         records: list[Record] = []
         size = 0
-        is_known = not sequence
         try:
             file = self.path.open("rb", buffering=0)
         except FileNotFoundError:
-            if sequence:
-                raise self._unknown_record(sequence) from None
+            if position is not None:
+                raise self._unknown_record(position) from None
             return []
         with file:
             descriptor = file.fileno()
             # Another file is in its place, and this process has not read it yet.
             if os.fstat(descriptor).st_ino != end.inode:
                 return []
-            _, begin = marks[bisect.bisect_left(marks, (sequence,)) - 1]
+            sequence = -1
+            if position is not None:
+                sequence = position.sequence
+                if not self._has_record(descriptor, end, marks, position):
+                    raise self._unknown_record(position)
+            _, begin = _mark_before(marks, sequence)
             for record in _read_records(self.path, descriptor, begin, end):
-                if record.sequence == sequence and record.checksum == checksum:
-                    is_known = True
                 if record.sequence <= sequence:
                     continue
                 if records and size + len(record.payload) > bytes_max:
                     break
                 records.append(record)
                 size += len(record.payload)
-            # The same sequence with another checksum is a record of another log, or a former one.
-            is_known = is_known or self._had_record(descriptor, sequence, checksum)
-        if not is_known:
-            raise self._unknown_record(sequence)
+        # A log that was only begun.
+        if records and not records[-1].sequence:
+            return []
         return records
 
-    def _had_record(self, descriptor: int, sequence: int, checksum: int) -> bool:
-        """Returns whether the log had a record before it was compacted."""
-        record = np.array((sequence, checksum), _CHECKSUMS)
-        # A log that was only begun has no header yet.
+    def _has_record(
+        self,
+        descriptor: int,
+        end: LogEnd,
+        marks: Sequence[tuple[int, int]],
+        position: LogPosition,
+    ) -> bool:
+        """Returns whether the log has a record, or had it before it was compacted."""
+        if position.log != self.identity:
+            return False
+        if not position.sequence:
+            return True
+        _, begin = _mark_before(marks, position.sequence)
+        for record in _read_records(self.path, descriptor, begin, end):
+            if record.sequence == position.sequence and record.checksum == position.checksum:
+                return True
+            if record.sequence >= position.sequence:
+                break
+        # The same sequence with another checksum is a record of another log, or a former one.
+        former = np.array((position.sequence, position.checksum), _CHECKSUMS)
         for header in islice(_read_records(self.path, descriptor, len(MAGIC)), 1):
-            return bool((_checksums_of(header.payload) == record).any())
+            return bool((_checksums_of(header.payload) == former).any())
         return False
 
-    def _unknown_record(self, sequence: int) -> LogsDiffer:
+    def _unknown_record(self, position: LogPosition) -> LogsDiffer:
         """Returns the error for a copy whose last record the log does not have."""
         return LogsDiffer(
-            f"change log {self.path} has no such record {sequence} as the copy: the copy is of "
-            "another log, has records that this one has lost, or is too far behind one that was "
-            "compacted"
+            f"change log {self.path} has no such record {position.sequence} as the copy: the "
+            "copy is of another log, has records that this one has lost, or is too far behind one "
+            "that was compacted"
         )
 
     def _mark(self, record: Record) -> None:
@@ -486,7 +546,9 @@ class ChangeLog:
                 # The first record is the header, read again after a recovery. It holds the last
                 # sequence before that, below which none is used again.
                 if not self._header:
-                    self._file_sequence = _checked_header(self.path, self._model, record)
+                    header = _checked_header(self.path, self._model, record)
+                    self.identity = header.identity
+                    self._file_sequence = header.last
                     self._header = record.payload
                 elif record.sequence > self._read_sequence:
                     records.append(record)
@@ -522,6 +584,8 @@ class LogWriter:
         """Whether the file was created for these records."""
         self._header = b""
         """The first record, if it is one of these."""
+        self._identity = ""
+        """The identity that it gives the log."""
         self._appended: list[Record] = []
 
     @property
@@ -570,7 +634,8 @@ class LogWriter:
         """
         log = self._log
         checksums = np.concatenate([_checksums_of(log._header), np.array([*former], _CHECKSUMS)])
-        rewrite.begin(log._model, log.sequence, np.unique(checksums)[-CHECKSUMS_MAX:])
+        former_checksums = np.unique(checksums)[-CHECKSUMS_MAX:]
+        rewrite.begin(log._model, log.identity, log.sequence, former_checksums)
 
     def replace(self, rewrite: LogRewrite) -> None:
         """Puts a file that has the last record of the log in its place; `read` has to follow.
@@ -590,12 +655,11 @@ class LogWriter:
         _, records = _laid_out([Record(0, payload)], self.end)
         return records[0].end
 
-    def append(self, payload: bytes, above: int = 0) -> Record:
+    def append(self, payload: bytes) -> Record:
         """Appends a record, which `commit` makes part of the log.
 
         Args:
           payload: The payload, of at least one byte and at most `RECORD_BYTES_MAX`.
-          above: What its sequence exceeds, beside those of the log.
 
         Returns:
           The record, with its sequence and its offset.
@@ -608,21 +672,29 @@ class LogWriter:
         last = self._log.sequence
         if self._appended:
             last = self._appended[-1].sequence
-        (record,) = self.copy([Record(max(last, above) + 1, payload)])
+        (record,) = self.copy([Record(last + 1, payload)])
         return record
 
     def copy(self, records: Sequence[Record]) -> list[Record]:
-        """Appends records of another log, which keep their sequences, as `append` does.
+        """Appends records of the log that this one is a copy of, as `append` does. They keep their
+        sequences.
 
         Args:
-          records: Records behind all that the log has, by rising sequences.
+          records: Records behind all that the log has, by rising sequences. A log without records
+            takes its identity from the one with sequence 0, or else a new one.
 
         Returns:
-          The records with their offsets in this log.
+          The records with their offsets in this log, but for the one with sequence 0.
+
+        Raises:
+          FormatError: The record with sequence 0 is that of another model, or of another format.
         """
+        log = self._log
+        first = None
+        if records and not records[0].sequence:
+            first, *records = records
         if not records:
             return []
-        log = self._log
         for record in records:
             size = len(record.payload)
             if not 1 <= size <= RECORD_BYTES_MAX:
@@ -631,10 +703,15 @@ class LogWriter:
         parts = []
         begin = self.end
         if not log._header and not self._header:
-            header = _header_of(log._model)
-            first_parts, first = _laid_out([Record(0, header)], len(MAGIC))
-            parts = [MAGIC, *first_parts]
-            begin = first[0].end
+            self._identity = _new_identity()
+            checksums = b""
+            if first is not None:
+                self._identity = _checked_header(log.path, log._model, first).identity
+                checksums = _checksums_of(first.payload).tobytes()
+            header = _header_of(log._model, self._identity, checksums=checksums)
+            header_parts, (placed,) = _laid_out([Record(0, header)], len(MAGIC))
+            parts = [MAGIC, *header_parts]
+            begin = placed.end
         further_parts, copied = _laid_out(records, begin)
         # One write for all records.
         content = b"".join(parts + further_parts)
@@ -681,7 +758,9 @@ class LogWriter:
             self.roll_back()
             raise _unwritable(log.path, problem) from problem
         last = self._appended[-1]
-        log._header = log._header or self._header
+        if not log._header:
+            log._header = self._header
+            log.identity = self._identity
         log.end = LogEnd(os.fstat(self._descriptor).st_ino, last.end)
         log.sequence = log._read_sequence = log._file_sequence = last.sequence
         log.checksum = last.checksum
@@ -789,11 +868,12 @@ class LogRewrite:
         if state is not None and state.inode == inode:
             self._path.unlink()
 
-    def begin(self, model: str, last: int, checksums: NDArray[np.void]) -> None:
+    def begin(self, model: str, identity: str, last: int, checksums: NDArray[np.void]) -> None:
         """Writes what the file begins with.
 
         Args:
           model: The model that the log is of.
+          identity: The identity of the log.
           last: The sequence that all further ones exceed.
           checksums: [n], sequences and checksums of records that copies of the log may have.
 
@@ -801,7 +881,7 @@ class LogRewrite:
           OSError: The disk is full or broken.
         """
         self._file.write(MAGIC)
-        self.append(Record(0, _header_of(model, last, checksums.tobytes())))
+        self.append(Record(0, _header_of(model, identity, last, checksums.tobytes())))
 
     def append(self, record: Record) -> None:
         """Appends a record, which keeps its sequence; errors as of `begin`."""
@@ -830,6 +910,11 @@ class LogRewrite:
             self._lock.publish(LogEnd(status.st_ino, status.st_size))
 
 
+def _mark_before(marks: Sequence[tuple[int, int]], sequence: int) -> tuple[int, int]:
+    """Returns the last mark before a record: the record lies not far behind its offset."""
+    return marks[bisect.bisect_left(marks, (sequence,)) - 1]
+
+
 def framed(records: Sequence[Record]) -> bytes:
     """Returns records as a log holds them that begins with them."""
     parts, _ = _laid_out(records, 0)
@@ -856,7 +941,8 @@ def read_framed(content: bytes) -> list[Record]:
 def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
     """Rewrites a log without what is damaged in it. The damaged file is kept beside it.
 
-    Processes that read the log go on behind what they have read.
+    Processes that read the log go on behind what they have read. If the first record is damaged,
+    the log has a new identity: no copy goes on, and no bundle contains its changes.
 
     Args:
       path: The log.
@@ -877,11 +963,12 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
             content = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         _check_magic(path, content[: len(MAGIC)])
         spans, dropped_bytes = _sound_spans(content)
+        identity = _new_identity()
         last = 0
         checksums = np.empty(0, _CHECKSUMS)
         if spans and spans[0].sequence == 0:
             old_header = _record_of(content, spans.pop(0))
-            last = _checked_header(path, model, old_header)
+            identity, last = _checked_header(path, model, old_header)
             checksums = _checksums_of(old_header.payload)
         if not dropped_bytes:
             return Recovery(len(spans), 0, (), None)
@@ -893,7 +980,7 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
                 lost.append((sequence + 1, span.sequence - 1))
             sequence = span.sequence
         rewrite = stack.enter_context(LogRewrite(path, log.lock))
-        rewrite.begin(model, max(sequence, last) + _RECOVERED_GAP, checksums)
+        rewrite.begin(model, identity, max(sequence, last) + _RECOVERED_GAP, checksums)
         for span in spans:
             rewrite.append(_record_of(content, span))
         # Linked rather than renamed, so that the log has a file at every moment.
@@ -1082,11 +1169,15 @@ def _laid_out(records: Sequence[Record], end: int) -> tuple[list[bytes], list[Re
     return parts, placed
 
 
-def _header_of(model: str, last: int = 0, checksums: bytes = b"") -> bytes:
+def _new_identity() -> str:
+    return secrets.token_hex(16)
+
+
+def _header_of(model: str, identity: str, last: int = 0, checksums: bytes = b"") -> bytes:
     """Returns the first record: JSON and, behind a line feed, checksums of former records. Further
     sequences are larger than `last`.
     """
-    facts = orjson.dumps({"format": _FORMAT, "model": model, "last": last})
+    facts = orjson.dumps({"format": _FORMAT, "model": model, "identity": identity, "last": last})
     return facts + b"\n" + checksums
 
 
@@ -1104,8 +1195,8 @@ def _check_magic(path: Path, magic: bytes) -> None:
         )
 
 
-def _checked_header(path: Path, model: str, record: Record) -> int:
-    """Returns the sequence that all further ones exceed.
+def _checked_header(path: Path, model: str, record: Record) -> _Header:
+    """Returns what the first record says.
 
     Raises:
       FormatError: The log is of another model, or of another format.
@@ -1114,6 +1205,8 @@ def _checked_header(path: Path, model: str, record: Record) -> int:
         header = orjson.loads(record.payload.partition(b"\n")[0])
         written_format = header["format"]
         written_model = header["model"]
+        # Earlier formats have none.
+        identity = str(header.get("identity", ""))
         last = int(header["last"])
     except (ValueError, KeyError, TypeError) as problem:
         raise FormatError(
@@ -1128,7 +1221,7 @@ def _checked_header(path: Path, model: str, record: Record) -> int:
         raise FormatError(
             f"{path} is the change log of model {written_model!r}; that of {model!r} was expected"
         )
-    return last
+    return _Header(identity, last)
 
 
 def _unwritable(path: Path, problem: OSError) -> LogUnwritable:

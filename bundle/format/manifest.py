@@ -40,6 +40,7 @@ from bundle.format.ids import (
 )
 from bundle.format.indexes import CostPoint, Distance, Index, Recall
 from bundle.format.input_lengths import InputLength
+from bundle.format.log_position import LogPosition
 from bundle.format.tables import (
     NonFiniteRows,
     Segment,
@@ -333,9 +334,9 @@ class Manifest(StrictModel):
     that they come before."""
     warm_up: WarmUpRequests | None = None
     """Requests that a service computes before it serves the version; null: The export had none."""
-    changes_included: Count | None = None
-    """The sequence of the last change in the model's log that corpora and contexts contain, but for
-    what expires; null: the log was not read."""
+    changes_included: LogPosition | None = None
+    """The last change in the model's log that corpora and contexts contain, with those before it,
+    but for what expires; null: no log was read."""
     verification: Verification
     files: tuple[File, ...]
 

@@ -34,6 +34,7 @@ from bundle.changes.records import (
 )
 from bundle.errors import BundleError
 from bundle.format import manifest
+from bundle.format.log_position import LogPosition
 from bundle.storage import arrow
 from bundle.stores.overlay import StoreOverlay, StoreSnapshot
 from bundle.stores.reader import CandidateStore
@@ -49,13 +50,13 @@ class LoggedChanges:
 
     Attributes:
       path: The path of the log.
-      sequence: The sequence number of the last change.
+      last: The last change; None: there are no changes.
       digest: The SHA-256 of all changes, in hexadecimal.
       changes: The changes with their sequence numbers, in their order.
     """
 
     path: Path
-    sequence: int
+    last: LogPosition | None
     digest: str
     changes: Sequence[tuple[int, Change]]
 
@@ -105,10 +106,10 @@ class LoggedChanges:
             for name in names:
                 changes = self.of(section, name)
                 ids = {key for _, change in changes for key in change.ids.tolist()}
-                if ids:
+                if ids and self.last is not None:
                     notes.append(
                         f"{section}.{name}: {len(changes):,} changes of {len(ids):,} entries from "
-                        f"{self.path.name}, up to sequence {self.sequence}"
+                        f"{self.path.name}, up to sequence {self.last.sequence}"
                     )
         reasons = Counter(
             reason for _, change in self.changes if (reason := _reason_not_included(change, stores))
@@ -120,13 +121,13 @@ class LoggedChanges:
         return notes
 
 
-def read_changes(path: Path, model: str, last: int | None = None) -> LoggedChanges:
+def read_changes(path: Path, model: str, last: LogPosition | None = None) -> LoggedChanges:
     """Reads a change log.
 
     Args:
       path: The log.
       model: The name of the model whose log it must be.
-      last: The sequence of the last change that is read; None: all are.
+      last: The last change that is read; None: all are.
 
     Raises:
       UsageError: There is no such file, or it cannot be read.
@@ -138,10 +139,9 @@ def read_changes(path: Path, model: str, last: int | None = None) -> LoggedChang
             f"ROOT/{model}/changes.log of its service"
         )
     try:
+        log = ChangeLog(path, model)
         records = [
-            record
-            for record in ChangeLog(path, model).read()
-            if last is None or record.sequence <= last
+            record for record in log.read() if last is None or record.sequence <= last.sequence
         ]
         changes = [(record.sequence, decode(record.payload)) for record in records]
     except BundleError as problem:
@@ -151,10 +151,11 @@ def read_changes(path: Path, model: str, last: int | None = None) -> LoggedChang
     digest = hashlib.sha256()
     for record in records:
         digest.update(record.payload)
-    sequence = 0
+    position = None
     if records:
-        sequence = records[-1].sequence
-    return LoggedChanges(path, sequence, digest.hexdigest(), changes)
+        end = records[-1]
+        position = LogPosition(log=log.identity, sequence=end.sequence, checksum=end.checksum)
+    return LoggedChanges(path, position, digest.hexdigest(), changes)
 
 
 def fold(

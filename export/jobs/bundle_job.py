@@ -56,7 +56,7 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
         changes_included = None
         if settings.with_changes is not None:
             changes = read_changes(settings.with_changes, job.model)
-            changes_included = changes.sequence
+            changes_included = changes.last
             notes += changes.notes({"corpora": job.corpora, "contexts": job.contexts})
         context = BundleContext(prepared, settings, staged_version, notes, changes)
         # A resumed run takes the time of the first one, so that both write the same manifest.

@@ -57,11 +57,12 @@ def check_candidates(
       VerificationFailed: An id, feature, attribute or vector is another candidate's, or wrong;
         names the candidate.
     """
-    included = None if changes is None else changes.sequence
+    included = None if changes is None else changes.last
     if manifest.changes_included != included:
         raise UsageError(
-            f"the bundle contains the changes of a log up to sequence {manifest.changes_included}, "
-            f"and the log given ends at {included}; name the log as --with-changes, as it was"
+            "the last change of a log that the bundle contains is "
+            f"{manifest.changes_included or 'none'}, and that of the log given is "
+            f"{included or 'none'}; name the log as --with-changes, as it was"
         )
     stores = {}
     for kind, sections, entries in (

@@ -14,6 +14,7 @@ from bundle.changes.log import ChangeLog, LogRewrite, LogWriter, Record, Recover
 from bundle.changes.log_lock import Writer, held
 from bundle.changes.records import Change, Run, decode_runs
 from bundle.errors import BundleError, LogLocked, LogUnwritable
+from bundle.format.log_position import LogPosition
 from service.changes.changed_version import ChangedVersion
 from service.changes.embedding import ShardsFailed
 from service.changes.log_summary import LogSummary
@@ -103,14 +104,6 @@ class AppliedLog:
         return self._log.sequence
 
     @property
-    def sequence_in_bundles(self) -> int:
-        """The sequence up to which some version contains changes: of this log, or of an earlier one
-        that it has replaced.
-        """
-        included = [version.loaded.manifest.changes_included or 0 for version in self.versions]
-        return max(included, default=0)
-
-    @property
     def served_sequence(self) -> int:
         """The sequence of the last record that all versions are served with."""
         return min([version.served.changes for version in self.versions], default=self.sequence)
@@ -158,7 +151,7 @@ class AppliedLog:
         # Under one lock: a change that is appended meanwhile is applied before the version is
         # served, or afterwards, but never missed.
         with self.caught_up(time.monotonic() + WAIT_S):
-            version = ChangedVersion(loaded)
+            version = ChangedVersion(loaded, self._included(loaded))
             try:
                 self._replay(version)
                 serve(version.publish())
@@ -396,11 +389,14 @@ class AppliedLog:
         """
         # Into a state of its own: if the log cannot be read, the last state stays.
         summary = LogSummary()
-        versions = [ChangedVersion(version.loaded) for version in self.versions]
+        versions = []
         behind = dict[ChangedVersion, ShardsFailed]()
         began = time.monotonic()
         self._retry_at = began + _RETRY_S
         try:
+            for version in self.versions:
+                included = self._included(version.loaded)
+                versions.append(ChangedVersion(version.loaded, included))
             for records in self._log.reread():
                 for run in decode_runs(records, self._log.mapped):
                     summary.add_run(run)
@@ -422,19 +418,19 @@ class AppliedLog:
         self._unsound = ""
         self.publish()
 
-    def end(self, deadline: float | None = None) -> tuple[int, int]:
-        """Returns the sequence and the checksum of the last record of the log; see `held`."""
+    def end(self, deadline: float | None = None) -> LogPosition | None:
+        """Returns the last record of the log; None: it has none; see `held`."""
         with self.held(deadline):
             self.follow()
-            return self._log.sequence, self._log.checksum
+            return self._log.position
 
-    def after(self, sequence: int, checksum: int) -> list[Record]:
+    def after(self, position: LogPosition | None) -> list[Record]:
         """Returns records behind the last one of a copy; see `ChangeLog.after`."""
-        return self._log.after(sequence, checksum, _COPIED_BYTES)
+        return self._log.after(position, _COPIED_BYTES)
 
     def copy(self, records: Sequence[Record]) -> int:
-        """Appends records of another log and serves them, if this process writes the log; returns
-        the sequence of the last record.
+        """Appends records of the log that this one is a copy of, and serves them, if this process
+        writes it; returns the sequence of the last record.
 
         Raises:
           BundleError: The log is damaged, or another thread has held the state for `WAIT_S`.
@@ -443,7 +439,10 @@ class AppliedLog:
         deadline = time.monotonic() + WAIT_S
         if records and self.may_write(deadline):
             with self.writing(deadline) as writer:
+                # The first record says of which log this one is a copy.
                 new = [record for record in records if record.sequence > self._log.sequence]
+                if not self._log.identity:
+                    new = [*records]
                 copied = writer.copy(new)
                 writer.commit()
                 self._apply_records(copied)
@@ -467,6 +466,11 @@ class AppliedLog:
         if is_replaced:
             self.distrust("another file is in the place of the log")
             self._retry_at = 0.0
+        # A copy can get to the record behind which a bundle lacks changes once the version is
+        # loaded. Now that it has it, the version is what it is where it is loaded anew.
+        if any(self._gets_to_bundle(version) for version in self.versions):
+            self.distrust("the log has got to the changes that a bundle contains")
+            self._retry_at = 0.0
         if self._unsound:
             return
         try:
@@ -478,6 +482,29 @@ class AppliedLog:
             # Without this change, those behind it would leave another state.
             self.distrust(str(problem))
             raise
+
+    def _included(self, loaded: ModelVersion) -> int:
+        """Returns the sequence up to which a version contains the changes of the log; 0: none.
+
+        Raises:
+          BundleError, OSError: The log cannot be read.
+        """
+        included = loaded.manifest.changes_included
+        # Those of another log do not count, nor those of this one that it has lost and then given
+        # their sequences to others, as one does that was restored from an older copy: a change that
+        # is in the log is applied unless the bundle is known to contain it.
+        if included is None or not self._log.has_record(included):
+            return 0
+        return included.sequence
+
+    def _gets_to_bundle(self, version: ChangedVersion) -> bool:
+        """Returns whether records that were read and not applied have the last change that a
+        version contains.
+        """
+        included = version.loaded.manifest.changes_included
+        if included is None or version.included or version.sequence >= included.sequence:
+            return False
+        return self._included(version.loaded) > 0
 
     def _apply_run_to(self, version: ChangedVersion, run: Run) -> None:
         """Applies a run of changes to a version; see `_apply_to`."""

@@ -65,6 +65,7 @@ class ChangedVersion:
 
     Attributes:
       loaded: The version as it was loaded.
+      included: The sequence up to which its bundle contains the changes of the log; 0: none.
       tables: The changes of its tables.
       towers: Checks what its towers will read.
       served: The version with the changes that were applied before the last `publish`.
@@ -72,9 +73,15 @@ class ChangedVersion:
       dropped: The number of changes of the log that do not apply to this version, by the reason.
     """
 
-    def __init__(self, loaded: ModelVersion) -> None:
-        """Begins without changes; `loaded`: the version as it was loaded."""
+    def __init__(self, loaded: ModelVersion, included: int) -> None:
+        """Begins without changes.
+
+        Args:
+          loaded: The version as it was loaded.
+          included: The sequence up to which its bundle contains the changes of the log; 0: none.
+        """
         self.loaded = loaded
+        self.included = included
         self.tables = ChangedTables(loaded)
         self.served = loaded
         self.sequence = 0

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from bundle.changes.log import RECORD_BYTES_MAX, Record, read_framed
 from bundle.errors import BundleError
+from bundle.format.log_position import LogPosition
 from service.config import ServiceSettings, SettingsError
 from service.errors import ServiceError
 from service.http_client import exchange
@@ -56,8 +57,8 @@ class Busy(Exception):
 class LogCopy(Protocol):
     """The log of a model, which is a copy."""
 
-    def end(self) -> tuple[int, int]:
-        """Returns the sequence and the checksum of the last record."""
+    def end(self) -> LogPosition | None:
+        """Returns the last record; None: there are none."""
 
     def copy(self, records: list[Record]) -> int:
         """Appends records and applies them; returns the sequence of the last one."""
@@ -87,19 +88,22 @@ class Leader:
             except (OSError, ssl.SSLError) as problem:
                 raise SettingsError(f"--follow-changes-ca: {authorities}: {problem}") from problem
 
-    def fetch(self, model: str, sequence: int, checksum: int) -> Copied:
+    def fetch(self, model: str, position: LogPosition | None) -> Copied:
         """Returns the records behind the last one of a copy.
 
         Args:
           model: The name of the model.
-          sequence: The sequence of the last record of the copy; 0: it has none.
-          checksum: The checksum of that record. With it, the logs of two writers are never mixed.
+          position: The last record of the copy; None: it has none. The logs of two writers are
+            never mixed.
 
         Raises:
           Busy: The service has too many requests now.
           CopyFailed: The service cannot be reached, or rejects the request.
         """
-        query = urlencode({"sequence": sequence, "checksum": checksum})
+        facts = {"log": "", "sequence": 0, "checksum": 0}
+        if position is not None:
+            facts = position.model_dump()
+        query = urlencode(facts)
         path = f"/v1/models/{quote(model, safe='')}/changes/records"
         headers = {}
         try:
@@ -195,8 +199,11 @@ class LogCopier:
 
     def _step(self) -> bool:
         """Copies new records; returns whether there were any."""
-        last, checksum = self._copy.end()
-        copied = self._leader.fetch(self._model, last, checksum)
+        position = self._copy.end()
+        copied = self._leader.fetch(self._model, position)
+        last = 0
+        if position is not None:
+            last = position.sequence
         self.lag = max(0, copied.sequence - last)
         sequence = self._copy.copy(copied.records)
         self.lag = max(0, copied.sequence - sequence)

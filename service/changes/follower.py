@@ -16,6 +16,7 @@ from bundle.changes.compaction import Compaction
 from bundle.changes.log import Record, Recovery
 from bundle.changes.log_lock import attempts
 from bundle.errors import BundleError, LogLocked, LogsDiffer
+from bundle.format.log_position import LogPosition
 from bundle.storage import catalog, files
 from service.changes.applied_log import WAIT_S, AppliedLog
 from service.changes.copying import Leader, LogCopier
@@ -143,14 +144,13 @@ class Changes:
         return ""
 
     def after(
-        self, name: str, sequence: int, checksum: int, deadline: float | None = None
+        self, name: str, position: LogPosition | None, deadline: float | None = None
     ) -> tuple[list[Record], int]:
         """Returns records behind the last one of a copy, and the sequence of the last change.
 
         Args:
           name: The name of the model.
-          sequence: The sequence of the last record of the copy; 0: it has none.
-          checksum: The crc32c of the payload of that record.
+          position: The last record of the copy; None: it has none.
           deadline: The monotonic time until which the log is waited for; None: in
             `request_timeout_s`.
 
@@ -160,19 +160,22 @@ class Changes:
           ServiceError: There is no such model, or its log cannot be read.
         """
         model = self._changes_of(name)
+        records: list[Record] = []
         try:
-            last, last_checksum = model.log.end(self._deadline(deadline))
+            end = model.log.end(self._deadline(deadline))
             # Almost always, since copies send a request ten times per second: no record is read.
-            if (sequence, checksum) == (last, last_checksum):
-                return [], last
-            records = model.log.after(sequence, checksum)
+            if position != end:
+                records = model.log.after(position)
         except LogLocked as problem:
             raise DeadlineExceeded(str(problem)) from problem
         except LogsDiffer as problem:
-            violation = FieldViolation("checksum", str(checksum), "that of the record")
-            raise InvalidArgument(f"checksum: {problem}", violation) from problem
+            violation = FieldViolation("log", str(position), "a record of the log")
+            raise InvalidArgument(f"log: {problem}", violation) from problem
         except BundleError as problem:
             raise DataLoss(str(problem)) from problem
+        last = 0
+        if end is not None:
+            last = end.sequence
         if records:
             last = max(last, records[-1].sequence)
         return records, last

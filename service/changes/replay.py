@@ -49,11 +49,10 @@ def apply_run(version: ChangedVersion, run: Run, summary: LogSummary) -> None:
         return
     # An export with the log contains changes of candidates and contexts, but none of rows.
     if run.head.kind != "rows":
-        bundle_sequence = version.loaded.manifest.changes_included or 0
-        in_bundle = lacking.up_to(bundle_sequence)
+        in_bundle = lacking.up_to(version.included)
         if in_bundle is not None:
             _apply_left_out(version, in_bundle, summary)
-        lacking = lacking.behind(bundle_sequence)
+        lacking = lacking.behind(version.included)
     if lacking is not None:
         version.apply_run(lacking)
     version.set_sequence(run.sequences[-1])

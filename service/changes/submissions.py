@@ -238,8 +238,7 @@ class Submissions:
                 submission.result.set_result(result)
                 return None
             self._check_size(writer.end_behind(payload))
-            # A version would take a sequence up to that for a change that it contains.
-            record = writer.append(payload, self._log.sequence_in_bundles)
+            record = writer.append(payload)
             if change.rows is not None:  # they are read where the log has them
                 change = self._log.decoded(record)
             version = self._log.version(submission.version)

@@ -8,14 +8,15 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive
 
 from bundle.changes.log import framed
+from bundle.format.log_position import LogPosition
 from service.change_plane import Authorize, ChangePlane
 from service.changes.copying import SEQUENCE_HEADER
 from service.codec import json
@@ -156,10 +157,17 @@ def change_routes(
         responses=copies,
     )
     async def get_records(
-        request: Request, model: str, sequence: Int64, checksum: Int64
+        request: Request,
+        model: str,
+        log: Annotated[str, Query(pattern="^([0-9a-f]{32})?$")],
+        sequence: Annotated[Int64, Query(ge=0, lt=1 << 62)],
+        checksum: Annotated[Int64, Query(ge=0, lt=1 << 32)],
     ) -> Response:
         context = begin(request, "changes", model, authorize)
-        after = partial(plane.changes.after, model, sequence, checksum, context.deadline)
+        position = None
+        if log:
+            position = LogPosition(log=log, sequence=sequence, checksum=checksum)
+        after = partial(plane.changes.after, model, position, context.deadline)
         records, last = await plane.run(after, context)
         headers = {SEQUENCE_HEADER: str(last)}
         return Response(framed(records), media_type=_BYTES, headers=headers)

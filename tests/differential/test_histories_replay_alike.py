@@ -17,6 +17,7 @@ import orjson
 import pytest
 
 from bundle.changes.log_lock import Writer
+from bundle.format.log_position import LogPosition
 from service.changes.changed_version import ChangedVersion
 from service.changes.model_changes import ModelChanges
 from service.codec.changes import read_change
@@ -150,21 +151,26 @@ def test_compacted_log_leaves_what_the_whole_log_leaves(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    # The bundle of the second one contains some changes.
-    manifest = loaded[1].manifest.model_copy(update={"changes_included": LENGTH})
-    all_versions = [loaded[0], replace(loaded[1], manifest=manifest)]
     dropped_count = 0
     for seed in seeds(request, HISTORIES, 105):
         random = np.random.default_rng(seed)
         drawn = ManyForms(seed)
         compacted, whole, copy = [
-            follow(tmp_path / str(seed) / name / "changes.log", all_versions)
+            follow(tmp_path / str(seed) / name / "changes.log", loaded[:1])
             for name in ("log", "whole", "copy")
         ]
         for changes in (compacted, whole, copy):
             assert changes.log.may_write(time.monotonic() + 60)
-        copied = int(random.integers(0, LENGTH))
-        for number in range(3 * LENGTH):
+        for _ in range(LENGTH):
+            _change(compacted, drawn, 1)
+        # The bundle of the second version contains these changes. Copies have none of them yet.
+        included = {"changes_included": end_of(compacted)}
+        manifest = loaded[1].manifest.model_copy(update=included)
+        all_versions = [loaded[0], replace(loaded[1], manifest=manifest)]
+        for changes in (compacted, whole, copy):
+            changes.log.attach(all_versions[1], lambda _: None)
+        copied = int(random.integers(0, 4 * LENGTH))
+        for number in range(2 * LENGTH):
             _change(compacted, drawn, int(random.integers(1, 3)))
             if number == copied:
                 _copy(compacted, copy)
@@ -242,9 +248,15 @@ def read_of(version: ChangedVersion) -> dict[str, Any]:
     }
 
 
+def end_of(changes: ModelChanges) -> LogPosition:
+    end = changes.log.end()
+    assert end is not None
+    return end
+
+
 def _copy(source: ModelChanges, copy: ModelChanges) -> None:
     """Appends to a copy what its log lacks."""
-    while records := source.log.after(*copy.log.end()):
+    while records := source.log.after(copy.log.end()):
         copy.log.copy(records)
 
 

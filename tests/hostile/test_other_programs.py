@@ -91,7 +91,7 @@ def follow(address: str, token: Path, root: Path) -> None:
     settings = ServiceSettings(
         root=root, follow_changes=f"http://{address}", follow_changes_token=token
     )
-    copying.Leader(settings).fetch("movies", 0, 0)
+    copying.Leader(settings).fetch("movies", None)
 
 
 def list_replicas(address: str, token: Path, _: Path) -> None:

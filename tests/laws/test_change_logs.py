@@ -22,6 +22,7 @@ from bundle.changes import log as change_log
 from bundle.changes.log import ChangeLog, Record, recover
 from bundle.changes.records import Change, Head, decode, decode_runs, encode
 from bundle.errors import FormatError, LogDamaged, LogsDiffer, LogUnwritable
+from bundle.format.log_position import LogPosition
 from bundle.tables.stored_rows import stored_rows
 from tests.bundles.row_log import row_change
 from tests.units.bundle.changes import writers
@@ -37,6 +38,10 @@ def path(tmp_path: Path) -> Path:
     for payload in PAYLOADS:
         append(log, payload)
     return tmp_path / "changes.log"
+
+
+def position_of(log: ChangeLog, record: Record) -> LogPosition:
+    return LogPosition(log=log.identity, sequence=record.sequence, checksum=record.checksum)
 
 
 def payloads_of(path: Path) -> list[bytes]:
@@ -106,14 +111,13 @@ def test_any_flipped_bit_is_rejected_and_recovery_keeps_the_other_records(path: 
 def test_recovery_keeps_records_behind_missing_sequences(
     path: Path, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As compactions, recoveries and bundles with changes leave them."""
+    """As compactions and recoveries leave them."""
     log = ChangeLog(path, "movies")
     log.read()
     damaged_at = path.stat().st_size + 30
     with log.writing() as writer:
         writer.append(b"damaged" * 40)
-        writer.append(b"after", above=5_000_000)
-        writer.append(b"last", above=2**62)
+        writer.copy([Record(5_000_001, b"after"), Record(2**62 + 1, b"last")])
         writer.commit()
     whole = path.read_bytes()
     monkeypatch.setattr(change_log, "_READ_BYTES", part)
@@ -142,14 +146,75 @@ def test_copies_go_on_behind_records_that_were_left_out_and_others_are_rejected(
                 writer.replace(rewrite)
             assert writer.read() == []
         for record in all_records[:-1]:
-            (rest,) = log.after(record.sequence, record.checksum, 1 << 20)
+            position = position_of(log, record)
+            (rest,) = log.after(position, 1 << 20)
             assert (rest.sequence, rest.payload) == (len(PAYLOADS), PAYLOADS[-1])
-            with pytest.raises(LogsDiffer):
-                log.after(record.sequence, record.checksum ^ 1, 1 << 20)
+            for difference in ({"checksum": record.checksum ^ 1}, {"log": 32 * "0"}):
+                with pytest.raises(LogsDiffer):
+                    log.after(position.model_copy(update=difference), 1 << 20)
     assert append(log, b"next") == [len(PAYLOADS) + 1]
     assert [record.payload for record in reader.read()] == [b"next"]
     assert payloads_of(path) == [PAYLOADS[-1], b"next"]
     assert not path.with_name("changes.log.new").exists()
+
+
+def test_a_log_keeps_its_identity_until_its_first_record_is_damaged(
+    path: Path, tmp_path: Path
+) -> None:
+    log = ChangeLog(path, "movies")
+    records = log.read()
+    positions = [position_of(log, record) for record in records]
+    with log.writing() as writer:
+        writer.read()
+        with writer.rewrite() as rewrite:
+            writer.begin(rewrite, [(record.sequence, record.checksum) for record in records])
+            rewrite.append(records[-1])
+            writer.replace(rewrite)
+        writer.read()
+    append(log, b"damaged" * 40, b"last")
+    assert log.position is not None
+    positions.append(log.position)
+    assert all(map(log.has_record, positions))
+
+    copy = ChangeLog(tmp_path / "copy" / "changes.log", "movies")
+    with copy.writing() as writer:
+        writer.copy(log.after(None, 1 << 20))
+        writer.commit()
+    assert copy.position == log.position
+    assert log.after(copy.position, 1 << 20) == []
+    # Though it never had those that were compacted before.
+    assert all(map(copy.has_record, positions))
+
+    begin = path.read_bytes().index(b"damaged")
+    for position in (begin, len(change_log.MAGIC) + 60):
+        damaged = bytearray(path.read_bytes())
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        recover(path, "movies")
+        log.read()
+        # Of one whose first record is lost, nobody knows which log it is.
+        is_known = position == begin
+        assert [log.has_record(position) for position in positions] == len(positions) * [is_known]
+    fresh = ChangeLog(tmp_path / "fresh" / "changes.log", "movies")
+    append(fresh, *PAYLOADS)
+    assert not any(map(fresh.has_record, positions))
+
+
+def test_a_log_restored_from_an_older_copy_lacks_the_records_that_it_has_lost(path: Path) -> None:
+    older = path.read_bytes()
+    log = ChangeLog(path, "movies")
+    append(log, b"lost", b"lost, too")
+    lost = log.position
+    assert lost is not None
+    path.write_bytes(older)
+    restored = ChangeLog(path, "movies")
+    restored.read()
+    for payload in (b"new", b"another", b"last"):
+        assert not restored.has_record(lost)
+        with pytest.raises(LogsDiffer):
+            restored.after(lost, 1 << 20)
+        append(restored, payload)
+    assert restored.identity == log.identity
 
 
 @pytest.mark.parametrize("change", ["overwritten", "replaced", "removed"])

@@ -13,7 +13,6 @@ import pytest
 
 from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.e2e.process import until
-from tests.hostile.manifest_edits import rewrite, setting
 from tests.random_cases import seeds
 from tests.units.service.changes.making import (
     TREE,
@@ -25,7 +24,6 @@ from tests.units.service.changes.making import (
     operate,
     random_vectors,
     responds,
-    until_applied,
 )
 from tests.units.service.running import RunningService
 
@@ -252,21 +250,6 @@ def test_numbers_count_though_the_log_is_compacted(write: Write, serve: Serve) -
     deleted = change(service, "candidates/delete", {"id": 1014, "sequence": 2})
     assert deleted["outdated"] == [1014]
     assert states_of(service, [1007, 1014]) == expected
-
-
-def test_new_log_beside_a_bundle_with_the_changes_of_the_former_one(
-    write: Write, serve: Serve
-) -> None:
-    rewrite(write(size=20).directory, setting("changes_included", 5))
-    service = serve()
-    follower = serve()
-    for key in (5000, 5001):
-        change(service, "candidates/upsert", candidate(key))
-    until_applied(service, follower)
-    for running in (service, follower, serve()):
-        assert {5000, 5001} <= ids_of(running)
-    # Larger than any sequence of the former log that the bundle contains.
-    assert operate(service, "GET", "changes")["sequence"] == 7
 
 
 @pytest.mark.parametrize("options", [{}, {**TREE, "keep": 10}])
