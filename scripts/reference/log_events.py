@@ -142,6 +142,12 @@ EVENTS = {
         "`ctl` will not find the service by its root, because a socket could not be created.",
         "Use `rowcast-serve ctl --admin URL`, with the `admin` port of the event `listening`.",
     ),
+    "connections_wait": (
+        "Other processes of the machine wait to be connected to `thread`, because of `problem`, such "
+        "as too many open files. It tries again, at least once per second. Logged once until it "
+        "succeeds.",
+        "Raise the limit on open files.",
+    ),
     "port_taken": (
         "Another program has the default port of an endpoint. The service uses `port` instead.",
         "Set the port, so that probes and scrapes find it. `ctl` finds the service by its root.",

@@ -98,7 +98,7 @@ SERVICE = Picture(
         Box("workers", 9, (10, 12)),
         Box("versions", 10, (0, 6)),
         Box("security", 10, (6, 12)),
-        Box("coordinator observability", 11, (4, 12)),
+        Box("coordinator connections observability", 11, (4, 12)),
         Box("contract", 12, (0, 8)),
         Box(
             "resources bounded_pool config errors exit_codes http_client loopback openapi",

@@ -14,16 +14,19 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from service.connections import connections
+
 _PREFIX = "rowcast-service-"
 _SOCKETS = Path("/proc/net/unix")
 """The Unix sockets of this network namespace; names of the abstract namespace begin with @."""
 _TIMEOUT_S = 2.0
-"""Time that the other end has to send or receive an announcement: it may hang."""
+"""Time that the other end has to send or receive an announcement as a whole: it may hang."""
 _BYTES_MAX = 1 << 16
 """Largest size of an announcement that is read: any program can bind such a socket."""
 _CREDENTIALS = struct.Struct("3i")
@@ -70,12 +73,7 @@ def announce(announcement: Announcement) -> socket.socket:
     text = json.dumps(asdict(announcement)).encode()
 
     def send_to_all() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                # The socket is closed: the service ends.
-                return
+        for connection in connections(listener):
             with connection, suppress(OSError):
                 connection.settimeout(_TIMEOUT_S)
                 connection.sendall(text)
@@ -115,8 +113,11 @@ def _read_announcement(name: str) -> Announcement:
         if os.geteuid() not in {0, user} and user != 0:
             raise PermissionError(f"process {pid} is of user {user}")
 
+        end = time.monotonic() + _TIMEOUT_S
         text = b""
         while (part := connection.recv(_BYTES_MAX)) and len(text) < _BYTES_MAX:
             text += part
+            # A program that sends a byte at a time would hold up commands for ever.
+            connection.settimeout(max(0.001, end - time.monotonic()))
     # The kernel states the process id as this process sees it, also beyond a container.
     return replace(Announcement(**json.loads(text)), pid=pid)
