@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -30,6 +31,11 @@ ENDS = ("exit", "SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL")
 increase, which the first count would not be without a zero. Other signals have series of their own
 once they occur.
 """
+_LOCK_S = 1.0
+"""Time for which the lock of a new run directory is waited for: systemd-tmpfiles, while it looks at
+a directory, has it.
+"""
+_LOCK_PAUSE_S = 0.01
 
 
 class SupervisorMetrics:
@@ -116,7 +122,19 @@ class SupervisorMetrics:
 def _lock_directory(directory: Path) -> int:
     """Locks a directory and returns its open descriptor. systemd-tmpfiles removes nothing from a
     directory that is locked.
+
+    Raises:
+      OSError: Another program has locked it for `_LOCK_S`.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return descriptor
+    end = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() < end:
+                time.sleep(_LOCK_PAUSE_S)
+                continue
+            os.close(descriptor)
+            raise
+        return descriptor
