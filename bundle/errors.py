@@ -224,6 +224,12 @@ class LogUnwritable(BundleError):
     """
 
 
+class LogUnsynced(BundleError):
+    """Another file is in the place of a change log, and a loss of power may bring back the one that
+    was there before.
+    """
+
+
 class LogLocked(BundleError):
     """The lock of a change log could not be had in time; nothing was read or changed."""
 

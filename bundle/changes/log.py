@@ -51,6 +51,7 @@ from bundle.errors import (
     LogDamaged,
     LogLocked,
     LogsDiffer,
+    LogUnsynced,
     LogUnwritable,
 )
 from bundle.format.checksums import crc32c
@@ -580,8 +581,9 @@ class LogWriter:
         self._log = log
         self._descriptor = -1
         """The file, while records are appended that are not committed; else negative."""
-        self._is_new = False
-        """Whether the file was created for these records."""
+        self._is_in_directory = False
+        """Whether a loss of power keeps the file in its place: that the directory is on the disk.
+        """
         self._header = b""
         """The first record, if it is one of these."""
         self._identity = ""
@@ -638,7 +640,8 @@ class LogWriter:
         rewrite.begin(log._model, log.identity, log.sequence, former_checksums)
 
     def replace(self, rewrite: LogRewrite) -> None:
-        """Puts a file that has the last record of the log in its place; `read` has to follow.
+        """Puts a file that has the last record of the log in its place; `read` has to follow, and
+        `sync_directory`.
 
         Raises:
           LogUnwritable: The disk is full or broken, or another file lies in the place of the log
@@ -649,6 +652,17 @@ class LogWriter:
             rewrite.replace()
         except OSError as problem:
             raise _unwritable(self._log.path, problem) from problem
+        self._is_in_directory = False
+
+    def sync_directory(self) -> None:
+        """Has a loss of power keep the file that is in the place of the log. Without this, `commit`
+        does.
+
+        Raises:
+          LogUnsynced: The disk is broken.
+        """
+        _sync_directory(self._log.path)
+        self._is_in_directory = True
 
     def end_behind(self, payload: bytes) -> int:
         """Returns the offset behind a record that would be appended now."""
@@ -752,11 +766,13 @@ class LogWriter:
         # One sync for all records: it is what a change waits for.
         try:
             os.fdatasync(self._descriptor)
-            if self._is_new:
+            # A file that the disk may lose would take the record with it.
+            if not self._is_in_directory:
                 files.sync(log.path.parent)
         except OSError as problem:
             self.roll_back()
             raise _unwritable(log.path, problem) from problem
+        self._is_in_directory = True
         last = self._appended[-1]
         if not log._header:
             log._header = self._header
@@ -785,7 +801,6 @@ class LogWriter:
         log = self._log
         if self._descriptor < 0:
             self._check_place()
-            self._is_new = not log.path.exists()
             self._descriptor = files.open_private(log.path, os.O_RDWR)
             # What a writer that died has left.
             if os.fstat(self._descriptor).st_size > self.end:
@@ -894,20 +909,22 @@ class LogRewrite:
         files.sync(self._path)
 
     def replace(self) -> None:
-        """Puts the file in the place of the log.
+        """Puts the file in the place of the log. Until the directory is synced, a loss of power may
+        bring back the one before.
 
         Raises:
           OSError: The disk is full or broken; the log is as it was.
         """
         self.sync()
+        status = os.fstat(self._file.fileno())
+        end = self._lock.published() or _UNKNOWN
         # Until the new end is published, others wait as for a writer that begins.
         self._lock.publish(_UNKNOWN)
         try:
             self._path.replace(self._log)
-            files.sync(self._log.parent)
+            end = LogEnd(status.st_ino, status.st_size)
         finally:
-            status = self._log.stat()
-            self._lock.publish(LogEnd(status.st_ino, status.st_size))
+            self._lock.publish(end)
 
 
 def _mark_before(marks: Sequence[tuple[int, int]], sequence: int) -> tuple[int, int]:
@@ -952,6 +969,7 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
     Raises:
       LogLocked: Another process has held the lock until the deadline; nothing was changed.
       FormatError: It is no log, or that of another model; nothing was changed.
+      LogUnsynced: It was recovered, and a loss of power may bring back the damaged file.
       OSError: It cannot be read, or the new file cannot be written; nothing was changed.
     """
     log = ChangeLog(path, model)
@@ -987,6 +1005,7 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
         damaged = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
         os.link(path, damaged)
         rewrite.replace()
+        _sync_directory(path)
         return Recovery(len(spans), dropped_bytes, tuple(lost), damaged)
 
 
@@ -1222,6 +1241,21 @@ def _checked_header(path: Path, model: str, record: Record) -> _Header:
             f"{path} is the change log of model {written_model!r}; that of {model!r} was expected"
         )
     return _Header(identity, last)
+
+
+def _sync_directory(path: Path) -> None:
+    """Has a loss of power keep the file that is in the place of a log.
+
+    Raises:
+      LogUnsynced: The disk is broken.
+    """
+    try:
+        files.sync(path.parent)
+    except OSError as problem:
+        raise LogUnsynced(
+            f"{path.parent} cannot be written to the disk: {problem.strerror or problem}; a loss "
+            "of power may bring back the file that was there before"
+        ) from problem
 
 
 def _unwritable(path: Path, problem: OSError) -> LogUnwritable:

@@ -85,8 +85,13 @@ class AppliedLog:
 
     @property
     def other_writer(self) -> Writer | None:
-        """How the process is reached that writes the log; None: no process has ever written it."""
-        return self._log.lock.writer()
+        """How the process is reached that writes the log; None: none has ever written it, or this
+        one was the last.
+        """
+        writer = self._log.lock.writer()
+        if writer == self._own:
+            return None
+        return writer
 
     @property
     def holders(self) -> str:
@@ -159,9 +164,9 @@ class AppliedLog:
                 raise ShardsMissing(f"its changes cannot be applied: {problem}") from problem
             self.versions.append(version)
 
-    def detach(self, loaded: ModelVersion) -> None:
-        """Forgets a version that is no longer served."""
-        with self.held():
+    def detach(self, loaded: ModelVersion, deadline: float | None = None) -> None:
+        """Forgets a version that is no longer served; see `held`."""
+        with self.held(deadline):
             self.versions = [version for version in self.versions if version.loaded is not loaded]
             self._behind = {
                 version: problem
@@ -263,9 +268,9 @@ class AppliedLog:
             self._writer = writer
             return True
 
-    def close(self) -> None:
-        """Lets another process write the log."""
-        with self.held():
+    def close(self, deadline: float | None = None) -> None:
+        """Lets another process write the log; see `held`."""
+        with self.held(deadline):
             if self._writer is not None:
                 self._writer.close()
             self._writer = None
@@ -295,9 +300,14 @@ class AppliedLog:
             yield self._writer
 
     def recover(self, deadline: float) -> Recovery:
-        """Rewrites the log without what is damaged in it; see `recover` of `bundle.changes.log`."""
-        self.close()
-        return recover(self.path, self.model, deadline)
+        """Rewrites the log without what is damaged in it, unless another process writes it; see
+        `recover` of `bundle.changes.log`.
+
+        Args:
+          deadline: The monotonic time until which other threads are waited for.
+        """
+        self.close(deadline)
+        return recover(self.path, self.model, time.monotonic())
 
     def changes(self, writer: LogWriter) -> Iterator[tuple[Record, Change]]:
         """Yields the records of the log and their changes, as long as this process writes it.
@@ -328,6 +338,7 @@ class AppliedLog:
 
         Raises:
           LogLocked: A thread has held the state for `WAIT_S`.
+          LogUnsynced: The file is in its place, and a loss of power may bring back the one before.
           LogUnwritable: The disk is full or broken; the log is as it was.
           NotReady: Another process writes the log now.
           BundleError, OSError: See `ChangeLog.reread`.
@@ -342,6 +353,7 @@ class AppliedLog:
             writer.replace(rewrite)
             self._apply_records(writer.read())
             self.publish()
+            writer.sync_directory()
         return count
 
     def _check_writes(self, writer: LogWriter) -> None:

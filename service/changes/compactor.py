@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from bundle.changes.compaction import Compaction, NeededChanges
 from bundle.changes.log import CHECKSUMS_MAX, Record
 from bundle.changes.records import encode
-from bundle.errors import BundleError
+from bundle.errors import BundleError, LogUnsynced
 from service.changes.applied_log import WAIT_S, AppliedLog
 from service.errors import DeadlineExceeded, NotReady, ServiceError
 from service.observability.logging import fields, logger
@@ -42,7 +42,8 @@ class Compactor:
 
         Raises:
           DeadlineExceeded: It goes on.
-          NotReady: The log cannot be read or written; it is as it was.
+          NotReady: The log cannot be read or written; it is as it was, unless the message says that
+            it was compacted.
         """
         with self._lock:
             if self._compaction is None or self._compaction.done():
@@ -68,6 +69,7 @@ class Compactor:
 
         Raises:
           NotReady: Another process writes the log now; it is as it was.
+          LogUnsynced: The log was compacted, and a loss of power may bring back the one before.
           BundleError: The log is damaged or cannot be written, or a thread has held its state for
             `WAIT_S`; likewise.
           OSError: The log cannot be read, or the new one cannot be written; likewise.
@@ -112,8 +114,12 @@ class Compactor:
             result = self._compact(versions)
         except ServiceError as problem:
             compaction.set_exception(problem)
+        except LogUnsynced as problem:
+            # Both have the same changes, and the next change is made once the new one is kept.
+            error = NotReady(f"change log {self._log.path} was compacted; {problem}")
+            compaction.set_exception(error)
         except (BundleError, OSError) as problem:
-            error = NotReady(f"change log {self._log.path} cannot be compacted: {problem}")
+            error = NotReady(f"a compaction of change log {self._log.path} failed: {problem}")
             compaction.set_exception(error)
         except BaseException as problem:
             log.exception("changes_failed", extra=fields(model=self._log.model))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from bundle.changes.compaction import Compaction
 from bundle.changes.log import Record, Recovery
 from bundle.changes.log_lock import attempts
-from bundle.errors import BundleError, LogLocked, LogsDiffer
+from bundle.errors import BundleError, LogLocked, LogsDiffer, LogUnsynced
 from bundle.format.log_position import LogPosition
 from bundle.storage import catalog, files
 from service.changes.applied_log import WAIT_S, AppliedLog
@@ -61,6 +61,8 @@ _TAKE_OVER_S = 2.0
 """Time for which a process that writes the log is looked for. If it has died, the next one that is
 to change the model takes over.
 """
+_CLOSE_S = 0.05
+"""Time between attempts of a process that ends to let others write a log that a thread has."""
 _FOLLOW_GROWTH = 1.1
 """Factor by which that time grows from look to look while nothing changes."""
 
@@ -121,16 +123,20 @@ class Changes:
         threading.Thread(target=self._run, name="rowcast-changes", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends the threads that follow, and lets other processes write."""
+        """Ends the threads that follow, and lets other processes write. Waits for nothing: it is
+        called on the event loop, for which threads that have a log may wait.
+        """
         self._stopping.set()
         for copier in list(self._copiers.values()):
             copier.stop()
         if self._server is not None:
             self._server.close()
         self._client.close()
-        for model in list(self._models.values()):
-            with suppress(LogLocked):  # its thread holds it until the process ends
-                model.log.close()
+        busy = [model.log for model in list(self._models.values()) if not _has_closed(model.log)]
+        if busy:
+            threading.Thread(
+                target=_close, args=(busy,), name="rowcast-close-changes", daemon=True
+            ).start()
 
     @property
     def problem(self) -> str:
@@ -336,32 +342,37 @@ class Changes:
 
         Raises:
           NotFound: The model has no change log.
-          NotReady: The log cannot be read or written.
+          NotReady: The log cannot be read or written; nothing was recovered, unless the message
+            says that the log was.
         """
         applied = self._logged_changes_of(name).log
 
+        def hand_over(address: str) -> Recovery:
+            recovery: Recovery = self._client.call(
+                address, "recover", name, deadline, deadline=deadline, withdrawal=withdrawal
+            )
+            return recovery
+
         # No process becomes the writer of a log that it cannot read. One may have been it before
         # the damage, though.
+        reason = ""
         for _ in attempts(min(deadline, time.monotonic() + _TAKE_OVER_S)):
             try:
-                return applied.recover(time.monotonic())
-            except LogLocked:
+                with suppress(LogLocked):
+                    return applied.recover(deadline)
                 writer = applied.other_writer
+            except LogUnsynced as problem:
+                message = f"change log {applied.path} was recovered; {problem}"
+                raise NotReady(message) from problem
             except (BundleError, OSError) as problem:
                 message = f"change log {applied.path} cannot be recovered: {problem}"
                 raise NotReady(message) from problem
             if writer is not None:
-                with suppress(WriterGone):
-                    recovery: Recovery = self._client.call(
-                        writer.address,
-                        "recover",
-                        name,
-                        deadline,
-                        deadline=deadline,
-                        withdrawal=withdrawal,
-                    )
-                    return recovery
-        raise self._unreachable(applied, "nothing was recovered")
+                try:
+                    return hand_over(writer.address)
+                except WriterGone as problem:
+                    reason = str(problem)
+        raise _unreachable(applied, reason, "nothing was recovered")
 
     def compact(
         self, name: str, deadline: float, withdrawal: Future[None] | None = None
@@ -376,7 +387,8 @@ class Changes:
 
         Raises:
           NotFound: The model has no change log.
-          NotReady: The log, or the root, cannot be read or written; the log is as it was.
+          NotReady: The log, or the root, cannot be read or written; the log is as it was, unless
+            the message says that it was compacted.
           DeadlineExceeded: The compaction goes on.
         """
         model = self._logged_changes_of(name)
@@ -421,26 +433,23 @@ class Changes:
           NotReady: The process that writes cannot be reached, or has ended before it responded.
           ServiceError: See `change`.
         """
+        reason = ""
         for _ in attempts(min(deadline, time.monotonic() + _TAKE_OVER_S)):
             try:
                 if applied.may_write(deadline):
                     return submit()
+                writer = applied.other_writer
             except LogLocked as problem:
                 raise DeadlineExceeded(f"{problem}; the change was not made") from problem
             except (BundleError, OSError) as problem:
                 raise rejection_of_log(problem) from problem
-            writer = applied.other_writer
             if writer is not None:
                 # One that has died is replaced at the next attempt.
-                with suppress(WriterGone):
+                try:
                     return hand_over(writer.address)
-        raise self._unreachable(applied, "no change was made")
-
-    def _unreachable(self, applied: AppliedLog, outcome: str) -> NotReady:
-        return NotReady(
-            f"change log {applied.path} is written by {applied.holders}, which this process cannot "
-            f"reach; {outcome}"
-        )
+                except WriterGone as problem:
+                    reason = str(problem)
+        raise _unreachable(applied, reason, "no change was made")
 
     def _serve_up_to(
         self, applied: AppliedLog, version: int, sequence: int, deadline: float
@@ -568,10 +577,12 @@ class Changes:
         # that one that is missing here was retired.
         loaded = set(self._manager.loaded())
         retired = [version for version in attached if version not in loaded]
-        with self._lock:
-            models = [self._attached.pop(version) for version in retired]
-        for version, model in zip(retired, models, strict=True):
-            model.log.detach(version)
+        for version in retired:
+            # If a thread has the state of the log, the next call tries again.
+            with suppress(LogLocked):
+                self._attached[version].log.detach(version, time.monotonic())
+                with self._lock:
+                    del self._attached[version]
 
     def _report(self, name: str, model: ModelChanges) -> None:
         """Sets the metrics of a model, unless a thread has its state: then `follow` tries again."""
@@ -608,3 +619,30 @@ class Changes:
                     pause_s = _FOLLOW_MIN_S
             except Exception:
                 log.exception("changes_failed")
+
+
+def _has_closed(applied: AppliedLog) -> bool:
+    """Lets other processes write a log, unless a thread has its state; returns whether it does."""
+    with suppress(LogLocked):
+        applied.close(time.monotonic())
+        return True
+    return False
+
+
+def _close(busy: Sequence[AppliedLog]) -> None:
+    """Lets other processes write logs, each once no thread has its state. Ends with the process."""
+    while busy:
+        time.sleep(_CLOSE_S)
+        busy = [applied for applied in busy if not _has_closed(applied)]
+
+
+def _unreachable(applied: AppliedLog, reason: str, outcome: str) -> NotReady:
+    """Returns the error for a process that writes a log and cannot be reached; `reason`: why, if
+    that is known.
+    """
+    if reason:
+        reason = f" ({reason})"
+    return NotReady(
+        f"change log {applied.path} is written by {applied.holders}, which this process cannot "
+        f"reach{reason}; {outcome}"
+    )

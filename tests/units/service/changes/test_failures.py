@@ -17,6 +17,7 @@ import pytest
 from rowcast_client import Client
 
 from bundle.changes.log import ChangeLog
+from service.changes.follower import Changes
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.units.service.changes.making import (
@@ -177,6 +178,7 @@ def test_compaction_whose_file_a_disk_may_lose_again_takes_changes(
     for _ in range(5):
         change(service, "candidates/upsert", candidate(5000))
     change(service, "candidates/upsert", candidate(5001))
+    size = log_of(service).stat().st_size
     sync = os.fsync
 
     def fail_for_directories(descriptor: int) -> None:
@@ -186,13 +188,19 @@ def test_compaction_whose_file_a_disk_may_lose_again_takes_changes(
 
     with monkeypatch.context() as broken:
         broken.setattr(os, "fsync", fail_for_directories)
-        with pytest.raises(Rejected, match=r"NOT_READY: .*Input/output error"):
+        with pytest.raises(Rejected, match=r"was compacted; .*Input/output error; a loss of power"):
             operate(service, "POST", "changes/compact", json={})
-    # The file is in the place of the log, which was longer.
+        # The file is in the place of the log, which was longer. A loss of power that brings that
+        # back would take what comes behind.
+        assert log_of(service).stat().st_size < size
+        for _ in range(2):
+            with pytest.raises(Rejected, match=r"Input/output error; no change was made"):
+                change(service, "candidates/upsert", candidate(5003))
     until(lambda: not status(service)["problem"])
     change(service, "candidates/upsert", candidate(5002))
     served = ids_of(service)
     assert {5000, 5001, 5002} <= served
+    assert 5003 not in served
     service.close()
     assert ids_of(serve()) == served
 
@@ -212,6 +220,48 @@ def hanging_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Ev
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     yield hangs, responds
     responds.set()
+
+
+def test_service_stops_beside_a_change_that_a_disk_holds_up(
+    write: Write, serve: Serve, hanging_disk: tuple[threading.Event, threading.Event]
+) -> None:
+    """Then another one may write, once the disk responds."""
+    hangs, responds = hanging_disk
+    write()
+    service = serve()
+    hangs.set()
+    with pytest.raises(Rejected, match="DEADLINE"):
+        change(service, "candidates/upsert", candidate(5000), timeout_s=SOON_S)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            pool.submit(service.close).result(5)
+        finally:
+            responds.set()
+    until(lambda: change(serve(), "candidates/upsert", candidate(5001))["sequence"] == 2)
+
+
+def test_version_that_ends_while_another_is_attached_is_forgotten_later(
+    write: Write, serve: Serve
+) -> None:
+    """Nobody waits for its log meanwhile."""
+    write()
+    service = serve(keep_previous=False)
+    changes = Changes(service.settings, service.worker.versions, service.worker.metrics)
+    changes.attach(service.current(), lambda *_: None)
+    write(version=2, size=20)
+    until(lambda: service.states() == {2: "available"})
+    is_attached = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        attached = pool.submit(changes.attach, service.current(), lambda *_: is_attached.wait(60))
+        try:
+            time.sleep(0.3)
+            pool.submit(changes.follow).result(5)
+        finally:
+            is_attached.set()
+        attached.result()
+    changes.follow()
+    assert [version["version"] for version in changes.status("movies")["versions"]] == [2]
+    changes.stop()
 
 
 @pytest.mark.parametrize(
