@@ -23,6 +23,7 @@ from bundle.features.columns import Column
 from bundle.format import paths
 from bundle.format.manifest import (
     DenseFeature,
+    Distance,
     EmbeddedFeature,
     Feature,
     Index,
@@ -125,6 +126,7 @@ def write_small_bundle(
     unread_inputs: tuple[str, ...] = (),
     scores: ScoreDistribution | None = None,
     more_indexes: tuple[str, ...] = (),
+    distances: Mapping[str, Distance] | None = None,
     lists: bool = False,
     keep: int = 0,
 ) -> SmallBundle:
@@ -152,6 +154,7 @@ def write_small_bundle(
       scores: The distribution of the scores of the ranking tower at export.
       more_indexes: Adds `opposite`, an index of the same candidates with their vectors negated, or
         `shorts`, an index of a corpus of that name, with the first five candidates.
+      distances: The distances of indexes by name; the others have the dot product.
       lists: Adds the lists `popular`, by the city of the context, and `new`, the same for all.
       keep: Adds the ranking tower `quick`, whose score is the rating of `ranking`, as a stage
         before it that keeps so many candidates.
@@ -226,8 +229,16 @@ def write_small_bundle(
             }
             for name in ("movies", *more_indexes):
                 corpus, rows = searched[name]
+                distance = (distances or {}).get(name, "dot_product")
                 writer.indexes[name] = _write_index(
-                    directory, name, corpus, rows, index_kind, parameters or {}, partitions
+                    directory,
+                    name,
+                    corpus,
+                    rows,
+                    index_kind,
+                    distance,
+                    parameters or {},
+                    partitions,
                 )
         committed, manifest = writer.commit({**feature_entries(id_kind), **(features or {})})
     return SmallBundle(committed, manifest, edition, tables, ids, genres, years, titles, vectors)
@@ -377,6 +388,7 @@ def _write_index(
     corpus: str,
     vectors: Array,
     kind: Literal["brute_force", "tree_ah"],
+    distance: Distance,
     parameters: Mapping[str, Any],
     partitions: int,
 ) -> Index:
@@ -389,7 +401,7 @@ def _write_index(
         query_tower="query",
         candidate_tower="candidate",
         kind=kind,
-        distance="dot_product",
+        distance=distance,
         dim=linear.DIM,
         directory=paths.index_directory(name),
         partitions=partitions,
@@ -402,7 +414,7 @@ def _write_index(
     for partition, rows in zip(entry.directories, written_rows, strict=True):
         write_index(
             vectors[rows.first : rows.end],
-            "dot_product",
+            distance,
             kind,
             dict(parameters),
             directory / partition,

@@ -18,6 +18,8 @@ import pytest
 
 from bundle.changes.log_lock import Writer
 from bundle.format.log_position import LogPosition
+from bundle.format.manifest import Distance
+from runtime.exact import prepared
 from service.changes.changed_version import ChangedVersion
 from service.changes.model_changes import ModelChanges
 from service.codec.changes import read_change
@@ -37,6 +39,11 @@ COMPACTED_MIN = 12
 LIMITS = ServiceSettings(root=Path.cwd())
 UNIT = 4
 QUERIES = random_vectors(4)
+DISTANCES: dict[int, dict[str, Distance]] = {
+    1: {"movies": "cosine", "opposite": "squared_l2"},
+    2: {"movies": "dot_product", "opposite": "cosine"},
+}
+"""The distances of the indexes of each version."""
 TREE = {"num_leaves": 4, "leaves_to_search": 2, "dimensions_per_block": 4, "reorder": 10}
 
 
@@ -47,8 +54,15 @@ def service(
     """A service that has loaded two versions."""
     root = tmp_path_factory.mktemp("histories")
     bundles = keyed.KeyedBundles(root, small_towers)
-    bundles.write(1, users=True, index_kind="tree_ah", parameters=TREE)
-    bundles.write(2, users=True, index_kind="tree_ah", parameters=TREE)
+    for version, distances in DISTANCES.items():
+        bundles.write(
+            version,
+            users=True,
+            index_kind="tree_ah",
+            parameters=TREE,
+            more_indexes=("opposite",),
+            distances=distances,
+        )
     service = RunningService(root, latest_versions=2)
     yield service
     service.close()
@@ -84,7 +98,8 @@ def state_of(version: ChangedVersion) -> dict[str, Any]:
             state[f"index {name}"] = [live.tolist(), vectors.view(np.uint32).tolist()]
             codes = index.added.codes
             if codes is not None and live.size:
-                nearest = codes.pack(live).nearest(QUERIES, 2 * LENGTH)
+                queries = prepared(QUERIES, index.entry.distance)
+                nearest = codes.pack(live).nearest(queries, 2 * LENGTH)
                 state[f"nearest {name}"] = [positions.tolist() for positions in nearest]
     for name, changed in version.tables.rows.items():
         if changed.count:
@@ -123,7 +138,7 @@ def test_any_history_leaves_one_state_in_all_processes(
     for seed in seeds(request, HISTORIES, 5):
         path = tmp_path / str(seed) / "changes.log"
         random = np.random.default_rng(seed)
-        drawn = RandomChanges(seed)
+        drawn = ManyForms(seed)
         writer = follow(path)
         follower = follow(path)
         assert writer.log.may_write(time.monotonic() + 60)
@@ -220,8 +235,12 @@ class ManyForms(RandomChanges):
         path, body = super().draw()
         items = body["items"]
         if path == "candidates/upsert" and self._chance(0.3):
+            names = self._several(["movies", "opposite"], 2)
             for item in items:
-                item["vectors"] = {"movies": self._vector()}
+                # Zeros have no direction, by which cosine compares.
+                item["vectors"] = {
+                    name: self._pick([self._vector(), self._vector(), [0.0] * 8]) for name in names
+                }
         if path == "candidates/attributes":
             names = self._several([*items[0]["attributes"]], 2)
             for item in items:
