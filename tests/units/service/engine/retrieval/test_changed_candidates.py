@@ -33,6 +33,8 @@ CHANGED = CODED_BYTES_MIN // (4 * DIM) + 3_000
 DISTANCES: tuple[Distance, ...] = get_args(Distance)
 QUERIES = clustered(12, DIM, seed=2)[0]
 VECTORS = np.concatenate([clustered(BASE, DIM)[0], clustered(CHANGED, DIM, seed=3)[0]])
+# Zeros have no direction, by which cosine compares.
+VECTORS[BASE + 100 :: 1_000] = 0
 PERCENT = np.arange(len(VECTORS)) % 100
 
 
