@@ -37,10 +37,15 @@ Columns by kind and action:
 Beside them, `sequence` (int64) where the sender numbers what it sends, and `expires_s` (float64,
 Unix seconds, null: never) of candidates that expire. Columns of features and attributes are those
 of a store (`bundle/stores`), vectors fixed-size lists of float32.
+
+An upsert has `later` where changes of attributes with larger sequences came before it: the values
+that they set, as the JSON object of a text; null: there are none. A version that the upsert does
+not fit gives them to the candidate that counts in its place.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,6 +76,7 @@ KEY = "key"
 VECTOR = "vector"
 SEQUENCE = "sequence"
 EXPIRES = "expires_s"
+LATER = "later"
 _PREFIX = struct.Struct("<dQII")
 _LENGTHS = struct.Struct("<II")
 """The end of the prefix."""
@@ -171,6 +177,30 @@ class Change:
         stored = self.columns.column(name)
         flat: NDArray[np.float32] = arrow.values(stored.flatten())
         return flat.reshape(len(stored), stored.type.list_size)
+
+    @property
+    def store_columns(self) -> Any:
+        """The columns of an upsert that a store holds, a `pyarrow.RecordBatch`."""
+        names = [
+            name
+            for name in self.columns.schema.names
+            if name not in {SEQUENCE, EXPIRES, LATER} and not name.startswith(VECTOR)
+        ]
+        return self.columns.select(names)
+
+    @property
+    def later_attributes(self) -> dict[int | str, dict[str, Any]]:
+        """The values of attributes that changes with larger sequences had set before an upsert, by
+        id.
+        """
+        if LATER not in self.columns.schema.names:
+            return {}
+        texts = self.columns.column(LATER).to_pylist()
+        return {
+            key: json.loads(text)
+            for key, text in zip(self.ids.tolist(), texts, strict=True)
+            if text is not None
+        }
 
     @property
     def sent_indexes(self) -> set[str]:

@@ -326,8 +326,9 @@ class StoreSnapshot(StoredColumns):
         tiers: Sequence[ColumnBatch],
         ended: NDArray[np.uint32],
         expiries: Expiries,
+        hidden: NDArray[np.uint32] | None = None,
     ) -> None:
-        """Takes a state of `StoreOverlay`, which alone makes snapshots."""
+        """Takes a state of `StoreOverlay`, which alone makes snapshots; `hidden`: see `without`."""
         base = history.base
         super().__init__([*base.batches, *tiers], corpus.features, [*corpus.attributes])
         self.base_size = base.size
@@ -335,10 +336,24 @@ class StoreSnapshot(StoredColumns):
         self.ended = ended
         self.expiries = expiries
         self._base = base
+        self._corpus = corpus
         self._history = history
         self._number = number
         self._slot_count = self.size - base.size
         self._tiers = tiers
+        self._hidden = hidden
+
+    def without(self, positions: Positions) -> StoreSnapshot:
+        """Returns the snapshot without some candidates, whose positions count as ended.
+
+        Args:
+          positions: [m] int64, ascending and distinct positions of candidates in slots.
+        """
+        hidden = positions.astype(np.uint32)
+        ended = np.insert(self.ended, self.ended.searchsorted(hidden), hidden)
+        return StoreSnapshot(
+            self._corpus, self._history, self._number, self._tiers, ended, self.expiries, hidden
+        )
 
     def ids(self, positions: Positions) -> NDArray[Any]:
         """See `StoredColumns.ids`."""
@@ -370,6 +385,8 @@ class StoreSnapshot(StoredColumns):
           UnknownCandidate: A value is no id of the store's kind.
         """
         positions = self._history.positions(ids, field, self._number, self._slot_count)
+        if self._hidden is not None:
+            positions[np.isin(positions, self._hidden)] = -1
         return self.unexpired(positions, time.time())
 
     def unexpired(self, positions: Positions, now_s: float) -> Positions:

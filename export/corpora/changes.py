@@ -25,8 +25,6 @@ import numpy as np
 from bundle.changes.log import ChangeLog
 from bundle.changes.records import (
     EXPIRES,
-    SEQUENCE,
-    VECTOR,
     Change,
     Kind,
     decode,
@@ -259,12 +257,7 @@ def _apply(overlay: StoreOverlay, change: Change) -> None:
         }
         overlay.set_attributes(change.ids, attributes)
     else:
-        stored = [
-            name
-            for name in names
-            if name not in {SEQUENCE, EXPIRES} and not name.startswith(VECTOR)
-        ]
-        overlay.upsert(change.columns.select(stored))
+        overlay.upsert(change.store_columns)
 
 
 def _reason_not_included(change: Change, stores: Mapping[str, Collection[str]]) -> str:

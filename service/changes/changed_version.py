@@ -16,7 +16,6 @@ from bundle.changes.records import (
     EXPIRES,
     ID,
     KEY,
-    SEQUENCE,
     Change,
     Kind,
     Run,
@@ -30,8 +29,8 @@ from service.changes.changed_parts import ChangedParts
 from service.changes.changed_tables import ChangedTables
 from service.changes.embedding import (
     Dependents,
-    Unembedded,
-    embed_dependents,
+    embed_all,
+    embed_candidates,
     embedded,
     missing_inputs,
     shards_needed,
@@ -40,8 +39,8 @@ from service.changes.growing_vectors import Vectors
 from service.changes.row_dependents import Positions
 from service.changes.store_changes import ChangedCorpus
 from service.changes.tower_checks import TowerChecks
-from service.engine.validation import NotFinite
-from service.errors import ServiceError
+from service.engine.validation import NotFinite, show_id
+from service.errors import InvalidArgument, ServiceError
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
 Ids = NDArray[Any]
@@ -49,6 +48,10 @@ Ids = NDArray[Any]
 OTHER_VERSION = "the vectors belong to another version"
 """The reason why a change is dropped: in another training, a vector of a tower or a table has
 another meaning.
+"""
+NOT_EMBEDDED = "the vector of a candidate cannot be computed"
+"""The reason why no request finds a candidate; once the rows that it reads have changed, its vector
+is computed again.
 """
 
 
@@ -70,7 +73,6 @@ class ChangedVersion:
       towers: Checks what its towers will read.
       served: The version with the changes that were applied before the last `publish`.
       sequence: The sequence of the last change that was applied, or dropped.
-      dropped: The number of changes of the log that do not apply to this version, by the reason.
     """
 
     def __init__(self, loaded: ModelVersion, included: int) -> None:
@@ -85,11 +87,11 @@ class ChangedVersion:
         self.tables = ChangedTables(loaded)
         self.served = loaded
         self.sequence = 0
-        self.dropped: Counter[str] = Counter()
         self.towers = TowerChecks(loaded)
         self._stores: dict[tuple[Kind, str], ChangedCorpus] = {}
         self._dependents = Dependents(loaded)
-        self._unembedded = Unembedded()
+        self._dropped: Counter[str] = Counter()
+        """The number of changes of the log that do not apply to this version, by the reason."""
         self._is_outdated = False
 
     def publish(self) -> ModelVersion:
@@ -100,13 +102,13 @@ class ChangedVersion:
             call tries again.
         """
         if self._is_outdated:
-            if self._unembedded:
+            unembedded = [store for store in self._stores.values() if store.unembedded.size]
+            if unembedded:
                 # Vectors are computed with all other changes in effect, by the same code that
                 # serves requests.
                 self.served = self._with_changes(searched=False)
-                failed_count = self._unembedded.embed(self.served, self._corpus)
-                if failed_count:
-                    self.dropped["the vector of a candidate cannot be computed"] += failed_count
+                for store in unembedded:
+                    embed_all(self.served, store)
             self.served = self._with_changes(searched=True)
             self._is_outdated = False
         return self.served
@@ -171,7 +173,7 @@ class ChangedVersion:
             reason = "it does not fit"
             if isinstance(problem, ChangeDropped):
                 reason = str(problem)
-            self.dropped[reason] += count
+            self._dropped[reason] += count
         self.sequence = sequence
         self._is_outdated = True
 
@@ -216,7 +218,7 @@ class ChangedVersion:
         changed_count = int(np.count_nonzero(run.sizes))
         if run.head.version != self.loaded.version:
             if changed_count:
-                self.dropped[OTHER_VERSION] += changed_count
+                self._dropped[OTHER_VERSION] += changed_count
             self.set_sequence(run.sequences[-1])
             return
         change = run.joined
@@ -282,7 +284,7 @@ class ChangedVersion:
 
     def _restore(self, change: Change) -> None:
         """Gives ids whose candidates or contexts do not fit those that the bundle has: the change
-        replaced all that came before it.
+        replaced all that came before it, but for attributes of changes with larger numbers.
         """
         head = change.head
         if head.kind == "rows" or head.action != "upsert":
@@ -291,7 +293,7 @@ class ChangedVersion:
         # Its ids may not even be of the store's kind.
         if store is not None:
             with suppress(UnknownCandidate):
-                store.restore(change.ids)
+                store.restore(change.ids, change.later_attributes)
                 self._compact(change.time_s)
 
     def _compact(self, now_s: float) -> None:
@@ -331,6 +333,17 @@ class ChangedVersion:
         for key, store in self._stores.items():
             counts[key] = store.unexpired_count(now_s)
         return counts
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """The number of changes of the log that do not apply to this version, and of candidates
+        that it cannot embed now, by the reason.
+        """
+        dropped = {**self._dropped}
+        hidden_count = sum(store.hidden.size for store in self._stores.values())
+        if hidden_count:
+            dropped[NOT_EMBEDDED] = hidden_count
+        return dropped
 
     def embed(self, index: ServedIndex, columns: Mapping[str, Column], n: int) -> Vectors:
         """Returns the vectors of candidates by the candidate tower of an index, [n, dim].
@@ -383,10 +396,8 @@ class ChangedVersion:
                 raise ChangeDropped(OTHER_VERSION)
             vectors[name] = np.zeros((change.size, index.entry.dim), np.float32)
             computed.add(name)
-        columns = change.columns.select(_store_column_names(change))
-        positions = store.upsert(columns, vectors, computed, change.numbers(EXPIRES), logged_names)
-        if store.indexes and head.version != self.loaded.version:
-            self._unembedded.add(head.target, store.store.ids(positions), are_new=True)
+        expires_s = change.numbers(EXPIRES)
+        store.upsert(change.store_columns, vectors, computed, expires_s, logged_names)
 
     def _change_rows(self, change: Change, is_new: bool) -> None:
         """Gives rows other vectors, and embeds the candidates that depend on them anew: now, or all
@@ -417,6 +428,9 @@ class ChangedVersion:
             positions = unordered[store.store.ids(unordered).argsort()]
             dependents[corpus] = positions, store.vectors(positions)
 
+        is_embedded = {
+            corpus: np.ones(positions.size, bool) for corpus, (positions, _) in dependents.items()
+        }
         rows_before = {**self.tables.rows}
         new_keys_before = {**self.tables.new_keys}
         if keys is not None:
@@ -426,7 +440,10 @@ class ChangedVersion:
             try:
                 served = self._with_changes(searched=False)
                 for corpus, (positions, vectors) in dependents.items():
-                    embed_dependents(served, self._corpus(corpus), positions, vectors)
+                    store = self._corpus(corpus)
+                    problems = embed_candidates(served, store, positions, vectors)
+                    _check_embedded(store, positions, problems)
+                    is_embedded[corpus][[*problems]] = False
             except Exception:
                 self.tables.rows = rows_before
                 self.tables.new_keys = new_keys_before
@@ -436,8 +453,10 @@ class ChangedVersion:
             ids = store.store.ids(positions)
             # Positions are given here, so that they do not depend on when vectors are computed.
             store.set_attributes(ids, {}, vectors)
-            if not is_new:
-                self._unembedded.add(corpus, ids, are_new=False)
+            if is_new:
+                store.note_embedded(ids, is_embedded[corpus])
+            else:
+                store.note_unembedded(ids)
 
     def _dependents_of(self, change: Change) -> dict[str, Positions]:
         """Returns the candidates whose vectors depend on the rows of a change, by corpus."""
@@ -456,13 +475,24 @@ class ChangedVersion:
         return store
 
 
-def _store_column_names(change: Change) -> list[str]:
-    """Returns the names of the columns of a change that a store holds."""
-    return [
-        name
-        for name in change.columns.schema.names
-        if name not in {SEQUENCE, EXPIRES} and not name.startswith("vector")
-    ]
+def _check_embedded(
+    store: ChangedCorpus, positions: Positions, problems: Mapping[int, Exception]
+) -> None:
+    """Rejects new rows with which vectors would not be finite. Candidates that are hidden have no
+    vectors yet, and block no row; of others, the tower cannot compute some whatever the rows.
+
+    Args:
+      store: The corpus.
+      positions: The positions of candidates that read the rows.
+      problems: Why a vector cannot be computed, by the number of its candidate.
+    """
+    for number, problem in problems.items():
+        ids = store.store.ids(positions[[number]])
+        if isinstance(problem, NotFinite) and not store.is_hidden(ids).any():
+            id_text = show_id(ids.tolist()[0])
+            value = f"numbers with which {problem} is not finite for candidates such as {id_text}"
+            expected = "a row of which the candidate tower computes finite vectors"
+            raise InvalidArgument.of_field("vectors", value, expected, "has") from problem
 
 
 def _attributes(change: Change) -> dict[str, Any]:

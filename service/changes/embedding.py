@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from bundle.errors import BundleError
 from bundle.features.columns import Column
 from bundle.format.manifest import Corpus, EmbeddedFeature, Manifest
-from bundle.tables.id_values import distinct
 from runtime.vectors import is_searchable
 from service.changes.growing_vectors import Vectors
 from service.changes.row_dependents import Positions, RowDependents
@@ -20,8 +19,8 @@ from service.changes.store_changes import ChangedCorpus
 from service.engine import lookup, towers
 from service.engine.computation import completed
 from service.engine.execution import Execution
-from service.engine.validation import NotFinite, show_id
-from service.errors import SHARD_FAILURES, InvalidArgument, ServiceError
+from service.engine.validation import NotFinite
+from service.errors import SHARD_FAILURES, ServiceError
 from service.versions.version import ModelVersion, ServedIndex
 
 Ids = NDArray[Any]
@@ -102,145 +101,76 @@ class Dependents:
         return self._dependents[key]
 
 
-class Unembedded:
-    """Changed candidates whose vectors are still to be computed from their features and rows."""
-
-    def __init__(self) -> None:
-        """Begins without candidates."""
-        self._ids: dict[str, list[Ids]] = {}
-        """The ids by corpus; an id may occur several times, and its candidate may be gone."""
-        self._new: dict[str, set[int | str]] = {}
-        """The ids of candidates that have no vectors yet, by corpus."""
-
-    def __bool__(self) -> bool:
-        return bool(self._ids)
-
-    def add(self, corpus: str, ids: Ids, are_new: bool) -> None:
-        """Adds candidates of a corpus by their ids; `are_new`: they have no vectors yet."""
-        self._ids.setdefault(corpus, []).append(ids)
-        if are_new:
-            self._new.setdefault(corpus, set()).update(ids.tolist())
-
-    def embed(self, served: ModelVersion, corpus_of: Callable[[str], ChangedCorpus]) -> int:
-        """Computes the vectors of all candidates. Where this fails, a dependent keeps its vectors,
-        and the candidate that the bundle has takes the place of a new one.
-
-        Args:
-          served: The version with its changes, but for these vectors.
-          corpus_of: Returns the changes of a corpus by its name.
-
-        Returns:
-          The number of candidates whose vectors cannot be computed.
-
-        Raises:
-          ShardsFailed: A shard does not respond; the next call computes all of them.
-        """
-        failed_count = 0
-        for corpus, parts in self._ids.items():
-            store = corpus_of(corpus)
-            # Once each, whatever the number of changes, and only where the candidate is still
-            # there.
-            positions = distinct(store.store.positions(np.concatenate(parts)))
-            positions = positions[positions >= 0]
-            failed = list[int | str]()
-            for start in range(0, positions.size, _CANDIDATES_PER_BATCH):
-                part = positions[start : start + _CANDIDATES_PER_BATCH]
-                failed += _embed_part(served, store, part)
-            new = [key for key in failed if key in self._new.get(corpus, ())]
-            if new:
-                _restore(served, store, new)
-            failed_count += len(failed)
-        self._ids = {}
-        self._new = {}
-        return failed_count
-
-
-def embed_dependents(
-    served: ModelVersion, store: ChangedCorpus, positions: Positions, vectors: dict[str, Vectors]
-) -> None:
-    """Computes the vectors of candidates with changed rows; those that were sent stay.
+def embed_all(served: ModelVersion, store: ChangedCorpus) -> None:
+    """Computes the vectors that a corpus lacks. Where this fails, a candidate keeps the vectors
+    that the log or the bundle has; without such vectors, it is hidden.
 
     Args:
-      served: The version with the changed rows.
+      served: The version with its changes, but for these vectors.
+      store: The corpus.
+
+    Raises:
+      ShardsFailed: A shard does not respond; the next call computes all of them.
+    """
+    positions = store.unembedded
+    vectors = store.vectors(positions)
+    problems = embed_candidates(served, store, positions, vectors)
+    store.embed(positions, vectors)
+    is_embedded = np.ones(positions.size, bool)
+    is_embedded[[*problems]] = False
+    store.note_embedded(store.store.ids(positions), is_embedded)
+
+
+def embed_candidates(
+    served: ModelVersion, store: ChangedCorpus, positions: Positions, vectors: dict[str, Vectors]
+) -> dict[int, Exception]:
+    """Computes the vectors of candidates; those that were sent stay, and those that cannot be
+    computed.
+
+    Args:
+      served: The version with all changes but these vectors.
       store: The corpus.
       positions: [m] int64, the positions of the candidates.
       vectors: [m, dim] by index, their vectors, which are replaced.
 
+    Returns:
+      Why a vector cannot be computed, by the number of its candidate among the m.
+
     Raises:
-      InvalidArgument: A vector would hold NaN or an infinity, or is too long to be searched.
       ShardsFailed: A shard does not respond.
     """
+    problems: dict[int, Exception] = {}
     for name, index in store.indexes.items():
         (computed,) = (~store.was_sent(name, store.store.ids(positions))).nonzero()
         for start in range(0, computed.size, _CANDIDATES_PER_BATCH):
             part = computed[start : start + _CANDIDATES_PER_BATCH]
-            columns = store.store.features(positions[part], store.base.entry.features)
-            try:
-                with shards_needed(served):
-                    vectors[name][part] = embedded(served, index, columns, part.size)
-            except NotFinite as problem:
-                id_text = _first_unsearchable(served, store, index, positions[part])
-                value = (
-                    f"numbers with which {problem} is not finite for candidates such as {id_text}"
-                )
-                expected = "a row of which the candidate tower computes finite vectors"
-                raise InvalidArgument.of_field("vectors", value, expected, "has") from problem
-            except (BundleError, ServiceError):
-                # The tower cannot compute these, whatever the rows.
-                continue
-
-
-def _first_unsearchable(
-    served: ModelVersion, store: ChangedCorpus, index: ServedIndex, positions: Positions
-) -> str:
-    """Returns the id of the first candidate whose vector cannot be searched, as errors show it."""
-    for position in np.split(positions, positions.size):
-        columns = store.store.features(position, store.base.entry.features)
-        try:
-            embedded(served, index, columns, 1)
-        except NotFinite:
-            return show_id(store.store.ids(position).tolist()[0])
-    return "these"
+            problems |= _embed_part(served, store, index, positions, part, vectors[name])
+    return problems
 
 
 def _embed_part(
-    served: ModelVersion, store: ChangedCorpus, positions: Positions
-) -> list[int | str]:
-    """Computes the vectors of some candidates; returns the ids of those for which this fails.
-
-    Raises:
-      ShardsFailed: A shard does not respond.
-    """
-    columns = store.store.features(positions, store.base.entry.features)
+    served: ModelVersion,
+    store: ChangedCorpus,
+    index: ServedIndex,
+    positions: Positions,
+    part: NDArray[np.int64],
+    vectors: Vectors,
+) -> dict[int, Exception]:
+    """Computes some of the vectors of an index; `part`: their numbers. See `embed_candidates`."""
+    columns = store.store.features(positions[part], store.base.entry.features)
     try:
         with shards_needed(served):
-            vectors = {
-                name: embedded(served, index, columns, positions.size)
-                for name, index in store.indexes.items()
-            }
-        store.embed(positions, vectors)
-    except (BundleError, ServiceError, NotFinite):
-        # One candidate fails all that are computed together. Computed one by one, the others get
-        # their vectors.
-        if positions.size > 1:
-            parts = np.split(positions, positions.size)
-            return [key for part in parts for key in _embed_part(served, store, part)]
-        failed: list[int | str] = store.store.ids(positions).tolist()
-        return failed
-    return []
-
-
-def _restore(served: ModelVersion, store: ChangedCorpus, ids: Sequence[int | str]) -> None:
-    """Gives ids the candidates that the bundle has.
-
-    Raises:
-      ShardsFailed: A shard does not respond.
-    """
-    keys: Ids = np.array(ids, object)
-    if store.base.entry.id_dtype == "int64":
-        keys = keys.astype(np.int64)
-    with shards_needed(served):
-        store.restore(keys)
+            vectors[part] = embedded(served, index, columns, part.size)
+    except (BundleError, ServiceError, NotFinite) as problem:
+        if part.size == 1:
+            return {int(part[0]): problem}
+        # One candidate fails all that are computed together. Of ever smaller parts, all but the
+        # one with it get their vectors.
+        problems: dict[int, Exception] = {}
+        for half in np.array_split(part, 2):
+            problems |= _embed_part(served, store, index, positions, half, vectors)
+        return problems
+    return {}
 
 
 def embedded(

@@ -9,13 +9,14 @@ of a table, is numbered anew in each version.
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.records import EXPIRES, SEQUENCE, Change, Head, Run, left_out_ids
+from bundle.changes.records import EXPIRES, LATER, SEQUENCE, Change, Head, Run, left_out_ids
 from service.contract.changes import ChangeRequest
 
 Key = int | str
@@ -123,7 +124,8 @@ class LogSummary:
 
     def with_later_attributes(self, change: Change) -> Change:
         """Returns a change with those values of attributes that changes with larger numbers have
-        set, which came before it.
+        set, which came before it: in its columns, and in one of their own for versions that it does
+        not fit.
         """
         import pyarrow as pa
 
@@ -131,21 +133,29 @@ class LogSummary:
         numbers = self._numbers_of(change.head)
         if sequences is None or numbers is None or not numbers.attributes:
             return change
-        later_by_column: dict[str, dict[int, Any]] = {}
-        for row, (key, number) in enumerate(
-            zip(change.ids.tolist(), sequences.tolist(), strict=True)
-        ):
-            for name, (last, value) in numbers.attributes.get(key, {}).items():
-                if last > number:
-                    later_by_column.setdefault(f"{_ATTRIBUTE}{name}", {})[row] = value
+        later_by_row = [
+            {
+                name: value
+                for name, (last, value) in numbers.attributes.get(key, {}).items()
+                if last > number
+            }
+            for key, number in zip(change.ids.tolist(), sequences.tolist(), strict=True)
+        ]
+        later_names = {name for later in later_by_row for name in later}
         columns = change.columns
         for position, field in enumerate(columns.schema):
-            later = later_by_column.get(field.name)
-            if later:
+            name = field.name.removeprefix(_ATTRIBUTE)
+            if field.name != name and name in later_names:
                 values = columns.column(position).to_pylist()
-                for row, value in later.items():
-                    values[row] = value
+                for row, later in enumerate(later_by_row):
+                    values[row] = later.get(name, values[row])
                 columns = columns.set_column(position, field, pa.array(values, field.type))
+        if change.head.action == "upsert" and later_names:
+            texts: list[str | None] = [None] * len(later_by_row)
+            for row, later in enumerate(later_by_row):
+                if later:
+                    texts[row] = json.dumps(later)
+            columns = columns.append_column(LATER, pa.array(texts, pa.string()))
         return change.with_columns(columns)
 
     def repeated_offset(self, request: ChangeRequest, version: int) -> int | None:

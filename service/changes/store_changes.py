@@ -9,7 +9,9 @@ that has applied the same records.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,8 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.stores.attributes import AttributeMisfit, array_of_values
 from bundle.stores.overlay import ChangedAttributeIndex, StoreOverlay, StoreSnapshot
 from bundle.stores.reader import CandidateStore
+from bundle.tables.id_values import distinct
 from runtime.exact import ExactIndex
 from service.changes.changed_parts import stored_vectors
 from service.changes.growing_vectors import GrowingVectors, Vectors
@@ -55,6 +59,10 @@ class ChangedCorpus:
         self._denied = base.denied.begin(self.store)
         self._sent: dict[str, set[int | str]] = {name: set() for name in indexes}
         """The ids of candidates whose vectors were sent, by index."""
+        self._unembedded: set[int | str] = set()
+        """The ids of candidates whose vectors are still to be computed."""
+        self._is_embedded: dict[int | str, bool] = {}
+        """Whether the vectors could be computed, of candidates that came without any."""
 
     @property
     def store(self) -> StoreSnapshot:
@@ -88,6 +96,18 @@ class ChangedCorpus:
         """How many candidates may be added or replaced before the positions are compacted."""
         return self._compact_at - self._changes.slot_count
 
+    @property
+    def unembedded(self) -> Positions:
+        """The positions of candidates whose vectors are still to be computed, ascending."""
+        return self._positions_of(self._unembedded)
+
+    @property
+    def hidden(self) -> Positions:
+        """The positions of candidates that have no vectors, ascending: no request finds them."""
+        return self._positions_of(
+            [key for key, is_embedded in self._is_embedded.items() if not is_embedded]
+        )
+
     def compact(self, now_s: float) -> bool:
         """Forgets candidates that have ended or expired if the positions behind those of the bundle
         have become many, or none of them is live. The others get new positions, in the same order.
@@ -104,6 +124,9 @@ class ChangedCorpus:
         # Into new arrays: states that are served go on reading the old ones.
         base_size = self.store.base_size
         self._changes, positions = self._changes.compacted(now_s)
+        keys = [*self._is_embedded]
+        is_gone = self._changes.positions(self._id_array(keys)) < 0
+        self._forget_embedding(itertools.compress(keys, is_gone.tolist()))
         for name, growing in self._vectors.items():
             compacted = self._no_vectors(name)
             slots = positions - base_size
@@ -143,7 +166,7 @@ class ChangedCorpus:
           expires_s: The times when the candidates expire, [m] Unix seconds, NaN: never; None:
             none of them expires.
           logged: The indexes whose vectors are in the log or in the bundle. `embed` gives the
-            others theirs.
+            others theirs; until then, the candidates are hidden.
 
         Returns:
           The new positions, [m].
@@ -163,6 +186,10 @@ class ChangedCorpus:
                 sent_ids.difference_update(ids.tolist())
             else:
                 sent_ids.update(ids.tolist())
+        self._forget_embedding(ids.tolist())
+        if len(logged) < len(self.indexes):
+            self._unembedded.update(ids.tolist())
+            self._is_embedded.update(dict.fromkeys(ids.tolist(), False))
         self.base.denied.follow(self.store, ids, positions)
         return positions
 
@@ -180,6 +207,27 @@ class ChangedCorpus:
             was_sent = self.was_sent(name, ids)
             self._vectors[name].replace(slots[~was_sent], computed[~was_sent])
 
+    def note_unembedded(self, ids: Ids) -> None:
+        """Notes candidates whose vectors are to be computed anew, by their ids, [m]."""
+        self._unembedded.update(ids.tolist())
+
+    def note_embedded(self, ids: Ids, is_embedded: NDArray[np.bool_]) -> None:
+        """Notes candidates whose vectors were computed, or cannot be. Those that cannot are hidden
+        if they came without vectors.
+
+        Args:
+          ids: [m], the ids.
+          is_embedded: [m], whether the vectors could be computed.
+        """
+        self._unembedded.difference_update(ids.tolist())
+        for key, is_computed in zip(ids.tolist(), is_embedded.tolist(), strict=True):
+            if key in self._is_embedded:
+                self._is_embedded[key] = is_computed
+
+    def is_hidden(self, ids: Ids) -> NDArray[np.bool_]:
+        """Returns which candidates have no vectors, by their ids, [m]."""
+        return np.array([not self._is_embedded.get(key, True) for key in ids.tolist()], bool)
+
     def was_sent(self, index: str, ids: Ids) -> NDArray[np.bool_]:
         """Returns the candidates whose vectors of an index were sent, by their ids, [m]."""
         return np.array([key in self._sent[index] for key in ids.tolist()], bool)
@@ -189,12 +237,15 @@ class ChangedCorpus:
         self._changes.delete(ids)
         for sent_ids in self._sent.values():
             sent_ids.difference_update(ids.tolist())
+        self._forget_embedding(ids.tolist())
 
-    def restore(self, ids: Ids) -> None:
+    def restore(self, ids: Ids, attributes: Mapping[int | str, Mapping[str, Any]]) -> None:
         """Gives ids the candidates that the bundle has; ids that it does not have get none.
 
         Args:
           ids: [m], distinct.
+          attributes: The values of attributes that they have in place of the bundle's, by id.
+            Values that do not fit the store are left out.
 
         Raises:
           ServiceError: A shard that holds some of their vectors does not respond; nothing was
@@ -210,6 +261,16 @@ class ChangedCorpus:
             import pyarrow as pa
 
             columns = self._base_store.arrays(restored, [*self._base_store.types])
+            for row, key in enumerate(self._base_store.ids(restored).tolist()):
+                for name, value in attributes.get(key, {}).items():
+                    column = columns.get(f"attribute:{name}")
+                    if column is None:
+                        continue
+                    with suppress(AttributeMisfit):
+                        (checked,) = array_of_values(self.base.entry.attributes[name], [value])
+                        values = column.to_pylist()
+                        values[row] = checked.as_py()
+                        columns[f"attribute:{name}"] = pa.array(values, column.type)
             self.upsert(pa.record_batch(columns), vectors, self.indexes, None, self.indexes)
 
     def set_attributes(
@@ -255,10 +316,13 @@ class ChangedCorpus:
         """
         base = self.base
         store = self.store
+        hidden = self.hidden
+        if hidden.size:
+            store = store.without(hidden)
         entry = base.entry.model_copy(update={"size": store.count})
         corpus = replace(base, entry=entry, store=store, denied_added=self._denied)
         # Without candidates in slots, searches have one part less to merge.
-        if not self.added_count:
+        if self.added_count == hidden.size:
             indexes = {name: replace(index, corpus=corpus) for name, index in self.indexes.items()}
             return corpus, indexes
         added_filters = {
@@ -279,6 +343,23 @@ class ChangedCorpus:
             added = LiveIndex.of(index.entry, exact, growing.view, added_corpus, live, codes)
             indexes[name] = replace(index, corpus=corpus, added=added)
         return corpus, indexes
+
+    def _forget_embedding(self, keys: Iterable[int | str]) -> None:
+        """Forgets what was noted about the vectors of candidates that are replaced or gone."""
+        for key in keys:
+            self._unembedded.discard(key)
+            self._is_embedded.pop(key, None)
+
+    def _positions_of(self, keys: Collection[int | str]) -> Positions:
+        """Returns the positions of those of some candidates that have not expired, ascending."""
+        positions = self.store.positions(self._id_array([*keys]))
+        return distinct(positions[positions >= 0])
+
+    def _id_array(self, keys: Sequence[int | str]) -> Ids:
+        """Returns ids of the store as an array."""
+        if self.base.entry.id_dtype == "int64":
+            return np.array(keys, np.int64)
+        return np.array(keys, object)
 
     def _no_vectors(self, name: str) -> GrowingVectors:
         """Returns room for the vectors of an index."""

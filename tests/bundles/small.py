@@ -142,7 +142,7 @@ def write_small_bundle(
       parameters: The parameters of the index.
       partitions: The number of partitions of the index.
       features: Entries that replace those of `feature_entries`.
-      without: `indexes` or `ranking`: leaves those out.
+      without: `indexes`, `ranking` or attributes of the candidates: leaves those out.
       row_types: The tables that are written as int8 rows, or as they lie in a checkpoint.
       parts: Divides the ranking tower into parts.
       formula: The formula of the ranking tower.
@@ -212,9 +212,9 @@ def write_small_bundle(
             )
             writer.stages["ranking"] = Stage(tower="quick", keep=keep)
 
-        _add_corpus(writer, "movies", ids, genres, years, titles)
+        _add_corpus(writer, "movies", ids, genres, years, titles, without)
         if "shorts" in more_indexes:
-            _add_corpus(writer, "shorts", ids[:5], genres[:5], years[:5], titles[:5])
+            _add_corpus(writer, "shorts", ids[:5], genres[:5], years[:5], titles[:5], without)
         if users:
             _add_users(writer, ids)
         if lists:
@@ -336,6 +336,7 @@ def _add_corpus(
     genres: tuple[tuple[str, ...], ...],
     years: Array,
     titles: tuple[str, ...],
+    without: frozenset[str],
 ) -> None:
     positions = range(len(ids))
     genre_column = Column(
@@ -343,21 +344,22 @@ def _add_corpus(
         _offsets([len(names) for names in genres]),
     )
     studios = [None if i % 7 == 3 else f"studio {i % 5}" for i in positions]
+    attributes = {
+        "title": pa.array(titles),
+        "year": pa.array([None if i == 1 else 1990 + i for i in positions], pa.int64()),
+        "rating": pa.array([i / 4 for i in positions], pa.float64()),
+        "genres": pa.array([list(names) for names in genres], pa.list_(pa.string())),
+        "studio": pa.array(studios, pa.string()),
+        "classic": pa.array([None if i == 2 else i % 3 == 0 for i in positions], pa.bool_()),
+        "latitude": pa.array([coordinates(i)[0] for i in positions], pa.float64()),
+        "longitude": pa.array([coordinates(i)[1] for i in positions], pa.float64()),
+    }
     writer.add_corpus(
         name,
         ids,
         features={"movie": Column(ids), "genres": genre_column, "year": Column(years)},
-        attributes={
-            "title": pa.array(titles),
-            "year": pa.array([None if i == 1 else 1990 + i for i in positions], pa.int64()),
-            "rating": pa.array([i / 4 for i in positions], pa.float64()),
-            "genres": pa.array([list(names) for names in genres], pa.list_(pa.string())),
-            "studio": pa.array(studios, pa.string()),
-            "classic": pa.array([None if i == 2 else i % 3 == 0 for i in positions], pa.bool_()),
-            "latitude": pa.array([coordinates(i)[0] for i in positions], pa.float64()),
-            "longitude": pa.array([coordinates(i)[1] for i in positions], pa.float64()),
-        },
-        filters=FILTERS,
+        attributes={key: values for key, values in attributes.items() if key not in without},
+        filters=tuple([key for key in FILTERS if key not in without]),
     )
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from bundle.changes.log_lock import Writer
 from bundle.format.log_position import LogPosition
-from bundle.format.manifest import Distance
+from bundle.format.manifest import Distance, EmbeddedFeature, KeyedIds, Unknown
 from runtime.exact import prepared
 from service.changes.changed_version import ChangedVersion
 from service.changes.model_changes import ModelChanges
@@ -27,7 +27,7 @@ from service.config import ServiceSettings
 from service.contract.changes import CHANGES
 from service.errors import ServiceError
 from service.versions.version import ModelVersion
-from tests.differential.random_changes import NEW, STORED, Change, RandomChanges
+from tests.differential.random_changes import KEYS, NEW, STORED, Change, RandomChanges
 from tests.random_cases import seeds
 from tests.units.service.changes import keyed
 from tests.units.service.changes.making import random_vectors
@@ -39,11 +39,26 @@ COMPACTED_MIN = 12
 LIMITS = ServiceSettings(root=Path.cwd())
 UNIT = 4
 QUERIES = random_vectors(4)
+VERSIONS = (1, 2, 3)
 DISTANCES: dict[int, dict[str, Distance]] = {
     1: {"movies": "cosine", "opposite": "squared_l2"},
     2: {"movies": "dot_product", "opposite": "cosine"},
+    3: {"movies": "squared_l2", "opposite": "dot_product"},
 }
 """The distances of the indexes of each version."""
+STRICT = {
+    **keyed.keyed_features(),
+    "movie": EmbeddedFeature(
+        kind="single",
+        table="movies",
+        role="candidate",
+        ids=KeyedIds(keys="movies"),
+        unknown=Unknown(rule="refuse"),
+    ),
+}
+"""Features of which one rejects the keys that have no row yet."""
+HUGE = 4e17
+"""A number of a row with which a vector is too long to be searched."""
 TREE = {"num_leaves": 4, "leaves_to_search": 2, "dimensions_per_block": 4, "reorder": 10}
 
 
@@ -51,19 +66,28 @@ TREE = {"num_leaves": 4, "leaves_to_search": 2, "dimensions_per_block": 4, "reor
 def service(
     small_towers: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningService]:
-    """A service that has loaded two versions."""
+    """A service that has loaded three versions: the second one rejects unknown keys, and no upsert
+    for the others fits the third one.
+    """
     root = tmp_path_factory.mktemp("histories")
     bundles = keyed.KeyedBundles(root, small_towers)
-    for version, distances in DISTANCES.items():
-        bundles.write(
-            version,
-            users=True,
-            index_kind="tree_ah",
-            parameters=TREE,
-            more_indexes=("opposite",),
-            distances=distances,
-        )
-    service = RunningService(root, latest_versions=2)
+    tree = {"users": True, "index_kind": "tree_ah", "parameters": TREE}
+    bundles.write(1, **tree, more_indexes=("opposite",), distances=DISTANCES[1])
+    # The tree of the bundle embeds no candidate anew: its keys are all known.
+    keys = {**keyed.KEYS, "movies": np.append(keyed.KEYS["movies"], keyed.MISSING)}
+    tables = {"movies": random_vectors(keys["movies"].size, seed=2)}
+    bundles.write(
+        2,
+        **tree,
+        features=STRICT,
+        keys=keys,
+        tables=tables,
+        more_indexes=("opposite",),
+        distances=DISTANCES[2],
+    )
+    without = frozenset({"studio"})
+    bundles.write(3, **tree, without=without, more_indexes=("opposite",), distances=DISTANCES[3])
+    service = RunningService(root, latest_versions=3)
     yield service
     service.close()
 
@@ -72,7 +96,7 @@ def service(
 def loaded(service: RunningService) -> list[ModelVersion]:
     """The versions before any change."""
     versions = []
-    for number in (1, 2):
+    for number in VERSIONS:
         with service.worker.versions.acquire("movies", number) as version:
             versions.append(version)
     return versions
@@ -143,7 +167,7 @@ def test_any_history_leaves_one_state_in_all_processes(
         follower = follow(path)
         assert writer.log.may_write(time.monotonic() + 60)
         for _ in range(LENGTH):
-            accepted_count += bool(_change(writer, drawn, int(random.integers(1, 3))))
+            accepted_count += bool(_change(writer, drawn, int(random.choice(VERSIONS))))
             if random.random() < 0.3:
                 follower.log.follow()
         follower.log.follow()
@@ -179,6 +203,8 @@ def test_compacted_log_leaves_what_the_whole_log_leaves(
         for _ in range(LENGTH):
             _change(compacted, drawn, 1)
         # The bundle of the second version contains these changes. Copies have none of them yet.
+        # Without the third one: a candidate of the bundle that counts again, since an upsert does
+        # not fit, has another place in the order if the changes before were left out.
         included = {"changes_included": end_of(compacted)}
         manifest = loaded[1].manifest.model_copy(update=included)
         all_versions = [loaded[0], replace(loaded[1], manifest=manifest)]
@@ -226,10 +252,96 @@ def test_compacted_log_leaves_what_the_whole_log_leaves(
     assert dropped_count > 2 * HISTORIES
 
 
-class ManyForms(RandomChanges):
-    """Draws changes that send vectors of some candidates, some of the attributes, and more numbers.
-    The first ids are changed again and again.
+@pytest.mark.slow
+def test_numbered_changes_leave_one_state_in_any_order(
+    follow: Callable[..., ModelChanges], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    for seed in seeds(request, HISTORIES, 205):
+        random = np.random.default_rng(seed)
+        drawn = Numbered(seed)
+        changes = [(drawn.draw(), int(random.choice(VERSIONS))) for _ in range(LENGTH)]
+        expected: list[dict[int, Any]] = []
+        for name in ("in order", "shuffled"):
+            process = follow(tmp_path / str(seed) / name / "changes.log")
+            assert process.log.may_write(time.monotonic() + 60)
+            for change, version in changes:
+                _send(process, change, version)
+            states = [by_id(version) for version in process.log.versions]
+            process.log.close()
+            expected = expected or states
+            assert states == expected, seed
+            random.shuffle(changes)
+
+
+def by_id(version: ChangedVersion) -> dict[int, Any]:
+    """Returns the attributes and the vector of each candidate that a version has."""
+    served = version.publish()
+    corpus = served.corpora["movies"]
+    positions = np.delete(np.arange(corpus.store.size), corpus.unavailable)
+    columns = corpus.store.arrays(positions, [*corpus.store.types])
+    rows = zip(*[values.to_pylist() for values in columns.values()], strict=True)
+    index = served.indexes["movies"]
+    assert index.here is not None
+    vectors = index.here.vectors
+    if index.added is not None:
+        vectors = np.concatenate([vectors, index.added.vectors])
+    candidates = zip(rows, vectors[positions].tolist(), strict=True)
+    return {values[0]: (values, vector) for values, vector in candidates}
+
+
+class Embeddings(RandomChanges):
+    """Draws changes by which versions can embed a candidate, or cannot any more: of candidates
+    that read keys without a row, of such rows, and of rows with huge numbers. Few ids are changed
+    again and again.
     """
+
+    def draw(self) -> Change:
+        path, body = super().draw()
+        if path == "rows/upsert" and body.get("feature") == "movie" and self._chance(0.3):
+            for item in body["items"]:
+                item["vector"] = [HUGE] * 8
+        if self._chance(0.2):
+            for item in body["items"]:
+                item.setdefault("sequence", self._number(0, 8))
+        return path, body
+
+    def _keys(self, kind: str) -> list[int]:
+        if kind == "candidates" and self._chance(0.7):
+            return self._several([*STORED[:4], *NEW[:4]], 3)
+        return super()._keys(kind)
+
+    def _item(self, kind: str, action: str, key: int) -> dict[str, Any]:
+        item = super()._item(kind, action, key)
+        if (kind, action) == ("candidates", "upsert") and self._chance(0.7):
+            item["features"]["movie"] = self._pick([*KEYS["movie"][-4:], *STORED[:2]])
+        return item
+
+
+class Numbered(RandomChanges):
+    """Draws changes of few candidates, each with a larger number than the one before."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._sequence = 0
+
+    def draw(self) -> Change:
+        actions = ["upsert", "delete", *["attributes"] * 2]
+        action = self._pick(actions)
+        items = [self._item("candidates", action, key) for key in self._keys("candidates")]
+        names = self._several([*self._attributes()], 2)
+        self._sequence += 1
+        for item in items:
+            item["sequence"] = self._sequence
+            if action == "attributes":
+                item["attributes"] = {name: item["attributes"][name] for name in names}
+        return f"candidates/{action}", {"items": items}
+
+    def _keys(self, kind: str) -> list[int]:
+        return self._several([*STORED[:3], *NEW[:2]], 2)
+
+
+class ManyForms(Embeddings):
+    """Draws changes that send vectors of some candidates, and some of the attributes."""
 
     def draw(self) -> Change:
         path, body = super().draw()
@@ -245,15 +357,7 @@ class ManyForms(RandomChanges):
             names = self._several([*items[0]["attributes"]], 2)
             for item in items:
                 item["attributes"] = {name: item["attributes"][name] for name in names}
-        if self._chance(0.3):
-            for item in items:
-                item.setdefault("sequence", self._number(0, 8))
         return path, body
-
-    def _keys(self, kind: str) -> list[int]:
-        if kind == "candidates" and self._chance(0.5):
-            return self._several([*STORED[:4], *NEW[:4]], 3)
-        return super()._keys(kind)
 
 
 def read_of(version: ChangedVersion) -> dict[str, Any]:
@@ -280,8 +384,13 @@ def _copy(source: ModelChanges, copy: ModelChanges) -> None:
 
 
 def _change(changes: ModelChanges, drawn: RandomChanges, version: int) -> Any:
+    """Draws a change and makes it; see `_send`."""
+    return _send(changes, drawn.draw(), version)
+
+
+def _send(changes: ModelChanges, drawn: Change, version: int) -> Any:
     """Makes a change; returns the result, None if it is rejected."""
-    path, body = drawn.draw()
+    path, body = drawn
     (change,) = [
         drawable for drawable in CHANGES.values() if f"{drawable.kind}/{drawable.action}" == path
     ]

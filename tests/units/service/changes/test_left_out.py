@@ -26,6 +26,7 @@ from tests.units.service.running import RunningService
 
 ADDED = 9001
 CONTEXTS = [{"user": 7, "hour": 9.0}, {"user": 8, "hour": 21.0}]
+OLD = {"year": {"lt": 1950}}
 BETWEEN = "log(50 - rating) + log(50 + rating)"
 """A formula that has no value for the ratings of some years."""
 STRICT = {
@@ -97,21 +98,36 @@ def test_candidate_that_cannot_be_scored_is_left_out(
     assert service.value("rowcast_candidates_left_out_total", reason=reason) >= 3
 
 
-def test_candidate_that_the_next_version_cannot_embed_is_not_in_it(
+def test_candidate_is_in_no_response_until_a_row_lets_the_next_version_embed_it(
     write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
 ) -> None:
-    write(size=60)
+    write(features=keyed.keyed_features(), keys=keyed.KEYS)
     service = serve()
     for key in (ADDED, 1000):
-        item = candidate(key, movie=1000 + 7 * 50)
-        change(service, "candidates/upsert", item)
-    write(version=2)  # it has fewer movies, and rejects those that it does not know
+        change(service, "candidates/upsert", candidate(key, movie=77))
+    known = np.append(keyed.KEYS["movies"], keyed.MISSING)
+    tables = {"movies": np.random.default_rng(2).standard_normal((known.size, 8), np.float32)}
+    keys = {**keyed.KEYS, "movies": known}
+    write(version=2, features=STRICT, keys=keys, tables=tables)
     service.scan()
     until(lambda: service.current().version == 2)
-    assert ADDED not in ids_of(service)
-    assert 1000 in ids_of(service)
-    (version,) = [entry for entry in status(service)["versions"] if entry["version"] == 2]
-    assert version["dropped"] == {"the vector of a candidate cannot be computed": 2}
+    change(service, "candidates/attributes", {"id": ADDED, "attributes": {"year": 1901}})
+
+    reason = "the vector of a candidate cannot be computed"
+    for running in (service, serve()):
+        assert not {ADDED, 1000} & ids_of(running)
+        assert ids_of(running, filter=OLD) == set()
+        with pytest.raises(Rejected, match=f"INVALID_ARGUMENT: .*{ADDED}"):
+            responds(running, "rank", context=CONTEXTS[0], candidate_ids=[ADDED])
+        (version,) = [entry for entry in status(running)["versions"] if entry["version"] == 2]
+        assert version["dropped"] == {reason: 2}
+
+    change(service, "rows/upsert", {"id": 77, "vector": [0.5] * 8}, feature="movie")
+    for running in (service, serve()):
+        assert {ADDED, 1000} <= ids_of(running)
+        assert ids_of(running, filter=OLD) == {ADDED}
+        (version,) = [entry for entry in status(running)["versions"] if entry["version"] == 2]
+        assert version["dropped"] == {}
 
 
 def test_row_with_which_a_candidate_cannot_be_embedded_is_rejected(
