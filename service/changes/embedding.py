@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import BundleError
+from bundle.errors import BundleError, RowUnavailable
 from bundle.features.columns import Column
 from bundle.format.manifest import Corpus, EmbeddedFeature, Manifest
 from runtime.vectors import is_searchable
@@ -188,6 +188,7 @@ def embedded(
       BundleError: A column does not fit its feature.
       ServiceError: The tower cannot compute with these features.
       NotFinite: A vector would hold NaN or an infinity, or is too long to be searched.
+      ShardsFailed: No shard could give a row. A request may count it as unknown, but vectors last.
     """
     tower = version.towers[index.entry.candidate_tower]
     execution = Execution("change")
@@ -198,6 +199,8 @@ def embedded(
     finally:
         # The threads that make changes end soon, and a network is dear to prepare.
         tower.release_thread()
+    if execution.rows_lost:
+        raise ShardsFailed(f"no shard could give {execution.rows_lost} rows of its candidates")
     if not is_searchable(vectors).all():
         raise NotFinite(f"the product of two vectors of index {index.name!r}")
     return vectors
@@ -227,7 +230,7 @@ def shards_needed(version: ModelVersion) -> Iterator[None]:
     """
     try:
         yield
-    except SHARD_FAILURES as problem:
+    except (*SHARD_FAILURES, RowUnavailable) as problem:
         if version.shards is None:
             raise
         raise ShardsFailed(str(problem)) from problem

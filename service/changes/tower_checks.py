@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import BundleError, RowUnavailable
+from bundle.errors import BundleError
 from bundle.features.columns import OutputBlock
 from bundle.format.manifest import inputs_of
 from runtime.errors import ComputationFailed
-from service.changes.embedding import ShardsFailed
+from service.changes.embedding import shards_needed
 from service.contract.messages import Columns
 from service.engine import lookup
 from service.engine.computation import completed
@@ -58,10 +58,8 @@ class TowerChecks:
         )
         block = OutputBlock(np.empty((0, 0)), names, ())
         fetched = completed(lookup.fetch(served, [([block], features, n)], Execution("change")))
-        try:
+        with shards_needed(served):
             served.reader.activations(names, features, n, fetched)
-        except RowUnavailable as problem:
-            raise ShardsFailed(str(problem)) from problem
 
     def check_rankings(
         self, served: ModelVersion, corpus: str, features: Columns, ids: NDArray[Any]
