@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bundle.changes.records import KEY, SEQUENCE, Change, left_out_ids
+from bundle.changes.records import Change, left_out_ids
+from bundle.tables.row_records import KEY, SEQUENCE
 
 Key = int | str
 Thing = tuple[Any, ...]

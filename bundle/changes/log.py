@@ -1,9 +1,7 @@
 """The change log: an append-only file of checksummed records, which the processes of a host share.
 
     magic    8 bytes
-    record   zeros, so that the payload begins at a multiple of 64 bytes; length (uint32), sequence
-             (uint64), crc32c of the payload (uint32), crc32c of these 16 bytes (uint32), payload of
-             `length` bytes; little-endian
+    record   as of `bundle/storage/frames.py`
     ...
 
 A process reads vectors where the log is mapped, so that a record never moves within its file. A
@@ -31,7 +29,6 @@ import math
 import mmap
 import os
 import secrets
-import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -54,28 +51,28 @@ from bundle.errors import (
     LogUnsynced,
     LogUnwritable,
 )
-from bundle.format.checksums import crc32c
 from bundle.format.log_position import LogPosition
 from bundle.storage import files
+from bundle.storage.frames import (
+    ALIGNMENT,
+    FRAME_BYTES,
+    FRAME_FIELDS,
+    RECORD_BYTES_MAX,
+    Record,
+    Unsound,
+    filler_bytes,
+    laid_out,
+    record_at,
+    sound_record,
+)
 from bundle.storage.growing_map import Bytes, map_growing
 
 MAGIC = b"rowcastL"
-RECORD_BYTES_MAX = 64 << 20
 _FORMAT = 4
-_FRAME = struct.Struct("<IQI")
-_FRAME_CHECKSUM = struct.Struct("<I")
-_CHECKED_FRAME = struct.Struct("<IQII")
-"""A frame with its checksum."""
-_FRAME_FIELDS = np.dtype(
-    [("length", "<u4"), ("sequence", "<u8"), ("checksum", "<u4"), ("frame_checksum", "<u4")]
-)
-"""A frame with its checksum, of which many are read at a time."""
 _RECOVERED_GAP = 1_000_000
 """The number by which sequences rise after a recovery: sequences of lost records are never used
 again.
 """
-_ALIGNMENT = 64
-"""Payloads begin at multiples of this number of bytes, in the file."""
 _READ_BYTES = 8 << 20
 """The number of bytes that are read at a time."""
 _BLOCK_BYTES = 64 << 10
@@ -97,25 +94,16 @@ _BEGIN = (-1, len(MAGIC))
 """The mark before all records."""
 
 
-class Record(NamedTuple):
-    """One record.
+class _Header(NamedTuple):
+    """What the first record of a log says.
 
     Attributes:
-      sequence: The sequence number, which rises from record to record.
-      payload: The content.
-      offset: The offset of the content in the file, a multiple of 64 bytes.
-      checksum: The crc32c of the content.
+      identity: The identity of the log, 32 hexadecimal digits.
+      last: The sequence that all further ones exceed.
     """
 
-    sequence: int
-    payload: bytes
-    offset: int = 0
-    checksum: int = 0
-
-    @property
-    def end(self) -> int:
-        """The offset behind the record in the file."""
-        return self.offset + len(self.payload)
+    identity: str
+    last: int
 
 
 class Recovery(NamedTuple):
@@ -133,22 +121,6 @@ class Recovery(NamedTuple):
     dropped_bytes: int
     lost: tuple[tuple[int, int], ...]
     damaged: Path | None
-
-
-class _Unsound(Exception):
-    """Some bytes are no record: a checksum does not match."""
-
-
-class _Header(NamedTuple):
-    """What the first record of a log says.
-
-    Attributes:
-      identity: The identity of the log, 32 hexadecimal digits.
-      last: The sequence that all further ones exceed.
-    """
-
-    identity: str
-    last: int
 
 
 class _State(NamedTuple):
@@ -666,7 +638,7 @@ class LogWriter:
 
     def end_behind(self, payload: bytes) -> int:
         """Returns the offset behind a record that would be appended now."""
-        _, records = _laid_out([Record(0, payload)], self.end)
+        _, records = laid_out([Record(0, payload)], self.end)
         return records[0].end
 
     def append(self, payload: bytes) -> Record:
@@ -723,10 +695,10 @@ class LogWriter:
                 self._identity = _checked_header(log.path, log._model, first).identity
                 checksums = _checksums_of(first.payload).tobytes()
             header = _header_of(log._model, self._identity, checksums=checksums)
-            header_parts, (placed,) = _laid_out([Record(0, header)], len(MAGIC))
+            header_parts, (placed,) = laid_out([Record(0, header)], len(MAGIC))
             parts = [MAGIC, *header_parts]
             begin = placed.end
-        further_parts, copied = _laid_out(records, begin)
+        further_parts, copied = laid_out(records, begin)
         # One write for all records.
         content = b"".join(parts + further_parts)
         try:
@@ -900,7 +872,7 @@ class LogRewrite:
 
     def append(self, record: Record) -> None:
         """Appends a record, which keeps its sequence; errors as of `begin`."""
-        parts, _ = _laid_out([record], self._file.tell())
+        parts, _ = laid_out([record], self._file.tell())
         self._file.writelines(parts)
 
     def sync(self) -> None:
@@ -930,29 +902,6 @@ class LogRewrite:
 def _mark_before(marks: Sequence[tuple[int, int]], sequence: int) -> tuple[int, int]:
     """Returns the last mark before a record: the record lies not far behind its offset."""
     return marks[bisect.bisect_left(marks, (sequence,)) - 1]
-
-
-def framed(records: Sequence[Record]) -> bytes:
-    """Returns records as a log holds them that begins with them."""
-    parts, _ = _laid_out(records, 0)
-    return b"".join(parts)
-
-
-def read_framed(content: bytes) -> list[Record]:
-    """Returns the records that `framed` wrote.
-
-    Raises:
-      FormatError: The bytes are cut short, or a checksum does not match.
-    """
-    records = []
-    offset = 0
-    while offset < len(content):
-        record = _sound_record(content, offset)
-        if record is None:
-            raise FormatError(f"{len(content)} bytes of a change log are damaged at {offset}")
-        records.append(record)
-        offset = record.end
-    return records
 
 
 def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
@@ -1015,7 +964,7 @@ def _sound_spans(content: bytes | mmap.mmap) -> tuple[list[_Span], int]:
     position = len(MAGIC)
     dropped_bytes = 0
     while position < len(content):
-        record = _sound_record(content, position)
+        record = sound_record(content, position)
         expected = 0
         if spans:
             expected = spans[-1].sequence + 1
@@ -1039,16 +988,16 @@ def _next_sound(content: bytes | mmap.mmap, position: int, sequence: int) -> int
         any number of them.
     """
     end = len(content)
-    first = position + _filler_bytes(position)
-    for part in range(first, end - _CHECKED_FRAME.size + 1, _READ_BYTES):
+    first = position + filler_bytes(position)
+    for part in range(first, end - FRAME_BYTES + 1, _READ_BYTES):
         # Only what may be a frame is checksummed, which is one place in many.
-        count = (min(_READ_BYTES, end - part) - _CHECKED_FRAME.size) // _ALIGNMENT + 1
-        frames: NDArray[np.void] = np.ndarray(count, _FRAME_FIELDS, content, part, _ALIGNMENT)
+        count = (min(_READ_BYTES, end - part) - FRAME_BYTES) // ALIGNMENT + 1
+        frames: NDArray[np.void] = np.ndarray(count, FRAME_FIELDS, content, part, ALIGNMENT)
         is_frame = frames["sequence"] >= sequence
         is_frame &= (frames["length"] > 0) & (frames["length"] <= RECORD_BYTES_MAX)
         for number in is_frame.nonzero()[0].tolist():
-            begin: int = part + number * _ALIGNMENT
-            if _sound_record(content, begin) is not None:
+            begin: int = part + number * ALIGNMENT
+            if sound_record(content, begin) is not None:
                 return begin
     return end
 
@@ -1078,11 +1027,11 @@ def _read_records(
         size = min(size, log_end.position)
     # A part of the file from a multiple of the alignment on.
     content = b""
-    base = position - position % _ALIGNMENT
+    base = position - position % ALIGNMENT
     while True:
         try:
-            record = _record_at(content, position - base, base)
-        except _Unsound:
+            record = record_at(content, position - base, base)
+        except Unsound:
             # What a file system that lost power may leave.
             if _is_zero(descriptor, position, size):
                 return
@@ -1094,7 +1043,7 @@ def _read_records(
             more = os.pread(descriptor, more_bytes, content_end)
             if not more:
                 return
-            used_bytes = position - position % _ALIGNMENT - base
+            used_bytes = position - position % ALIGNMENT - base
             content = content[used_bytes:] + more
             base += used_bytes
             continue
@@ -1118,74 +1067,11 @@ def _is_zero(descriptor: int, position: int, end: int) -> bool:
     return True
 
 
-def _record_at(content: bytes | mmap.mmap, end: int, base: int = 0) -> Record | None:
-    """Returns the record behind an offset; None: the content ends within it.
-
-    Args:
-      content: A part of a log.
-      end: The end of the record before, in the content.
-      base: The offset of the content in the log, a multiple of the alignment.
-
-    Raises:
-      _Unsound: There is something else.
-    """
-    begin = end + _filler_bytes(end)
-    payload_begin = begin + _CHECKED_FRAME.size
-    if payload_begin > len(content):
-        return None
-    # The frame has a checksum of its own, since a damaged length would lead anywhere.
-    length, sequence, checksum, frame_checksum = _CHECKED_FRAME.unpack_from(content, begin)
-    if (
-        length > RECORD_BYTES_MAX
-        or content[end:begin].strip(b"\0")
-        or crc32c(content[begin : begin + _FRAME.size]) != frame_checksum
-    ):
-        raise _Unsound
-    payload_end = payload_begin + length
-    if payload_end > len(content):
-        return None
-    payload = content[payload_begin:payload_end]
-    if crc32c(payload) != checksum:
-        raise _Unsound
-    return Record(sequence, payload, base + payload_begin, checksum)
-
-
-def _sound_record(content: bytes | mmap.mmap, end: int) -> Record | None:
-    """Returns the record behind an offset; None: there is no sound and whole one."""
-    try:
-        return _record_at(content, end)
-    except _Unsound:
-        return None
-
-
 def _record_of(content: bytes | mmap.mmap, span: _Span) -> Record:
     """Returns a record that was found sound."""
-    record = _record_at(content, span.begin)
+    record = record_at(content, span.begin)
     assert record is not None  # noqa: S101 - it is whole
     return record
-
-
-def _filler_bytes(end: int) -> int:
-    """Returns the number of zeros between the end of a record and the next one."""
-    return -(end + _CHECKED_FRAME.size) % _ALIGNMENT
-
-
-def _laid_out(records: Sequence[Record], end: int) -> tuple[list[bytes], list[Record]]:
-    """Returns the bytes of records as a log has them behind an offset, and the records with their
-    offsets.
-    """
-    parts = []
-    placed = []
-    for sequence, payload, *_ in records:
-        checksum = crc32c(payload)
-        filler = bytes(_filler_bytes(end))
-        frame = _FRAME.pack(len(payload), sequence, checksum)
-        parts += [filler, frame, _FRAME_CHECKSUM.pack(crc32c(frame)), payload]
-        offset = end + len(filler) + _CHECKED_FRAME.size
-        record = Record(sequence, payload, offset, checksum)
-        placed.append(record)
-        end = record.end
-    return parts, placed
 
 
 def _new_identity() -> str:

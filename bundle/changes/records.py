@@ -11,20 +11,8 @@
 All is little-endian. Changes that differ in ids and values alone have the same bytes from the first
 length to the end of the schema, so that many of them are decoded at once.
 
-Rows of a table are read where the log is mapped. In place of the messages, their changes have:
-
-    schema       number of bytes of a row (uint32), of a row number (uint16), and whether there are
-                 keys (1), sequences (2) or both (3) (uint16)
-    first        row (int64)
-    count        number of rows (int64)
-    numbers      row number - first (uint16, uint32 or uint64), zeros up to a multiple of 8 bytes
-    keys         int64, of tables that give keys rows
-    sequences    int64
-    rows         behind zeros up to a multiple of 64 bytes, each as the table stores it: the values
-                 in its dtype and, of int8, the scale
-
-From `schema` on, this is also what a sorted range of rows looks like: 65,536 rows have numbers of
-16 bits.
+Rows of a table are read where the log is mapped. In place of the messages, their changes have a
+record of `bundle/tables/row_records.py`, whose first part, the kind, is the schema.
 
 Columns by kind and action:
 
@@ -59,10 +47,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from bundle.changes.log import Record
 from bundle.errors import FormatError
 from bundle.format.fields import Name, Positive, StrictModel
 from bundle.storage import arrow
+from bundle.storage.frames import Record
+from bundle.tables import row_records
+from bundle.tables.row_records import KEY, SEQUENCE, RowRecords
 from bundle.tables.stored_rows import StoredRows
 
 Kind = Literal["rows", "candidates", "contexts"]
@@ -72,9 +62,7 @@ Action = Literal["upsert", "delete", "attributes"]
 STREAM_CHARACTERS_MAX = 256
 """Maximum number of characters of the name of a stream."""
 ID = "id"
-KEY = "key"
 VECTOR = "vector"
-SEQUENCE = "sequence"
 EXPIRES = "expires_s"
 LATER = "later"
 _PREFIX = struct.Struct("<dQII")
@@ -82,12 +70,6 @@ _LENGTHS = struct.Struct("<II")
 """The end of the prefix."""
 _ALIGNMENT = 8
 """The alignment of messages of Arrow IPC, in bytes."""
-_ROW_SCHEMA = struct.Struct("<IHH")
-_ROW_RANGE = struct.Struct("<qQ")
-_ROW_ALIGNMENT = 64
-"""The alignment of the rows of a change in its payload, in bytes."""
-_HAS_KEYS = 1
-_HAS_SEQUENCES = 2
 _END_OF_STREAM = struct.pack("<iI", -1, 0)
 """The end of a stream of Arrow IPC."""
 
@@ -254,42 +236,18 @@ def encode(change: Change) -> bytes:
     # JSON may end with spaces, which keep the columns aligned for Arrow.
     head += b" " * (-len(head) % _ALIGNMENT)
     if change.rows is not None:
-        schema, columns = _encode_rows(change, change.rows, _PREFIX.size + len(head))
+        numbers = {name: change.numbers(name) for name in (KEY, SEQUENCE)}
+        schema, columns = row_records.encode(
+            change.ids,
+            change.rows.take(),
+            {name: values for name, values in numbers.items() if values is not None},
+            _PREFIX.size + len(head),
+        )
     else:
         schema = change.columns.schema.serialize().to_pybytes()
         columns = change.columns.serialize().to_pybytes()
     prefix = _PREFIX.pack(change.time_s, change.offset, len(head), len(schema))
     return b"".join([prefix, head, schema, columns])
-
-
-def _encode_rows(change: Change, stored: StoredRows, begin: int) -> tuple[bytes, bytes]:
-    """Returns what a change of rows has in place of the messages of Arrow.
-
-    Args:
-      change: The change.
-      stored: Its rows.
-      begin: The offset of the schema in the payload.
-    """
-    rows = change.ids
-    first = 0
-    if rows.size:
-        first = int(rows.min())
-    numbers = rows - first
-    number_type = np.min_scalar_type(numbers.max(initial=0))
-    if number_type.itemsize == 1:
-        number_type = np.dtype(np.uint16)
-    content = numbers.astype(number_type).tobytes()
-    content += bytes(-len(content) % _ALIGNMENT)
-    columns = 0
-    for flag, name in ((_HAS_KEYS, KEY), (_HAS_SEQUENCES, SEQUENCE)):
-        values = change.numbers(name)
-        if values is not None:
-            columns |= flag
-            content += values.astype("<i8").tobytes()
-    schema = _ROW_SCHEMA.pack(stored.row_bytes, number_type.itemsize, columns)
-    content = _ROW_RANGE.pack(first, rows.size) + content
-    filler = bytes(-(begin + len(schema) + len(content)) % _ROW_ALIGNMENT)
-    return schema, content + filler + stored.take().tobytes()
 
 
 def decode(payload: bytes) -> Change:
@@ -515,12 +473,7 @@ class _AlikeRows:
         """
         self.head = head
         self.records: list[Record] = []
-        self._row_bytes, number_bytes, columns = _ROW_SCHEMA.unpack(schema)
-        if number_bytes not in {2, 4, 8} or columns > _HAS_KEYS | _HAS_SEQUENCES:
-            raise ValueError(f"row numbers of {number_bytes} bytes, columns {columns}")
-        self._number_type = np.dtype(f"<u{number_bytes}")
-        flags = {KEY: _HAS_KEYS, SEQUENCE: _HAS_SEQUENCES}
-        self._columns = [name for name, flag in flags.items() if columns & flag]
+        self._format = RowRecords(schema)
         self._range_begin = range_begin
         self._log = log
 
@@ -529,48 +482,35 @@ class _AlikeRows:
         """See _AlikeColumns."""
         import pyarrow as pa
 
-        return pa.schema([(name, pa.int64()) for name in (ID, *self._columns)])
+        return pa.schema([(name, pa.int64()) for name in (ID, *self._format.columns)])
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """See _AlikeColumns."""
         with _reading():
             counts = [
-                _ROW_RANGE.unpack_from(record.payload, self._range_begin)[1]
-                for record in self.records
+                self._format.count(record.payload, self._range_begin) for record in self.records
             ]
         return np.array(counts, np.int64)
 
     def joined(self, begin: int, end: int) -> tuple[Any, StoredRows | None]:
         """See _AlikeColumns."""
         with _reading() as pa:
-            numbers = []
-            values: dict[str, list[NDArray[np.int64]]] = {name: [] for name in self._columns}
-            row_offsets = []
-            counts = []
-            for record in self.records[begin:end]:
-                payload = record.payload
-                first, count = _ROW_RANGE.unpack_from(payload, self._range_begin)
-                position = self._range_begin + _ROW_RANGE.size
-                stored_numbers = np.frombuffer(payload, self._number_type, count, position)
-                numbers.append(stored_numbers.astype(np.int64) + first)
-                position += stored_numbers.nbytes
-                position += -position % _ALIGNMENT
-                for name in self._columns:
-                    values[name].append(np.frombuffer(payload, "<i8", count, position))
-                    position += 8 * count
-                position += -position % _ROW_ALIGNMENT
-                if position + self._row_bytes * count != len(payload):
-                    raise ValueError(f"{len(payload)} bytes hold {count} rows")
-                counts.append(count)
-                row_offsets.append(record.offset + position)
-            columns = {ID: np.concatenate(numbers)}
-            columns |= {name: np.concatenate(arrays) for name, arrays in values.items()}
+            records = self.records[begin:end]
+            read = [self._format.read(record.payload, self._range_begin) for record in records]
+            columns = {ID: np.concatenate([part.rows for part in read])}
+            for name in self._format.columns:
+                columns[name] = np.concatenate([part.columns[name] for part in read])
+            counts = [part.rows.size for part in read]
+            row_offsets = [
+                record.offset + part.begin for record, part in zip(records, read, strict=True)
+            ]
+            row_bytes = self._format.row_bytes
             # The rows of a change follow one another, those of the next one lie elsewhere.
             ends = np.cumsum(counts)
-            begins = np.array(row_offsets) - self._row_bytes * (ends - counts)
-            offsets = np.repeat(begins, counts) + self._row_bytes * np.arange(ends[-1])
-            rows = StoredRows(self._log, offsets, self._row_bytes)
+            begins = np.array(row_offsets) - row_bytes * (ends - counts)
+            offsets = np.repeat(begins, counts) + row_bytes * np.arange(ends[-1])
+            rows = StoredRows(self._log, offsets, row_bytes)
             batch = pa.record_batch([*columns.values()], names=[*columns])
         return batch, rows
 

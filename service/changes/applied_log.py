@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from bundle.changes.log import ChangeLog, LogRewrite, LogWriter, Record, Recovery, recover
+from bundle.changes.log import ChangeLog, LogRewrite, LogWriter, Recovery, recover
 from bundle.changes.log_lock import Writer, held
 from bundle.changes.records import Change, Run, decode_runs
 from bundle.errors import BundleError, LogLocked, LogUnwritable
 from bundle.format.log_position import LogPosition
+from bundle.storage.frames import Record
 from service.changes.changed_version import ChangedVersion
 from service.changes.embedding import ShardsFailed
 from service.changes.log_summary import LogSummary

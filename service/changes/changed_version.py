@@ -12,18 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.records import (
-    EXPIRES,
-    ID,
-    KEY,
-    Change,
-    Kind,
-    Run,
-    vector_column,
-)
+from bundle.changes.records import EXPIRES, ID, Change, Kind, Run, vector_column
 from bundle.errors import BundleError, UnknownCandidate
 from bundle.features.columns import Column
 from bundle.storage import arrow
+from bundle.tables.row_records import KEY
 from bundle.tables.stored_rows import stored_bytes
 from service.changes.changed_parts import ChangedParts
 from service.changes.changed_tables import ChangedTables

@@ -9,16 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.records import (
-    EXPIRES,
-    ID,
-    KEY,
-    SEQUENCE,
-    Change,
-    Head,
-    vector_array,
-    vector_column,
-)
+from bundle.changes.records import EXPIRES, ID, Change, Head, vector_array, vector_column
 from bundle.errors import FeatureError, VectorRejected
 from bundle.features.columns import Column
 from bundle.features.input_lengths import default_column, fit_length
@@ -26,6 +17,7 @@ from bundle.format.input_lengths import InputLength
 from bundle.stores.attributes import AttributeMisfit, array_of_values
 from bundle.stores.writer import feature_array
 from bundle.tables.id_values import integers, known_kind, numbers, strings
+from bundle.tables.row_records import KEY, SEQUENCE
 from bundle.tables.stored_rows import stored_rows
 from runtime.vectors import SEARCHABLE, find_unsearchable
 from service.changes.changed_version import ChangedVersion

@@ -12,9 +12,10 @@ from collections.abc import Collection
 from concurrent.futures import Future
 
 from bundle.changes.compaction import Compaction, NeededChanges
-from bundle.changes.log import CHECKSUMS_MAX, Record
+from bundle.changes.log import CHECKSUMS_MAX
 from bundle.changes.records import encode
 from bundle.errors import BundleError, LogUnsynced
+from bundle.storage.frames import Record
 from service.changes.applied_log import WAIT_S, AppliedLog
 from service.errors import DeadlineExceeded, NotReady, ServiceError
 from service.observability.logging import fields, logger

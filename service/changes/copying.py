@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
-from bundle.changes.log import RECORD_BYTES_MAX, Record, read_framed
 from bundle.errors import BundleError
 from bundle.format.log_position import LogPosition
+from bundle.storage.frames import RECORD_BYTES_MAX, Record, read_framed
 from service.config import ServiceSettings, SettingsError
 from service.errors import ServiceError
 from service.http_client import exchange

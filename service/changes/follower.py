@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bundle.changes.compaction import Compaction
-from bundle.changes.log import Record, Recovery
+from bundle.changes.log import Recovery
 from bundle.changes.log_lock import attempts
 from bundle.errors import BundleError, LogLocked, LogsDiffer, LogUnsynced
 from bundle.format.log_position import LogPosition
 from bundle.storage import catalog, files
+from bundle.storage.frames import Record
 from service.changes.applied_log import WAIT_S, AppliedLog
 from service.changes.copying import Leader, LogCopier
 from service.changes.hand_over import Client, Server, WriterGone

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.records import EXPIRES, LATER, SEQUENCE, Change, Head, Run, left_out_ids
+from bundle.changes.records import EXPIRES, LATER, Change, Head, Run, left_out_ids
+from bundle.tables.row_records import SEQUENCE
 from service.contract.changes import ChangeRequest
 
 Key = int | str

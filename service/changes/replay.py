@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from bundle.changes.log import Record
 from bundle.changes.records import Run, decode_runs
+from bundle.storage.frames import Record
 from bundle.storage.growing_map import Bytes
 from service.changes.changed_version import ChangedVersion
 from service.changes.log_summary import LogSummary

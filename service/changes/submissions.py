@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.log import RECORD_BYTES_MAX, LogWriter, Record
+from bundle.changes.log import LogWriter
 from bundle.changes.records import Change, encode
 from bundle.errors import BundleError, FeatureError, LogLocked, LogUnwritable, UnknownCandidate
+from bundle.storage.frames import RECORD_BYTES_MAX, Record
 from service.changes.applied_log import AppliedLog
 from service.changes.changed_version import REJECTIONS, ChangeDropped
 from service.changes.checks import checked_change

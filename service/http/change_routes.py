@@ -15,8 +15,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive
 
-from bundle.changes.log import framed
 from bundle.format.log_position import LogPosition
+from bundle.storage.frames import framed
 from service.change_plane import Authorize, ChangePlane
 from service.changes.copying import SEQUENCE_HEADER
 from service.codec import json

@@ -19,10 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bundle.changes import log as change_log
-from bundle.changes.log import ChangeLog, Record, recover
+from bundle.changes.log import ChangeLog, recover
 from bundle.changes.records import Change, Head, decode, decode_runs, encode
 from bundle.errors import FormatError, LogDamaged, LogsDiffer, LogUnwritable
 from bundle.format.log_position import LogPosition
+from bundle.storage.frames import Record
 from bundle.tables.stored_rows import stored_rows
 from tests.bundles.row_log import row_change
 from tests.units.bundle.changes import writers
