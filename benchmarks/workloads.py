@@ -25,7 +25,8 @@ from bundle.format import manifest, paths
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, Manifest, Tower
 from bundle.storage.staging import Staging
 from bundle.stores.writer import write_store
-from bundle.tables.reader import SegmentWriter, TableReader
+from bundle.tables.reader import TableReader
+from bundle.tables.segment_writer import SegmentWriter
 from export.corpora.indexes import build_index
 from export.recipe.schema import IndexSection, RecallSection
 from runtime.towers import open_tower

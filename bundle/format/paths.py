@@ -33,6 +33,13 @@ def table_scales(table: str, segment: int, segments: int) -> str:
     return f"tables/{table}/scales-{segment:05d}-of-{segments:05d}.bin"
 
 
+def delta(file: str, number: int) -> str:
+    """Returns the file of a delta, from 1, of the segment with this file, e.g.
+    `tables/users/rows-00000-of-00004.bin.delta-1`.
+    """
+    return f"{file}.delta-{number}"
+
+
 def linked_file(number: int) -> str:
     """Returns the hard link into a data file of the checkpoint, e.g. `linked/00000.data`."""
     return f"linked/{number:05d}.data"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,8 @@ from bundle.format.checksums import BLOCK_BYTES
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.format.fields import Count, Crc32c, Path, Positive, StrictModel
 
+DELTAS_MAX = 10
+"""The maximum number of deltas of a segment: each costs a start some time and memory."""
 TableDtype = Literal["float32", "bfloat16", "float16", "int8"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -25,9 +27,30 @@ _PARAMETERS = {
 }
 
 
+class Delta(StrictModel):
+    """A file of rows that replace those of a segment which have the same numbers."""
+
+    file: Path
+    rows: Positive
+    """The number of rows in the file."""
+    bytes: Positive
+    """The size of the file."""
+    crc32c: Crc32c
+    """crc32c of the file."""
+    blocks: tuple[Crc32c, ...]
+    """crc32c of each 4 MiB block of the file, in order; the last may be shorter."""
+    result: Crc32c
+    """crc32c of the segment's bytes with the rows of this delta and of those before it."""
+    skipped_rows: Count = 0
+    """The number that the segment's first row has in the file: 0, but where a shard has a part of a
+    segment."""
+
+    offset: ClassVar[int] = 0
+
+
 class Segment(StrictModel):
     """A contiguous row range of a table: little-endian values, row after row, from byte `offset` of
-    `file` on.
+    `file` on, but for the rows that deltas replace.
     """
 
     file: Path
@@ -35,10 +58,19 @@ class Segment(StrictModel):
     first_row: Count
     rows: Positive
     crc32c: Crc32c
-    """crc32c of the segment's bytes."""
+    """crc32c of the segment's bytes in `file`."""
     blocks: tuple[Crc32c, ...]
     """crc32c of each 4 MiB block of the segment's bytes, in order; the last may be shorter. None of
     a linked segment: its file is one of the checkpoint's, and so is its checksum."""
+    deltas: tuple[Delta, ...] = Field(default=(), max_length=DELTAS_MAX)
+    """The newest last. Each is laid over the file and the deltas before it."""
+
+    @property
+    def result(self) -> int:
+        """crc32c of the segment's bytes with all deltas."""
+        if self.deltas:
+            return self.deltas[-1].result
+        return self.crc32c
 
 
 class TableSource(StrictModel):
@@ -125,12 +157,15 @@ class Table(StrictModel):
             bytes_per_row += SCALE_BYTES
         return self.rows * bytes_per_row
 
-    def extents(self) -> Iterator[tuple[Segment, int]]:
-        """Yields every segment, of rows and of scales, with its bytes."""
-        for segment in self.segments:
-            yield segment, segment.rows * self.row_bytes
-        for segment in self.scales:
-            yield segment, segment.rows * SCALE_BYTES
+    def extents(self) -> Iterator[tuple[Segment | Delta, int]]:
+        """Yields every segment, of rows and of scales, with the bytes that it has in its file, and
+        every delta with its size.
+        """
+        for segments, width in ((self.segments, self.row_bytes), (self.scales, SCALE_BYTES)):
+            for segment in segments:
+                yield segment, segment.rows * width
+                for delta in segment.deltas:
+                    yield delta, delta.bytes
 
     @model_validator(mode="after")
     def _covered(self) -> Table:

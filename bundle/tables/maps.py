@@ -7,6 +7,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,27 @@ from numpy.typing import NDArray
 from bundle.errors import DigestMismatch, FormatError, RowOutOfRange
 from bundle.format.tables import Segment
 from bundle.storage import files, residency
+from bundle.tables.row_deltas import ChangedRanges, open_deltas
 from bundle.tables.segments import RowMap, RowRange
 
 Rows = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+
+
+class MappedSegment(NamedTuple):
+    """Where the rows of a segment lie.
+
+    Attributes:
+      data: The mapped bytes of its file.
+      offset: The offset of the segment in them.
+      rows: The number of its rows.
+      changed: The rows that its deltas have; None: it has none.
+    """
+
+    data: Bytes
+    offset: int
+    rows: int
+    changed: ChangedRanges | None
 
 
 class MappedRows:
@@ -44,14 +62,17 @@ class MappedRows:
         mapped = {file: _map_range(root, file, *span) for file, span in spans.items()}
         self._files = list(mapped.values())
         self._segments = [
-            (mapped[segment.file].data, segment.offset - mapped[segment.file].first, segment.rows)
+            MappedSegment(
+                mapped[segment.file].data,
+                segment.offset - mapped[segment.file].first,
+                segment.rows,
+                _changed_rows(root, segment, row_bytes),
+            )
             for segment in segments
         ]
 
-    def segments(self) -> list[tuple[Bytes, int, int]]:
-        """Returns, for each segment, the mapped bytes of its file, the offset of the segment in
-        them, and its rows.
-        """
+    def segments(self) -> list[MappedSegment]:
+        """Returns where the rows of each segment lie."""
         return self._segments
 
     def take(self, rows: Rows) -> Bytes:
@@ -66,7 +87,12 @@ class MappedRows:
         segments, local = self._map.locate(rows.clip(0, self._map.starts[-1] - 1))
         for segment in np.unique(segments).tolist():
             indices = np.flatnonzero(segments == segment)
-            raw[indices] = self._rows_of(segment)[local[indices]]
+            segment_rows = local[indices]
+            stored = self._rows_of(segment)[segment_rows]
+            changed = self._segments[segment].changed
+            if changed is not None:
+                changed.lay_over(segment_rows, stored)
+            raw[indices] = stored
         return raw
 
     def read(self, wanted: RowRange) -> Bytes:
@@ -78,11 +104,16 @@ class MappedRows:
         # Begun with no rows, since a range may be empty.
         arrays = [np.empty((0, self._row_bytes), np.uint8)]
         for segment, rows in self._map.ranges(wanted):
-            arrays.append(self._rows_of(segment)[rows.first : rows.end])
+            stored = self._rows_of(segment)[rows.first : rows.end]
+            changed = self._segments[segment].changed
+            if changed is not None:
+                stored = stored.copy()
+                changed.lay_over_range(rows.first, stored)
+            arrays.append(stored)
         return np.concatenate(arrays)
 
     def _rows_of(self, segment: int) -> Bytes:
-        data, first, rows = self._segments[segment]
+        data, first, rows, _ = self._segments[segment]
         return data[first : first + rows * self._row_bytes].reshape(rows, self._row_bytes)
 
     def warm(self) -> Iterator[int]:
@@ -109,6 +140,12 @@ class MappedRows:
         """Lets go of the maps; they vanish when the last running gather has ended."""
         self._files = []
         self._segments = []
+
+
+def _changed_rows(root: Path, segment: Segment, row_bytes: int) -> ChangedRanges | None:
+    if not segment.deltas:
+        return None
+    return ChangedRanges.of(segment, open_deltas(root, segment, row_bytes), row_bytes)
 
 
 class _MappedRange:

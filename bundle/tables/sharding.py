@@ -78,6 +78,10 @@ def table_of_rows(table: Table, wanted: RowRange) -> Table:
                 "offset": segment.offset + skipped_rows * row_bytes,
                 "first_row": shared.first - wanted.first,
                 "rows": shared.rows,
+                "deltas": tuple(
+                    delta.model_copy(update={"skipped_rows": delta.skipped_rows + skipped_rows})
+                    for delta in segment.deltas
+                ),
             }
             trimmed_segments.append(segment.model_copy(update=fields))
         return tuple(trimmed_segments)

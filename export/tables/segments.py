@@ -23,7 +23,7 @@ from bundle.format.checksums import digest
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.format.fields import StrictModel
 from bundle.format.manifest import Segment
-from bundle.tables.reader import SegmentWriter
+from bundle.tables.segment_writer import SegmentWriter
 from export.checkpoint.bands import SlicesOverlap
 from export.checkpoint.formats.arrays import ArrayRows
 from export.checkpoint.layouts import lane_ranges

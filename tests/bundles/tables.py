@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.format.manifest import Segment, Table, TableError, TableSource
-from bundle.tables.reader import SegmentWriter
+from bundle.tables.segment_writer import SegmentWriter
 
 
 def write_table(

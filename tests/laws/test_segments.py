@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle.tables.reader import SegmentWriter
+from bundle.tables.segment_writer import SegmentWriter
 from bundle.tables.sharding import ShardNumber
 
 CONTENT = np.random.default_rng(5).integers(0, 256, 600_001, np.uint8)

@@ -25,7 +25,7 @@ from bundle.storage import journal, retention
 from bundle.storage.catalog import committed_versions, next_version, read_manifest
 from bundle.storage.integrity import check_files
 from bundle.storage.staging import Staging
-from bundle.tables.reader import SegmentWriter
+from bundle.tables.segment_writer import SegmentWriter
 
 KEY = "key"
 ROOT = Path(__file__).parents[4]

@@ -1,0 +1,106 @@
+"""A segment with deltas reads like the one that was written last, whatever they replace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bundle.errors import DigestMismatch
+from bundle.format.checksums import crc32c
+from bundle.format.tables import Delta, Segment
+from bundle.tables.maps import MappedRows
+from bundle.tables.row_deltas import RANGE_ROWS, DeltaWriter, differing_rows
+from bundle.tables.segment_writer import SegmentWriter
+from bundle.tables.segments import RowRange
+
+
+def written(
+    root: Path, row_bytes: int, rows: int, changes: list[np.ndarray], seed: int
+) -> tuple[Segment, np.ndarray]:
+    """Writes a segment and a delta for each set of changed rows; returns what it holds then."""
+    generator = np.random.default_rng(seed)
+    content = generator.integers(0, 256, (rows, row_bytes), np.uint8)
+    with SegmentWriter(root / "rows.bin") as writer:
+        writer.write(content)
+        digest = writer.close()
+    segment = Segment(
+        file="rows.bin", first_row=0, rows=rows, crc32c=digest.crc32c, blocks=digest.blocks
+    )
+    for number, changed in enumerate(changes, 1):
+        base = crc32c(content)
+        content[changed] = generator.integers(0, 256, (changed.size, row_bytes), np.uint8)
+        file = f"rows.bin.delta-{number}"
+        with DeltaWriter(root / file, row_bytes, rows, base) as delta_writer:
+            for begin in range(0, rows, RANGE_ROWS):
+                in_range = changed[(changed >= begin) & (changed < begin + RANGE_ROWS)]
+                delta_writer.add(in_range, content[in_range])
+            digest = delta_writer.close(crc32c(content))
+        delta = Delta(
+            file=file,
+            rows=changed.size,
+            bytes=digest.bytes,
+            crc32c=digest.crc32c,
+            blocks=digest.blocks,
+            result=crc32c(content),
+        )
+        segment = segment.model_copy(update={"deltas": (*segment.deltas, delta)})
+    return segment, content
+
+
+@given(data=st.data())
+def test_a_segment_with_deltas_reads_like_the_rows_that_it_holds(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    root = tmp_path_factory.mktemp("deltas")
+    rows = data.draw(st.sampled_from([1, 2, 63, 64, 65, 700, RANGE_ROWS, RANGE_ROWS + 3, 140_000]))
+    row_bytes = data.draw(st.sampled_from([1, 4, 7, 16, 20]))
+    seed = data.draw(st.integers(0, 1 << 30))
+    generator = np.random.default_rng(seed)
+    changes = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        count = data.draw(st.sampled_from([1, 2, rows // 3, rows]))
+        changes.append(np.sort(generator.choice(rows, max(1, count), replace=False)))
+    segment, content = written(root, row_bytes, rows, changes, seed)
+    mapped = MappedRows(root, [segment], row_bytes)
+    ids = generator.integers(0, rows, 500)
+    np.testing.assert_array_equal(mapped.take(ids), content[ids])
+    first = int(generator.integers(0, rows))
+    count = int(generator.integers(0, rows - first + 1))
+    np.testing.assert_array_equal(
+        mapped.read(RowRange(first, count)), content[first : first + count]
+    )
+
+
+@given(rows=st.integers(0, 50), row_bytes=st.integers(1, 24), seed=st.integers(0, 1 << 30))
+def test_differing_rows_are_those_with_another_byte(rows: int, row_bytes: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    old = generator.integers(0, 2, (rows, row_bytes), np.uint8)
+    new = generator.integers(0, 2, (rows, row_bytes), np.uint8)
+    expected = [row for row in range(rows) if old[row].tobytes() != new[row].tobytes()]
+    assert differing_rows(old, new).tolist() == expected
+
+
+def test_every_damaged_or_foreign_delta_is_refused(tmp_path: Path) -> None:
+    segment, _ = written(tmp_path, 8, 1000, [np.arange(0, 1000, 7)], 1)
+    (delta,) = segment.deltas
+    path = tmp_path / delta.file
+    whole = path.read_bytes()
+    MappedRows(tmp_path, [segment], 8)
+    # The first frame, its JSON, the frame of the only range, and the last record.
+    for position in (0, 60, 70, 190, len(whole) - 3):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(DigestMismatch, match=r"rows\.bin\.delta-1.*rows\.bin"):
+            MappedRows(tmp_path, [segment], 8)
+    path.write_bytes(whole[:-1])
+    with pytest.raises(DigestMismatch, match=r"has \d+ bytes; \d+ were expected"):
+        MappedRows(tmp_path, [segment], 8)
+    path.write_bytes(whole)
+    other = segment.model_copy(update={"crc32c": segment.crc32c ^ 1})
+    with pytest.raises(DigestMismatch, match="is laid over rows of 8 bytes with crc32c"):
+        MappedRows(tmp_path, [other], 8)
