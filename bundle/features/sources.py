@@ -193,7 +193,7 @@ class SideBySide:
         self.firsts: Mapping[TableReader, int] = dict(zip(tables, starts, strict=False))
         values = np.concatenate([table.take(np.arange(table.rows)) for table in tables])
         self._values: NDArray[np.float32] = values
-        segments = [(values.reshape(-1).view(np.uint8), 0, len(values))]
+        segments = [(values.reshape(-1).view(np.uint8), 0, len(values), None)]
         self._native = native.Rows and native.Rows("float32", dim, segments, None)
 
     def take(self, rows: Rows) -> NDArray[np.float32]:

@@ -19,10 +19,19 @@ typedef struct {
   PyObject *held; /* the arrays whose memory is read */
 } RowsObject;
 
+/* Returns a contiguous array of a type and of so many dimensions; NULL if it is anything else. */
+static PyArrayObject *plain_array(PyObject *given, int type, int dimensions) {
+  PyArrayObject *array = (PyArrayObject *)given;
+  const int plain = PyArray_Check(given) && PyArray_TYPE(array) == type && PyArray_NDIM(array) == dimensions &&
+                    PyArray_IS_C_CONTIGUOUS(array) && PyArray_ISBEHAVED_RO(array);
+  return plain ? array : NULL;
+}
+
 static void free_map(Map *map) {
   PyMem_Free(map->origins);
   PyMem_Free(map->starts);
   PyMem_Free(map->buckets);
+  PyMem_Free(map->deltas);
 }
 
 static void dealloc(RowsObject *self) {
@@ -49,7 +58,75 @@ static int fill_buckets(Map *map) {
   return 0;
 }
 
-/* Takes [(uint8 array, byte offset in it, rows)] of each segment; keeps the arrays in `held`. */
+/* Returns whether every changed row of a directory has a rank and a slot, and lies whole in the memory of its delta:
+   `size` bytes from `begin` on, of each of so many deltas. */
+static int valid_directory(const Deltas *deltas, size_t slot_count, size_t delta_count, const uintptr_t *begin,
+                           const size_t *size, size_t row_bytes) {
+  size_t rank = 0;
+  for (size_t range = 0; range < deltas->ranges; range++) {
+    const size_t first_slot = rank;
+    for (size_t block = range * RANGE_BLOCKS; block < (range + 1) * RANGE_BLOCKS; block++) {
+      if (deltas->ranks[block] != rank) return 0;
+      for (size_t word = 0; word < BLOCK_WORDS; word++)
+        rank += (size_t)__builtin_popcountll(deltas->bits[block * BLOCK_WORDS + word]);
+    }
+    if (rank > slot_count) return 0;
+    for (size_t slot = first_slot; slot < rank; slot++) {
+      const size_t delta = deltas->slots[slot] >> RANGE_SHIFT, position = deltas->slots[slot] & POSITION_MASK;
+      if (delta >= delta_count) return 0;
+      const size_t offset = (uintptr_t)deltas->frames[delta * deltas->ranges + range] - begin[delta];
+      if (offset > size[delta] || size[delta] - offset < (position + 1) * row_bytes) return 0;
+    }
+  }
+  return rank == slot_count;
+}
+
+/* Takes (skipped rows, bits, ranks, slots, frames, (uint8 array of each delta)), as ChangedRanges has them, of a segment
+   of so many rows from row `first` of the table on; keeps the arrays in `held`. */
+static int fill_deltas(Deltas *deltas, PyObject *given, int64_t first, int64_t rows, size_t row_bytes, PyObject *held) {
+  long long skipped_rows;
+  PyObject *arrays[4], *files;
+  if (!PyArg_ParseTuple(given, "LOOOOO!", &skipped_rows, &arrays[0], &arrays[1], &arrays[2], &arrays[3], &PyTuple_Type,
+                        &files))
+    return -1;
+  PyArrayObject *bits = plain_array(arrays[0], NPY_UINT64, 1), *ranks = plain_array(arrays[1], NPY_UINT32, 1);
+  PyArrayObject *slots = plain_array(arrays[2], NPY_UINT32, 1), *frames = plain_array(arrays[3], NPY_UINT64, 2);
+  const Py_ssize_t count = PyTuple_GET_SIZE(files);
+  uintptr_t begin[DELTAS_MAX];
+  size_t size[DELTAS_MAX];
+  int valid = bits && ranks && slots && frames && count <= DELTAS_MAX && PyArray_DIM(frames, 0) == count;
+  for (Py_ssize_t delta = 0; valid && delta < count; delta++) {
+    PyArrayObject *file = plain_array(PyTuple_GET_ITEM(files, delta), NPY_UINT8, 1);
+    valid = file != NULL;
+    begin[delta] = valid ? (uintptr_t)PyArray_DATA(file) : 0;
+    size[delta] = valid ? (size_t)PyArray_SIZE(file) : 0;
+  }
+  if (valid) {
+    const npy_intp ranges = PyArray_DIM(frames, 1);
+    valid = skipped_rows >= 0 && ranges <= NPY_MAX_INTP >> RANGE_SHIFT &&
+            skipped_rows <= ((int64_t)ranges << RANGE_SHIFT) - rows && PyArray_SIZE(ranks) == ranges * RANGE_BLOCKS &&
+            PyArray_SIZE(bits) == ranges * RANGE_BLOCKS * BLOCK_WORDS;
+  }
+  if (valid) {
+    deltas->shift = skipped_rows - first;
+    deltas->bits = PyArray_DATA(bits);
+    deltas->ranks = PyArray_DATA(ranks);
+    deltas->slots = PyArray_DATA(slots);
+    deltas->frames = PyArray_DATA(frames);
+    deltas->ranges = (size_t)PyArray_DIM(frames, 1);
+    valid = valid_directory(deltas, (size_t)PyArray_SIZE(slots), (size_t)count, begin, size, row_bytes);
+  }
+  if (!valid) {
+    PyErr_SetString(PyExc_ValueError, "deltas need a directory of all rows of their segment and the memory of those changed");
+    return -1;
+  }
+  for (int k = 0; k < 4; k++)
+    if (PyList_Append(held, arrays[k]) < 0) return -1;
+  return PyList_Append(held, files);
+}
+
+/* Takes [(uint8 array, byte offset in it, rows, deltas as of fill_deltas or None)] of each segment; keeps the arrays in
+   `held`. */
 static int fill_map(Map *map, PyObject *segments, size_t row_bytes, PyObject *held) {
   PyObject *all = PySequence_Fast(segments, "segments must be a sequence");
   if (!all) return -1;
@@ -68,9 +145,10 @@ static int fill_map(Map *map, PyObject *segments, size_t row_bytes, PyObject *he
     goto end;
   }
   for (Py_ssize_t segment = 0; segment < count; segment++) {
-    PyObject *array;
+    PyObject *array, *deltas;
     long long offset, rows;
-    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(all, segment), "O!LL", &PyArray_Type, &array, &offset, &rows)) goto end;
+    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(all, segment), "O!LLO", &PyArray_Type, &array, &offset, &rows, &deltas))
+      goto end;
     PyArrayObject *memory = (PyArrayObject *)array;
     if (PyArray_TYPE(memory) != NPY_UINT8 || PyArray_NDIM(memory) != 1 || !PyArray_IS_C_CONTIGUOUS(memory) ||
         rows < 1 || offset < 0 || offset > PyArray_SIZE(memory) ||
@@ -79,6 +157,13 @@ static int fill_map(Map *map, PyObject *segments, size_t row_bytes, PyObject *he
       goto end;
     }
     map->origins[segment] = (uintptr_t)PyArray_BYTES(memory) + (uintptr_t)offset - (uintptr_t)map->rows * row_bytes;
+    if (deltas != Py_None) {
+      if (!map->deltas && !(map->deltas = PyMem_Calloc((size_t)count, sizeof *map->deltas))) {
+        PyErr_NoMemory();
+        goto end;
+      }
+      if (fill_deltas(&map->deltas[segment], deltas, map->rows, rows, row_bytes, held)) goto end;
+    }
     map->rows += rows;
     map->starts[segment + 1] = map->rows;
     if (PyList_Append(held, array) < 0) goto end;
@@ -214,7 +299,7 @@ static PyMethodDef methods[] = {
 
 static PyTypeObject RowsType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "bundle.native._rows.Rows",
-    .tp_doc = "Rows(dtype, dim, values, scales | None): segments as [(uint8 array, byte offset, rows)]",
+    .tp_doc = "Rows(dtype, dim, values, scales | None): segments as [(uint8 array, byte offset, rows, deltas | None)]",
     .tp_basicsize = sizeof(RowsObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = new_rows,

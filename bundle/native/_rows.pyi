@@ -3,7 +3,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Segments = Sequence[tuple[NDArray[np.uint8], int, int]]
+# As ChangedRanges in bundle/tables/row_deltas.py has them: the number of the first row, bits,
+# ranks, slots, frames, and the memory of each delta.
+Deltas = tuple[
+    int,
+    NDArray[np.uint64],
+    NDArray[np.uint32],
+    NDArray[np.uint32],
+    NDArray[np.uint64],
+    tuple[NDArray[np.uint8], ...],
+]
+# The memory of the segment, the offset of its first row in it, the number of its rows.
+Segment = tuple[NDArray[np.uint8], int, int, Deltas | None]
+Segments = Sequence[Segment]
 
 class Rows:
     def __new__(cls, dtype: str, dim: int, values: Segments, scales: Segments | None) -> Rows: ...

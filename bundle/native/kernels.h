@@ -27,10 +27,13 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
+#include "deltas.h"
+
 /* Rows prefetched before they are needed: as many as these cache lines, at most so many (docs/adr/0011). */
 #define AHEAD 96
 #define PREFETCHED_LINES 192
 #define WINDOW 2048 /* rows whose addresses are known at once */
+#define GROUP 128   /* rows that are looked up in deltas at once: more than a CPU has misses in flight */
 #define LINE 64
 #define LINES_AHEAD 8 /* of one row; the CPU itself fetches what follows */
 
@@ -50,6 +53,7 @@ typedef struct {
   uintptr_t *origins; /* [segments] */
   int64_t *starts;    /* [segments + 1]: first row of each */
   uint32_t *buckets;  /* [(rows - 1 >> shift) + 2]: the segment of the first row of each 2^shift; not of one segment */
+  Deltas *deltas;     /* [segments]; NULL: no segment has any */
 } Map;
 
 typedef struct {
@@ -62,6 +66,19 @@ typedef struct {
   _Atomic int cold;
 } Rows;
 
+/* Returns the segment of a row. */
+INLINE uint32_t segment_of(const Map *map, int64_t row) {
+  if (map->segments == 1) return 0;
+  const int64_t bucket = row >> map->shift;
+  uint32_t low = map->buckets[bucket], high = map->buckets[bucket + 1];
+  while (low < high) { /* the last segment that begins at the row or before it */
+    const uint32_t middle = low + (high - low + 1) / 2;
+    if (map->starts[middle] <= row) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
 /* Finds the addresses of rows in one or more segments; see locate. */
 static void locate_among(const Map *map, const int64_t *rows, ptrdiff_t n, uintptr_t absent, uintptr_t *at) {
   const int64_t last = map->rows - 1;
@@ -71,17 +88,38 @@ static void locate_among(const Map *map, const int64_t *rows, ptrdiff_t n, uintp
       at[k] = absent;
       continue;
     }
-    uint32_t low = 0, high = 0;
-    if (map->segments > 1) {
-      const int64_t bucket = row >> map->shift;
-      low = map->buckets[bucket], high = map->buckets[bucket + 1];
+    at[k] = map->origins[segment_of(map, row)] + (uintptr_t)row * map->row_bytes;
+  }
+}
+
+/* Replaces the addresses of the rows that deltas have; arguments as of locate. Misses of the caches are what it costs: each
+   loop has those of a whole group in flight. */
+EACH_CPU static void lay_over(const Map *map, const int64_t *rows, ptrdiff_t n, uintptr_t *at) {
+  const int64_t last = map->rows - 1;
+  for (ptrdiff_t first = 0; first < n; first += GROUP) {
+    const ptrdiff_t end = n - first < GROUP ? n : first + GROUP;
+    DeltaRow group[GROUP];
+    ptrdiff_t known = 0, changed = 0;
+    for (ptrdiff_t k = first; k < end; k++) {
+      const int64_t row = rows[k] < last ? rows[k] : last;
+      if (row < 0) continue;
+      const Deltas *deltas = &map->deltas[segment_of(map, row)];
+      if (!deltas->bits) continue;
+      const int64_t number = row + deltas->shift;
+      __builtin_prefetch(word_of(deltas, number));
+      group[known++] = (DeltaRow){.deltas = deltas, .number = number, .k = k};
     }
-    while (low < high) { /* the last segment that begins at the row or before it */
-      const uint32_t middle = low + (high - low + 1) / 2;
-      if (map->starts[middle] <= row) low = middle;
-      else high = middle - 1;
+    for (ptrdiff_t k = 0; k < known; k++) { /* keeps the changed rows; no CPU would predict a branch */
+      const DeltaRow row = group[k];
+      group[changed] = row;
+      changed += is_changed(row.deltas, row.number);
     }
-    at[k] = map->origins[low] + (uintptr_t)row * map->row_bytes;
+    for (DeltaRow *row = group; row < group + changed; row++) {
+      row->slot = slot_of(row->deltas, row->number);
+      __builtin_prefetch(row->slot);
+    }
+    for (const DeltaRow *row = group; row < group + changed; row++)
+      at[row->k] = address_of(row->deltas, row->number, *row->slot, map->row_bytes);
   }
 }
 
@@ -90,15 +128,16 @@ INLINE void locate(const Map *map, const int64_t *rows, ptrdiff_t n, uintptr_t a
                    ptrdiff_t row_bytes) {
   if (map->segments > 1) {
     locate_among(map, rows, n, absent, at);
-    return;
+  } else {
+    const int64_t last = map->rows - 1;
+    const uintptr_t origin = map->origins[0];
+    for (ptrdiff_t k = 0; k < n; k++) {
+      const int64_t row = rows[k] < last ? rows[k] : last;
+      const uintptr_t address = origin + (uintptr_t)row * (uintptr_t)row_bytes;
+      at[k] = row < 0 ? absent : address;
+    }
   }
-  const int64_t last = map->rows - 1;
-  const uintptr_t origin = map->origins[0];
-  for (ptrdiff_t k = 0; k < n; k++) {
-    const int64_t row = rows[k] < last ? rows[k] : last;
-    const uintptr_t address = origin + (uintptr_t)row * (uintptr_t)row_bytes;
-    at[k] = row < 0 ? absent : address;
-  }
+  if (map->deltas) lay_over(map, rows, n, at);
 }
 
 /* The addresses of the rows of a call, from number `first` to `end`, and of AHEAD more. */
@@ -284,8 +323,9 @@ static void advise_rows(Rows *from, const int64_t *rows, ptrdiff_t n) {
   Window window;
   window.first = 0;
   window.end = window.known = n < WINDOW ? n : WINDOW;
-  locate_among(&from->values, rows, window.known, 0, window.at);
-  if (from->stored == INT8) locate_among(&from->scales, rows, window.known, (uintptr_t)&NO_SCALE, window.scale);
+  locate(&from->values, rows, window.known, 0, window.at, (ptrdiff_t)from->values.row_bytes);
+  if (from->stored == INT8)
+    locate(&from->scales, rows, window.known, (uintptr_t)&NO_SCALE, window.scale, sizeof(float));
   advise_window(from, &window, 0);
 }
 

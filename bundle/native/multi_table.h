@@ -20,14 +20,6 @@ typedef struct {
   int64_t whole[2];           /* the ends of the only bag of a call */
 } Part;
 
-/* Returns a contiguous array of a type; NULL if it is anything else. */
-static PyArrayObject *plain_array(PyObject *given, int type) {
-  PyArrayObject *array = (PyArrayObject *)given;
-  const int plain = PyArray_Check(given) && PyArray_TYPE(array) == type && PyArray_NDIM(array) == 1 &&
-                    PyArray_IS_C_CONTIGUOUS(array) && PyArray_ISBEHAVED_RO(array);
-  return plain ? array : NULL;
-}
-
 /* Returns whether a column is (values, offsets, None): it has no weights. */
 static int unweighted(PyObject *column) {
   return column && PyTuple_Check(column) && PyTuple_GET_SIZE(column) == 3 && PyTuple_GET_ITEM(column, 2) == Py_None;
@@ -37,10 +29,10 @@ static int unweighted(PyObject *column) {
    it holds anything else, or weights. */
 static const void *plain_values(PyObject *column, npy_intp n, npy_intp width, int type) {
   if (!unweighted(column)) return NULL;
-  PyArrayObject *values = plain_array(PyTuple_GET_ITEM(column, 0), type);
+  PyArrayObject *values = plain_array(PyTuple_GET_ITEM(column, 0), type, 1);
   if (!values || PyArray_DIM(values, 0) != n * width) return NULL;
   if (PyTuple_GET_ITEM(column, 1) == Py_None) return PyArray_DATA(values);
-  PyArrayObject *offsets = plain_array(PyTuple_GET_ITEM(column, 1), NPY_INT64);
+  PyArrayObject *offsets = plain_array(PyTuple_GET_ITEM(column, 1), NPY_INT64, 1);
   if (!offsets || PyArray_DIM(offsets, 0) != n + 1) return NULL;
   const int64_t *ends = PyArray_DATA(offsets);
   int uneven = 0;
@@ -59,6 +51,7 @@ static const int64_t *plain_rows(PyObject *column, npy_intp n, const Map *map) {
   const int64_t *rows = plain_values(column, n, 1, NPY_INT64);
   if (!rows || !within(rows, n, map)) return NULL;
   for (npy_intp k = 0; map->segments == 1 && k < n && k < FIRST_ROWS; k++) {
+    if (map->deltas) __builtin_prefetch(word_of(map->deltas, rows[k] + map->deltas->shift));
     const char *at = (const char *)(map->origins[0] + (uintptr_t)rows[k] * map->row_bytes);
     for (size_t line = 0; line < FIRST_LINES && line * LINE < map->row_bytes; line++) __builtin_prefetch(at + line * LINE);
   }
@@ -68,13 +61,13 @@ static const int64_t *plain_rows(PyObject *column, npy_intp n, const Map *map) {
 /* Finds the bags of a column whose ids are rows of the table, all of n examples; returns whether it holds just these. */
 static int plain_bags(PyObject *column, npy_intp n, Part *part) {
   if (!unweighted(column)) return 0;
-  PyArrayObject *values = plain_array(PyTuple_GET_ITEM(column, 0), NPY_INT64);
+  PyArrayObject *values = plain_array(PyTuple_GET_ITEM(column, 0), NPY_INT64, 1);
   if (!values) return 0;
   part->rows = PyArray_DATA(values), part->count = PyArray_SIZE(values);
   part->whole[0] = 0, part->whole[1] = part->count, part->ends = part->whole;
   PyArrayObject *offsets = NULL;
   if (PyTuple_GET_ITEM(column, 1) != Py_None) {
-    if (!(offsets = plain_array(PyTuple_GET_ITEM(column, 1), NPY_INT64))) return 0;
+    if (!(offsets = plain_array(PyTuple_GET_ITEM(column, 1), NPY_INT64, 1))) return 0;
     part->ends = PyArray_DATA(offsets);
   }
   if ((offsets ? PyArray_DIM(offsets, 0) : 2) != n + 1 || part->ends[0] != 0 || part->ends[n] != part->count) return 0;

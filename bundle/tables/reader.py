@@ -62,14 +62,11 @@ class TableReader:
         self._scales: MappedRows | None = None
         if table.scales:
             self._scales = MappedRows(root, table.scales, SCALE_BYTES)
-        # Compiled code reads no deltas yet.
-        has_deltas = any(segment.deltas for segment in (*table.segments, *table.scales))
-        if native and NativeRows is not None and not has_deltas:
-            values = [mapped[:3] for mapped in self._stored.segments()]
+        if native and NativeRows is not None:
             scales = None
             if self._scales is not None:
-                scales = [mapped[:3] for mapped in self._scales.segments()]
-            self._native = NativeRows(self.dtype, self.dim, values, scales)
+                scales = _memory(self._scales)
+            self._native = NativeRows(self.dtype, self.dim, _memory(self._stored), scales)
 
     @property
     def native(self) -> _rows.Rows | None:
@@ -232,3 +229,22 @@ class TableReader:
             raise RowOutOfRange(
                 f"row {wrong} was read; the table has {self.rows} rows, 0 to {self.rows - 1}"
             )
+
+
+def _memory(mapped: MappedRows) -> list[_rows.Segment]:
+    """Returns where rows lie, as compiled code takes it."""
+    segments = []
+    for data, offset, rows, changed in mapped.segments():
+        deltas = None
+        if changed is not None:
+            files = tuple([delta.data for delta in changed.deltas])
+            deltas = (
+                changed.skipped_rows,
+                changed.bits,
+                changed.ranks,
+                changed.slots,
+                changed.frames,
+                files,
+            )
+        segments.append((data, offset, rows, deltas))
+    return segments

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from bundle.errors import DigestMismatch
 from bundle.format.checksums import crc32c
-from bundle.format.tables import Delta, Segment
+from bundle.format.tables import Segment
 from bundle.tables.maps import MappedRows
-from bundle.tables.row_deltas import RANGE_ROWS, DeltaWriter, differing_rows
+from bundle.tables.row_deltas import RANGE_ROWS, differing_rows
 from bundle.tables.segment_writer import SegmentWriter
 from bundle.tables.segments import RowRange
+from tests.bundles.deltas import with_delta
 
 
 def written(
@@ -30,24 +31,9 @@ def written(
     segment = Segment(
         file="rows.bin", first_row=0, rows=rows, crc32c=digest.crc32c, blocks=digest.blocks
     )
-    for number, changed in enumerate(changes, 1):
-        base = crc32c(content)
+    for changed in changes:
         content[changed] = generator.integers(0, 256, (changed.size, row_bytes), np.uint8)
-        file = f"rows.bin.delta-{number}"
-        with DeltaWriter(root / file, row_bytes, rows, base) as delta_writer:
-            for begin in range(0, rows, RANGE_ROWS):
-                in_range = changed[(changed >= begin) & (changed < begin + RANGE_ROWS)]
-                delta_writer.add(in_range, content[in_range])
-            digest = delta_writer.close(crc32c(content))
-        delta = Delta(
-            file=file,
-            rows=changed.size,
-            bytes=digest.bytes,
-            crc32c=digest.crc32c,
-            blocks=digest.blocks,
-            result=crc32c(content),
-        )
-        segment = segment.model_copy(update={"deltas": (*segment.deltas, delta)})
+        segment = with_delta(root, segment, changed, content[changed], crc32c(content))
     return segment, content
 
 
@@ -95,7 +81,7 @@ def test_every_damaged_or_foreign_delta_is_refused(tmp_path: Path) -> None:
         damaged = bytearray(whole)
         damaged[position] ^= 1
         path.write_bytes(damaged)
-        with pytest.raises(DigestMismatch, match=r"rows\.bin\.delta-1.*rows\.bin"):
+        with pytest.raises(DigestMismatch, match=r"rows\.bin-0\.delta-1.*rows\.bin"):
             MappedRows(tmp_path, [segment], 8)
     path.write_bytes(whole[:-1])
     with pytest.raises(DigestMismatch, match=r"has \d+ bytes; \d+ were expected"):

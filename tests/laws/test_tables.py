@@ -1,12 +1,12 @@
-"""Tables of any dtype, cut into segments anyhow: compiled code and numpy read and combine the rows
-that were written.
+"""Tables of any dtype, cut into segments anyhow, with and without deltas: compiled code and numpy
+read and combine the rows that were written.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +19,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bundle import native
+from bundle.features.columns import Column
 from bundle.format import manifest as entries
 from bundle.tables.reader import TableReader
+from bundle.tables.segments import RowRange
+from bundle.tables.sharding import table_of_rows
+from tests.bundles.deltas import with_history
 
 STORED: dict[str, Any] = {
     "float32": np.float32,
@@ -36,8 +40,17 @@ compiled = pytest.mark.skipif(
 
 
 class Stored(NamedTuple):
-    """Rows of a dtype, their scales, where both are cut into segments, and how many other bytes lie
-    before each.
+    """A table as it is written.
+
+    Attributes:
+      dtype: The stored dtype.
+      values: [rows, dim] of that dtype.
+      scales: [rows] float32, of int8 rows.
+      cuts: The rows where segments of the values begin, and those where segments of the scales do.
+      before: The number of other bytes before each segment.
+      deltas: The number of deltas of the first segments of the values, and of those of the scales;
+        the others have none.
+      hidden: The number of rows before and after those of the table, which a shard leaves out.
     """
 
     dtype: str
@@ -45,6 +58,8 @@ class Stored(NamedTuple):
     scales: NDArray[np.float32]
     cuts: list[list[int]]
     before: int
+    deltas: list[list[int]]
+    hidden: tuple[int, int]
 
     def wide(self) -> NDArray[np.float32]:
         actual = self.values.astype(np.float32)
@@ -72,26 +87,44 @@ def tables(draw: st.DrawFn, finite: bool = False) -> Stored:
     )
     scales = random.choice([-2.0, 0.001, 3.7, 0.0], rows).astype(np.float32)
     cuts = [sorted(draw(cut_rows)), sorted(draw(cut_rows))]
-    return Stored(dtype, values.reshape(rows, dim), scales, cuts, draw(st.integers(0, 70)))
+    counts = st.lists(st.integers(0, 3), max_size=3)
+    return Stored(
+        dtype,
+        values.reshape(rows, dim),
+        scales,
+        cuts,
+        before=draw(st.integers(0, 70)),
+        deltas=[draw(counts), draw(counts)],
+        hidden=draw(st.sampled_from([(0, 0), (1, 2), (70, 0), (600, 3)])),
+    )
 
 
 def write_segments(
-    root: Path, name: str, data: NDArray[Any], cuts: list[int], before: int
+    root: Path, name: str, data: NDArray[Any], table: Stored, part: int
 ) -> list[entries.Segment]:
     """Writes rows into one file, cut into segments, each with other bytes before it; the later ones
     in front.
     """
+    random = np.random.default_rng(len(data))
+    first_row, after = table.hidden
+    data = np.concatenate([data[:1].repeat(first_row, 0), data, data[:1].repeat(after, 0)])
+    cuts = [cut + first_row for cut in table.cuts[part]]
     raw = bytearray()
     actual = []
-    for first, end in reversed(list(pairwise([0, *cuts, len(data)]))):
-        raw += b"\xff" * before
-        offset = len(raw)
-        actual.append(
-            entries.Segment(
-                file=name, offset=offset, first_row=first, rows=end - first, crc32c=0, blocks=()
-            )
+    bounds = list(pairwise([0, *cuts, len(data)]))
+    for number, (first, end) in reversed(list(enumerate(bounds))):
+        raw += b"\xff" * table.before
+        segment = entries.Segment(
+            file=name, offset=len(raw), first_row=first, rows=end - first, crc32c=0, blocks=()
         )
-        raw += data[first:end].tobytes()
+        changes = []
+        delta_count = table.deltas[part][number] if number < len(table.deltas[part]) else 0
+        for _ in range(delta_count):
+            count = random.integers(1, end - first, endpoint=True)
+            changes.append(np.sort(random.choice(end - first, count, replace=False)))
+        segment, older = with_history(root, segment, data[first:end], changes)
+        actual.append(segment)
+        raw += older.tobytes()
     (root / name).write_bytes(raw)
     return actual[::-1]
 
@@ -101,16 +134,19 @@ def opened(table: Stored, use_native: bool) -> Iterator[TableReader]:
     with tempfile.TemporaryDirectory() as directory, np.errstate(all="ignore"):
         root = Path(directory)
         page = {
-            "rows": len(table.values),
+            "rows": sum(table.hidden) + len(table.values),
             "dim": table.values.shape[1],
             "dtype": table.dtype,
-            "segments": write_segments(root, "rows", table.values, table.cuts[0], table.before),
-            "scales": write_segments(root, "scales", table.scales, table.cuts[1], table.before)
+            "segments": write_segments(root, "rows", table.values, table, 0),
+            "scales": write_segments(root, "scales", table.scales, table, 1)
             if table.dtype == "int8"
             else (),
             "source": {"layout": "plain", "key": "k"},
         }
-        reader = TableReader(root, entries.Table.model_validate(page), native=use_native)
+        entry = entries.Table.model_validate(page)
+        entry = table_of_rows(entry, RowRange(table.hidden[0], len(table.values)))
+        reader = TableReader(root, entry, native=use_native)
+        assert (reader.native is not None) == use_native
         yield reader
         reader.close()
 
@@ -153,14 +189,14 @@ def test_rows_read_are_the_rows_written(
     use_native: bool, table: Stored, data: st.DataObject
 ) -> None:
     rows = np.array(
-        data.draw(st.lists(st.integers(-3, len(table.values) - 1), max_size=150)), np.int64
+        data.draw(st.lists(st.integers(-3, len(table.values) + 3), max_size=150)), np.int64
     )
+    within = rows.clip(0, len(table.values) - 1)
     first = data.draw(st.integers(0, len(table.values)))
     count = data.draw(st.integers(0, len(table.values) - first))
     with opened(table, use_native) as reader:
-        expected = np.where(
-            rows[:, np.newaxis] < 0, np.float32(0), table.wide()[np.maximum(rows, 0)]
-        )
+        # For a row past the end, any other row may be read: the last one is.
+        expected = np.where(rows[:, np.newaxis] < 0, np.float32(0), table.wide()[within])
         assert_same_bits(reader.take(rows), expected)
         packed = np.zeros((rows.size, table.values.shape[1] + 5), np.float32)
         reader.take(rows, packed[:, 2:-3])
@@ -168,6 +204,10 @@ def test_rows_read_are_the_rows_written(
         assert not packed[:, :2].any()
         assert not packed[:, -3:].any()
         assert reader.read(first, count).tobytes() == table.values[first : first + count].tobytes()
+        stored, scales = reader.take_stored(within)
+        assert stored.tobytes() == table.values[within].tobytes()
+        if table.dtype == "int8":
+            assert scales.tobytes() == table.scales[within].tobytes()
 
 
 @compiled
@@ -186,15 +226,56 @@ def test_compiled_bags_have_the_bits_of_numpys(
 
 
 @compiled
+@given(st.lists(tables(), min_size=1, max_size=3), st.integers(0, 12), st.data())
+def test_compiled_features_of_several_tables_have_the_bits_of_numpys(
+    stored: list[Stored], n: int, data: st.DataObject
+) -> None:
+    assert native.read_tables is not None
+    random = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
+    with ExitStack() as stack:
+        readers: list[Any] = []
+        columns = {}
+        expected = [np.empty((n, 0), np.float32)]
+        for name, table in zip("abc", stored, strict=False):
+            reader = stack.enter_context(opened(table, True))
+            reference = stack.enter_context(opened(table, False))
+            if data.draw(st.booleans()):
+                readers.append(reader.native)
+                rows = random.integers(0, reader.rows, n)
+                columns[name] = Column(rows)
+                expected.append(reference.take(rows))
+            else:
+                combiner: Any = data.draw(COMBINERS)
+                readers.append((reader.native, ["sum", "mean", "sqrtn"].index(combiner)))
+                offsets = np.cumsum([0, *random.integers(0, 6, n)])
+                rows = random.integers(0, reader.rows, offsets[-1])
+                columns[name] = Column(rows, offsets)
+                expected.append(reference.bags(rows, offsets, combiner))
+        width = sum(table.values.shape[1] for table in stored)
+        out = np.zeros((n, width + 5), np.float32)
+        packed = out[:, 2:-3]
+        names = tuple(columns)
+        assert native.read_tables(tuple(readers), names, columns, 0, packed, 0) == len(stored)
+        assert_same_bits(packed, np.hstack(expected))
+        assert not out[:, :2].any()
+        assert not out[:, -3:].any()
+
+
+@compiled
 @pytest.mark.parametrize("dim", [32, 65])
 @pytest.mark.parametrize("dtype", sorted(STORED))
 def test_compiled_rows_of_a_long_call_have_the_bits_of_numpys(dtype: str, dim: int) -> None:
     random = np.random.default_rng(3)  # a call of several windows of rows
     values = random.standard_normal((300, dim)) * 50
     scales = random.random(300).astype(np.float32)
-    table = Stored(dtype, values.astype(STORED[dtype]), scales, [[100], [7, 9]], 5)
+    stored = values.astype(STORED[dtype])
+    # The ranges of deltas meet at one of its rows.
+    table = Stored(
+        dtype, stored, scales, [[290], [287, 289]], 5, deltas=[[2], [2, 0]], hidden=(65_400, 9)
+    )
     rows = random.integers(-1, 300, 7000)
     offsets = np.array([0, 2040, 2060, 2060, 4500, 7000])
     with opened(table, True) as reader, opened(table, False) as reference:
         assert_same_bits(reader.take(rows), reference.take(rows))
+        assert_same_bits(reader.take(rows[rows >= 0]), table.wide()[rows[rows >= 0]])
         assert_same_bits(reader.bags(rows, offsets, "mean"), reference.bags(rows, offsets, "mean"))

@@ -26,7 +26,7 @@ WANTED = np.array([3, 1])
 
 def rows(dtype: str = "float32", dim: int = 6, values: Any = None, scales: Any = None) -> Any:
     assert native.Rows is not None
-    return native.Rows(dtype, dim, [(MEMORY, 0, 10)] if values is None else values, scales)
+    return native.Rows(dtype, dim, [(MEMORY, 0, 10, None)] if values is None else values, scales)
 
 
 def read_tables(readers: Any, names: tuple[str, ...], columns: Any, out: Any) -> int:
@@ -46,19 +46,95 @@ def test_the_extension_is_built_where_there_is_a_compiler() -> None:
     "arguments",
     [
         *({"dtype": dtype} for dtype in ("float64", "int8")),
-        *({"dim": dim, "values": [(MEMORY, 0, 1)]} for dim in (0, 1 << 62)),
+        *({"dim": dim, "values": [(MEMORY, 0, 1, None)]} for dim in (0, 1 << 62)),
         *(
-            {"values": [(MEMORY, *part)]}
+            {"values": [(MEMORY, *part, None)]}
             for part in ((1, 10), (0, 11), (-1, 1), (0, 0), (0, 1 << 62))
         ),
-        *({"values": values} for values in ([], [(MEMORY[::2], 0, 1)], [(VALUES, 0, 1)])),
-        {"scales": [(MEMORY, 0, 10)]},
-        {"dtype": "int8", "scales": [(MEMORY, 0, 9)]},
+        *(
+            {"values": values}
+            for values in ([], [(MEMORY[::2], 0, 1, None)], [(VALUES, 0, 1, None)])
+        ),
+        {"scales": [(MEMORY, 0, 10, None)]},
+        {"dtype": "int8", "scales": [(MEMORY, 0, 9, None)]},
     ],
 )
 def test_rows_outside_their_memory_are_rejected(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"row|segment|dtype"):
         rows(**arguments)
+
+
+CHANGED = np.arange(100, 100 + 3 * 24, dtype=np.uint8)
+
+
+def deltas() -> dict[str, Any]:
+    """Two deltas: rows 3 and 9 of the segment in the first, row 9 again in the second."""
+    bits = np.zeros(1024, np.uint64)
+    bits[0] = 1 << 3 | 1 << 9
+    ranks = np.full(128, 2, np.uint32)
+    ranks[0] = 0
+    begin = CHANGED.ctypes.data
+    return {
+        "skipped_rows": 0,
+        "bits": bits,
+        "ranks": ranks,
+        "slots": np.array([0, 1 << 16], np.uint32),
+        "frames": np.array([[begin], [begin + 48]], np.uint64),
+        "files": (CHANGED[:48], CHANGED[48:]),
+    }
+
+
+@is_compiled
+def test_changed_rows_are_read_from_their_deltas() -> None:
+    reader = rows(values=[(MEMORY, 0, 10, tuple(deltas().values()))])
+    expected = VALUES.copy()
+    expected[[3, 9]] = CHANGED.view(np.float32).reshape(3, 6)[[0, 2]]
+    np.testing.assert_array_equal(reader.take(np.arange(10), None), expected)
+
+
+def other(name: str, *positions: int, value: int) -> NDArray[Any]:
+    """Returns an array of the deltas with another value at a position."""
+    array: NDArray[Any] = deltas()[name].copy()
+    array[positions] = value
+    return array
+
+
+@is_compiled
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"skipped_rows": number} for number in (-1, 65_536 - 9, 1 << 62, -(1 << 63))),
+        {"bits": deltas()["bits"][:-1]},
+        {"bits": deltas()["bits"].view(np.int64)},
+        {"bits": np.zeros(2048, np.uint64)[::2]},
+        {"bits": other("bits", 1023, value=1 << 63)},
+        {"bits": other("bits", 0, value=1 << 3)},
+        {"ranks": deltas()["ranks"][:-1]},
+        {"ranks": other("ranks", 0, value=1)},
+        {"ranks": other("ranks", 127, value=3)},
+        {"slots": deltas()["slots"][:-1]},
+        {"slots": np.array([0, 1 << 16, 0], np.uint32)},
+        *({"slots": other("slots", 1, value=slot)} for slot in (2 << 16, 1 << 16 | 1, 2)),
+        {"frames": deltas()["frames"][:-1]},
+        {"frames": deltas()["frames"].reshape(1, 2)},
+        *(
+            {"frames": other("frames", 1, 0, value=CHANGED.ctypes.data + offset)}
+            for offset in (47, 49, -CHANGED.ctypes.data)
+        ),
+        {"files": ()},
+        {"files": (CHANGED[:48], CHANGED[48:-1])},
+        {"files": (CHANGED[:48], None)},
+        {"files": (CHANGED[:48],) * 100},
+    ],
+)
+def test_deltas_whose_rows_would_lie_outside_their_memory_are_rejected(
+    wrong: dict[str, Any],
+) -> None:
+    for values in ([(MEMORY, 0, 10)], [(MEMORY, 0, 4), (MEMORY, 0, 10)]):
+        segments = [(*part, None) for part in values[:-1]]
+        given = {**deltas(), **wrong}
+        with pytest.raises(ValueError, match="directory"):
+            rows(values=[*segments, (*values[-1], tuple(given.values()))])
 
 
 READ_ONLY = np.frombuffer(bytes(48), np.float32).reshape(2, 6)
