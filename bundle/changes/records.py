@@ -501,7 +501,7 @@ class _AlikeRows:
             columns = {ID: np.concatenate([part.rows for part in read])}
             for name in self._format.columns:
                 columns[name] = np.concatenate([part.columns[name] for part in read])
-            counts = [part.rows.size for part in read]
+            counts = [part.numbers.size for part in read]
             row_offsets = [
                 record.offset + part.begin for record, part in zip(records, read, strict=True)
             ]

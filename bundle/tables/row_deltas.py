@@ -30,7 +30,7 @@ from bundle.format.tables import Delta, Segment
 from bundle.storage import files
 from bundle.storage.frames import Frame, Record, Unsound, frame_at, laid_out
 from bundle.tables import row_records
-from bundle.tables.row_records import RowRecords
+from bundle.tables.row_records import RowRecord, RowRecords
 from bundle.tables.segment_writer import SegmentWriter
 from bundle.tables.stored_rows import StoredRows
 
@@ -128,12 +128,17 @@ class RangeRows(NamedTuple):
     """The changed rows of one range in a delta.
 
     Attributes:
-      rows: [n] int64, the numbers of the rows in the segment, ascending.
+      record: Their numbers in the segment, ascending, which are mapped, too.
       stored: [n, row_bytes] uint8, mapped.
     """
 
-    rows: Rows
+    record: RowRecord
     stored: Bytes
+
+    @property
+    def rows(self) -> Rows:
+        """[n] int64, the numbers of the rows in the segment, ascending."""
+        return self.record.rows
 
 
 class MappedDelta:
@@ -231,7 +236,7 @@ class MappedDelta:
         if not is_ascending or not in_range:
             raise ValueError(f"rows {rows[0]} to {rows[-1]} of a segment of {end} are no range")
         stored = self.data[frame.begin + record.begin : frame.end]
-        self.ranges[number] = RangeRows(rows, stored.reshape(-1, self._row_bytes))
+        self.ranges[number] = RangeRows(record, stored.reshape(-1, self._row_bytes))
         return rows.size
 
     def _check_header(self, segment: Segment, base: int, facts: Mapping[str, object]) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,16 +40,23 @@ class RowRecord(NamedTuple):
     """Rows, and where their bytes lie.
 
     Attributes:
-      rows: [n] int64, the numbers of the rows.
+      first: The number that the others are counted from.
+      numbers: [n] uint16, uint32 or uint64, the numbers of the rows less `first`, in the payload.
       columns: [n] int64 each: the keys and the sequences, where there are some.
       begin: The offset of the first row in the payload; the others follow it.
       row_bytes: The number of bytes of a row.
     """
 
-    rows: NDArray[np.int64]
+    first: int
+    numbers: NDArray[np.unsignedinteger[Any]]
     columns: Mapping[str, NDArray[np.int64]]
     begin: int
     row_bytes: int
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """[n] int64, the numbers of the rows."""
+        return self.numbers.astype(np.int64) + self.first
 
 
 def encode(
@@ -132,4 +139,4 @@ class RowRecords:
         position += -position % _ROW_ALIGNMENT
         if position + self.row_bytes * count != len(payload):
             raise ValueError(f"{len(payload)} bytes hold {count} rows")
-        return RowRecord(numbers.astype(np.int64) + first, columns, position, self.row_bytes)
+        return RowRecord(first, numbers, columns, position, self.row_bytes)
