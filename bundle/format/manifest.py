@@ -42,6 +42,7 @@ from bundle.format.indexes import CostPoint, Distance, Index, Recall
 from bundle.format.input_lengths import InputLength
 from bundle.format.log_position import LogPosition
 from bundle.format.tables import (
+    Delta,
     NonFiniteRows,
     Segment,
     Table,
@@ -64,6 +65,7 @@ __all__ = [
     "BLOCK_BYTES",
     "IDENTITY",
     "CostPoint",
+    "Delta",
     "DenseFeature",
     "Distance",
     "EmbeddedFeature",

@@ -174,11 +174,16 @@ class Table(StrictModel):
             _check_covers(self.rows, self.scales, "scales")
         elif self.scales:
             raise ValueError(f"scales belong to int8 rows, the table's are {self.dtype}")
-        for segment, size in self.extents():
-            if segment.blocks and len(segment.blocks) != ceil_div(size, BLOCK_BYTES):
+        for extent, size in self.extents():
+            if extent.blocks and len(extent.blocks) != ceil_div(size, BLOCK_BYTES):
                 raise ValueError(
-                    f"{segment.file!r} has {len(segment.blocks)} block checksums for {size} bytes"
+                    f"{extent.file!r} has {len(extent.blocks)} block checksums for {size} bytes"
                 )
+        for segment in (*self.segments, *self.scales):
+            for delta in segment.deltas:
+                # So that every message that names the file of a delta names the segment's, too.
+                if not delta.file.startswith(f"{segment.file}.delta-"):
+                    raise ValueError(f"{delta.file!r} is no file of a delta of {segment.file!r}")
         return self
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from bundle.errors import DigestMismatch
 from bundle.format.checksums import BLOCK_BYTES, Digest, digest
-from bundle.format.manifest import File, Manifest
+from bundle.format.manifest import Delta, File, Manifest
 from bundle.storage import files
 from bundle.storage.mapped_files import checked_later
 
@@ -45,11 +45,11 @@ def check_files(
     for file in manifest.files:
         check_file(bundle, file, pause)
     for table in manifest.tables.values():
-        for segment, size in table.extents():
-            with files.locate(bundle, segment.file).open("rb") as stream:
-                stream.seek(segment.offset)
+        for extent, size in table.extents():
+            with files.locate(bundle, extent.file).open("rb") as stream:
+                stream.seek(extent.offset)
                 actual = digest(stream, size, pause)
-            _check_blocks(segment.file, segment.offset, actual, segment.blocks, segment.crc32c)
+            _check_blocks(extent.file, extent.offset, actual, extent.blocks, extent.crc32c)
 
 
 def check_sizes(
@@ -60,9 +60,11 @@ def check_sizes(
         _check_size(bundle, file.path, file.bytes)
         pause()
     for table in manifest.tables.values():
-        for segment, size in table.extents():
-            # A linked file of the checkpoint may go on behind the segment.
-            _check_size(bundle, segment.file, segment.offset + size, exact=False)
+        for extent, size in table.extents():
+            # A linked file of the checkpoint may go on behind the segment. A delta ends where its
+            # last record does.
+            exact = isinstance(extent, Delta)
+            _check_size(bundle, extent.file, extent.offset + size, exact)
             pause()
 
 

@@ -170,7 +170,10 @@ class MappedDelta:
         self._delta = delta
         self._row_bytes = row_bytes
         self._frames: list[Frame] = []
-        size = files.size(root, delta.file)
+        try:
+            size = files.size(root, delta.file)
+        except DigestMismatch as problem:
+            raise self._damaged(segment, "it is missing, or no regular file") from problem
         if size != delta.bytes:
             raise self._damaged(segment, f"it has {size} bytes; {delta.bytes} were expected")
         with files.locate(root, delta.file).open("rb") as file:
@@ -393,6 +396,27 @@ class ChangedRanges(NamedTuple):
         counts[np.arange(_RANK_WORDS) >= (words % _RANK_WORDS)[:, np.newaxis]] = 0
         ranks: NDArray[np.intp] = self.ranks[blocks] + counts.sum(axis=1, dtype=np.intp) + in_word
         return ranks
+
+
+def merged_bytes(segment: Segment) -> int:
+    """Returns an upper bound of the memory that the merged deltas of a segment take.
+
+    Args:
+      segment: The segment, as its file has it.
+    """
+    if not segment.deltas:
+        return 0
+    range_count = ceil_div(segment.rows, RANGE_ROWS)
+    words = range_count * RANGE_ROWS // 64
+    bits_bytes = 8 * words
+    ranks_bytes = 4 * words // _RANK_WORDS
+    delta_rows = sum(delta.rows for delta in segment.deltas)
+    # While they are joined, the slots of all ranges are there twice.
+    slots_bytes = 2 * 4 * min(segment.rows, delta_rows)
+    frames_bytes = 8 * len(segment.deltas) * range_count
+    # Ranges of rows are read through the numbers of each delta.
+    numbers_bytes = 8 * delta_rows
+    return bits_bytes + ranks_bytes + slots_bytes + frames_bytes + numbers_bytes
 
 
 def differing_rows(old: Bytes, new: Bytes) -> NDArray[np.intp]:

@@ -129,6 +129,9 @@ class RowRecords:
         """
         first, count = _RANGE.unpack_from(payload, position)
         position += _RANGE.size
+        # A damaged count may be larger than NumPy takes.
+        if count > len(payload):
+            raise ValueError(f"{len(payload)} bytes hold {count} rows")
         numbers = np.frombuffer(payload, self._number_type, count, position)
         position += numbers.nbytes
         position += -position % _COLUMN_ALIGNMENT

@@ -29,6 +29,7 @@ from bundle.stores.lists import read_list
 from bundle.stores.reader import CandidateStore
 from bundle.tables import sharding
 from bundle.tables.reader import TableReader
+from bundle.tables.row_deltas import merged_bytes
 from bundle.tables.segments import RowRange
 from bundle.tables.sharding import ShardNumber
 from runtime.exact import ExactIndex
@@ -398,10 +399,10 @@ def forecast_bytes(
 ) -> int:
     """Returns an upper bound of the memory that loading a version needs, in bytes.
 
-    What is mapped does not count: tables, vectors, attribute indexes. A compiled tower is packed
-    once per thread that computes, the event loop's and the loading one among them; an index is in
-    memory twice while it is read; keys of stores and vocabularies become hash tables of about four
-    times their bytes.
+    What is mapped does not count: tables, vectors, attribute indexes. Which rows deltas have is in
+    memory. A compiled tower is packed once per thread that computes, the event loop's and the
+    loading one among them; an index is in memory twice while it is read; keys of stores and
+    vocabularies become hash tables of about four times their bytes.
     """
     sizes = {file.path: file.bytes for file in manifest.files}
 
@@ -424,4 +425,6 @@ def forecast_bytes(
     for entries in (manifest.corpora, manifest.contexts, manifest.vocabularies, manifest.lists):
         for entry in entries.values():
             total += 4 * sizes.get(entry.file, 0)
+    for table in manifest.tables.values():
+        total += sum(merged_bytes(segment) for segment in (*table.segments, *table.scales))
     return total + tensorflow_bytes

@@ -107,7 +107,9 @@ class Maintenance:
                 else:
                     self._damaged(version, problem)
                 continue
-            tables_bytes = sum(table.bytes for table in version.files.tables.values())
+            tables_bytes = sum(
+                size for table in version.files.tables.values() for _, size in table.extents()
+            )
             scrubbed_bytes = tables_bytes + sum(file.bytes for file in later)
             self._metrics.count("scrubbed_bytes", scrubbed_bytes, version.model)
             log.info("version_scrubbed", extra=fields(**about))
