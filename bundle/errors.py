@@ -7,7 +7,6 @@ BundleError
 ├── DigestMismatch          committed bytes that differ from their checksum, or are missing
 ├── NotCommitted            a directory without a manifest: not a bundle, or an incomplete one
 ├── DestinationExists       a version that exists already; bundles are never overwritten
-├── OlderVersionUnreadable  a file of an older version that cannot be compared with a new one
 ├── OutputRejected          a name under which no file can be published
 ├── VersionBusy             a version that another process is writing
 ├── RowOutOfRange           a row that the table does not have
@@ -60,10 +59,6 @@ class NotCommitted(BundleError):
 
 class DestinationExists(BundleError):
     """The version to write exists already; bundles are never overwritten."""
-
-
-class OlderVersionUnreadable(BundleError):
-    """A file of an older version, which a new file is compared with, cannot be read."""
 
 
 class OutputRejected(BundleError):

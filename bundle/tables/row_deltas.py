@@ -373,14 +373,7 @@ class ChangedRanges(NamedTuple):
           first: The first row of the range in the segment.
           stored: [n, row_bytes] uint8, the rows from it on.
         """
-        first += self.skipped_rows
-        end = first + len(stored)
-        for number in range(first // RANGE_ROWS, ceil_div(end, RANGE_ROWS)):
-            for delta in self.deltas:
-                changed = delta.ranges.get(number)
-                if changed is not None:
-                    begin, stop = changed.rows.searchsorted([first, end])
-                    stored[changed.rows[begin:stop] - first] = changed.stored[begin:stop]
+        lay_over_range(self.deltas, self.skipped_rows + first, stored)
 
     def _ranks_of(self, numbers: Rows, masks: NDArray[np.uint64]) -> NDArray[np.intp]:
         """Returns how many changed rows are before each one.
@@ -414,9 +407,25 @@ def merged_bytes(segment: Segment) -> int:
     # While they are joined, the slots of all ranges are there twice.
     slots_bytes = 2 * 4 * min(segment.rows, delta_rows)
     frames_bytes = 8 * len(segment.deltas) * range_count
-    # Ranges of rows are read through the numbers of each delta.
-    numbers_bytes = 8 * delta_rows
-    return bits_bytes + ranks_bytes + slots_bytes + frames_bytes + numbers_bytes
+    return bits_bytes + ranks_bytes + slots_bytes + frames_bytes
+
+
+def lay_over_range(deltas: Sequence[MappedDelta], first: int, stored: Bytes) -> None:
+    """Replaces rows of a range that deltas have.
+
+    Args:
+      deltas: The deltas of a segment, the newest last.
+      first: The number that the first row of the range has in them.
+      stored: [n, row_bytes] uint8, the rows from it on, which are written into.
+    """
+    end = first + len(stored)
+    for number in range(first // RANGE_ROWS, ceil_div(end, RANGE_ROWS)):
+        for delta in deltas:
+            changed = delta.ranges.get(number)
+            if changed is not None:
+                rows = changed.rows
+                begin, stop = rows.searchsorted([first, end])
+                stored[rows[begin:stop] - first] = changed.stored[begin:stop]
 
 
 def differing_rows(old: Bytes, new: Bytes) -> NDArray[np.intp]:

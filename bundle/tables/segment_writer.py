@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from bundle.format.checksums import Digest, UnorderedDigest, contiguous
 from bundle.storage import files
-from bundle.tables.older_file import OlderFile
 
 if TYPE_CHECKING:
     from bundle.format.checksums import Bytes
@@ -37,13 +36,6 @@ class SegmentWriter:
 
     With an offset, it fills its own range of a file that is there, which keeps its name and which
     it never removes: several writers fill a file that a reader wants in one piece.
-
-    With a file of an older version, nothing is written while all bytes equal those of that file. If
-    the whole file does, it becomes a hard link to the older one.
-
-    Attributes:
-      is_reused: Whether the file is a hard link to the older one; known once it is closed.
-      link_problem: Why a file that equals the older one could not be linked, or "".
     """
 
     def __init__(
@@ -52,7 +44,6 @@ class SegmentWriter:
         attempts: Path | None = None,
         size: int | None = None,
         offset: int | None = None,
-        older: Path | None = None,
     ) -> None:
         """Begins a file, or a range of one.
 
@@ -62,15 +53,11 @@ class SegmentWriter:
             lies beside `path`.
           size: The size of the file, where its bytes come in any order. None: They come in order.
           offset: The first byte of the range in an existing file. None: A new file begins.
-          older: A file of an older version that may have the same content; it may be gone. None:
-            There is none. A range has none.
 
         Raises:
           OSError: The file cannot be written, or `attempts` is gone, as when the run that needs the
             file is over.
         """
-        self.is_reused = False
-        self.link_problem = ""
         self._path = path
         self._start = offset or 0
         self._attempt: Path | None = None
@@ -82,9 +69,6 @@ class SegmentWriter:
             self._file = self._attempt.open("xb", buffering=0)
         else:
             self._file = path.open("r+b", buffering=0)
-        self._older: OlderFile | None = None
-        if older is not None:
-            self._older = _open_older(older)
         self._digest = Digest()
         self._unordered: UnorderedDigest | None = None
         if size is not None:
@@ -111,7 +95,6 @@ class SegmentWriter:
 
         Raises:
           OSError: The disk is full or broken; the file is unfinished.
-          OlderVersionUnreadable: The older file cannot be read; this one is unfinished.
         """
         piece = contiguous(data)
         offset = self._digest.bytes
@@ -129,7 +112,6 @@ class SegmentWriter:
 
         Raises:
           OSError: The disk is full or broken; the file is unfinished.
-          OlderVersionUnreadable: The older file cannot be read; this one is unfinished.
         """
         piece = contiguous(data)
         if self._unordered is None:
@@ -149,8 +131,6 @@ class SegmentWriter:
             return self._digest
         if self._unordered is not None:
             self._digest = self._unordered.digest()
-        if self._older is not None:
-            self._reuse(self._older)
         os.fsync(self._file.fileno())
         self._file.close()
 
@@ -158,17 +138,11 @@ class SegmentWriter:
         if self._attempt is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._attempt.rename(self._path)
-            # Renaming one link of a file to another link of it does nothing.
-            self._attempt.unlink(missing_ok=True)
             files.sync(self._path.parent)
         return self._digest
 
     def _put(self, offset: int, data: NDArray[np.uint8]) -> None:
-        """Writes bytes at an offset of the file, unless all so far equal those of the older one."""
-        if self._older is not None:
-            if self._older.matches(offset, data):
-                return
-            self._write_matched(self._older)
+        """Writes bytes at an offset of the file."""
         unwritten = data.data
         position = self._start + offset
         while unwritten:
@@ -176,30 +150,6 @@ class SegmentWriter:
             count = os.pwrite(self._file.fileno(), unwritten[:_WRITE_BYTES], position)
             position += count
             unwritten = unwritten[count:]
-
-    def _reuse(self, older: OlderFile) -> None:
-        """Makes the file a link to the older one, all of whose bytes came; else writes it."""
-        if self._attempt is not None and older.bytes == self._digest.bytes:
-            # Under a name of its own first: a link cannot replace a file, but a rename can.
-            link = self._attempt.with_name(f"{self._attempt.name}-link")
-            try:
-                older.link(link)
-                link.rename(self._attempt)
-                self.is_reused = True
-            except OSError as problem:
-                # Not every file system has links; the bytes are copied then.
-                self.link_problem = problem.strerror or str(problem)
-        if self.is_reused:
-            older.close()
-            self._older = None
-        else:
-            self._write_matched(older)
-
-    def _write_matched(self, older: OlderFile) -> None:
-        """Writes what was not written because it equals the older file, and lets go of that."""
-        older.copy_matched(self._file.fileno())
-        older.close()
-        self._older = None
 
     def __enter__(self) -> SegmentWriter:
         return self
@@ -213,19 +163,8 @@ class SegmentWriter:
         if problem is None:
             self.close()
             return
-        if self._older is not None:
-            self._older.close()
         if self._attempt is not None:
             self._attempt.unlink(missing_ok=True)
             if self._file.closed:
                 self._path.unlink(missing_ok=True)
         self._file.close()
-
-
-def _open_older(older: Path) -> OlderFile | None:
-    """Opens the file of an older version; returns None if it cannot be opened."""
-    # It only saves work, and may have been removed meanwhile.
-    try:
-        return OlderFile(older)
-    except OSError:
-        return None

@@ -195,7 +195,12 @@ def published(published: Published) -> Document:
         "table_bytes": sum(table.bytes for table in manifest.tables.values()),
         # Only segments that were written have checksums of blocks.
         "linked_bytes": sum(size for segment, size in extents if not segment.blocks),
-        "reused": {"segments": published.reused.segments, "bytes": published.reused.bytes},
+        "reused": {
+            "segments": published.reused.segments,
+            "bytes": published.reused.bytes,
+            "changed_rows": published.reused.changed_rows,
+            "written_bytes": published.reused.written_bytes,
+        },
         "table_errors": _table_errors(manifest),
         "indexes": {
             name: {field: index[field] for field in ("kind", "partitions", "depths")}

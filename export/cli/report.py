@@ -246,7 +246,7 @@ def _totals(document: Document) -> str:
     if document.get("linked_bytes"):
         moved += f", {size_text(document['linked_bytes'])} linked"
     if document.get("older_version") is not None:
-        moved += f", segments that equal those of version {document['older_version']} reused"
+        moved += f" but for rows that equal those of version {document['older_version']}"
     text = (
         f"{moved}, {count_text(document['files'], 'file')}, "
         f"{count_text(document['tasks'], 'task')} on {count_text(document['workers'], 'worker')} "
@@ -300,6 +300,10 @@ def _verification(document: Document) -> Iterator[RenderableType]:
             reused = document["reused"]
             whole = count_text(reused["segments"], "whole segment")
             size += f", {size_text(reused['bytes'])} of it shared with older versions, {whole}"
+            written = size_text(reused["written_bytes"])
+            if reused["changed_rows"]:
+                written += f" with {count_text(reused['changed_rows'], 'changed row')}"
+            size += f", {written} written"
         # A bundle says by its bytes what is linked, a SavedModel has either kind.
         if "data" in document:
             size += f", {document['data']}"

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from bundle.format import paths
+from bundle.format.tables import DELTAS_MAX
 from bundle.tables.key_index import ENTRY_BYTES, index_bytes
 from export.errors import DestinationError
 from export.report_text import size_text
@@ -21,8 +23,8 @@ def check_plan_fits(plan: ExportPlan, directory: Path) -> None:
     """Rejects a plan of tables that does not fit the disk of a directory: see `check_space`.
 
     What an earlier run left staged is counted as written: this run goes on with it, or removes it
-    first. Segments that may be those of an older version are not counted, since it is not known yet
-    how many of them are written.
+    first. Segments that may share rows with an older version are not counted, since it is not known
+    yet how many rows are written.
     """
     compared_tasks = [task for task in plan.tasks if task.older is not None]
     finished_bytes = _staged_bytes(plan, compared_tasks)
@@ -64,8 +66,11 @@ def _staged_bytes(plan: ExportPlan, uncounted_tasks: Sequence[TableTask]) -> int
     without the segments of the tasks that are not counted.
     """
     blocks = 0
-    uncounted = {Path(task.directory, task.file) for task in uncounted_tasks}
-    uncounted |= {Path(task.directory, task.scales) for task in uncounted_tasks if task.scales}
+    uncounted = set()
+    for task in uncounted_tasks:
+        for segment in filter(None, (task.file, task.scales)):
+            deltas = [paths.delta(segment, number) for number in range(1, DELTAS_MAX + 1)]
+            uncounted |= {Path(task.directory, path) for path in (segment, *deltas)}
     for table_directory in dict.fromkeys(Path(task.directory) for task in plan.tasks):
         for file in table_directory.rglob("*"):
             if file in uncounted:

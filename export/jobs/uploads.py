@@ -142,20 +142,23 @@ class Uploads:
         return StreamedTable(table, lambda path: self.version.content(self._sent[path]))
 
     def reused(self, whole: Manifest) -> ReusedSegments:
-        """Returns which segments, and how many of their bytes, an older version has.
+        """Returns which segments, and how many of their bytes, an older version has, and how many
+        bytes it lacks.
 
         Args:
           whole: The manifest of the bundle, all of whose segments are sent.
         """
         segments = 0
         reused_bytes = 0
+        sent_bytes = 0
         for table in whole.tables.values():
             for segment, size in table.extents():
                 blocks = self._sent[segment.file].blocks
                 older_bytes = sum(block.bytes for block in blocks if self.version.is_older(block))
                 reused_bytes += older_bytes
+                sent_bytes += size - older_bytes
                 segments += older_bytes == size
-        return ReusedSegments(segments, reused_bytes)
+        return ReusedSegments(segments, reused_bytes, written_bytes=sent_bytes)
 
     def publish(self, whole: Manifest, moved: Callable[[int], None]) -> RemotePath:
         """Sends what has not been sent, and makes the version visible.

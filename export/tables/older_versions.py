@@ -1,7 +1,7 @@
-"""Segments of the newest published version, which replace new segments of the same bytes.
+"""Segments of the newest published version, of which a new version shares the rows that did not
+change.
 
-A segment is compared if it holds the same rows of a table of the same name, width and dtype. Only
-bytes decide: a checksum would take two segments for the same ones sooner or later.
+A segment is compared if it holds the same rows of a table of the same name, width and dtype.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from bundle.errors import BundleError
 from bundle.format import manifest
 from bundle.format.tables import Segment
-from bundle.storage import catalog, files
+from bundle.storage import catalog
 from export.tables.plan import ExportPlan, TablePlan
 from export.tables.segments import Receipt
-from export.tables.tasks import TableTask
+from export.tables.tasks import OlderSegment, TableTask
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,21 @@ class OlderVersion:
 
 @dataclass(frozen=True)
 class ReusedSegments:
-    """The segments that a new version takes from older versions.
+    """What a new version takes from older versions, and what it adds to them.
 
     Attributes:
-      segments: The number of segments, of rows and of scales, that are hard links to segments of
-        older versions.
-      bytes: The bytes of these segments.
-      link_problem: Why segments of the same bytes could not be linked and were written, or "".
+      segments: The number of segments, of rows and of scales, in which nothing changed.
+      bytes: The bytes of tables that lie in files of older versions.
+      changed_rows: The number of rows in the deltas that were written; a row of int8 that has
+        another scale, too, counts twice.
+      written_bytes: The bytes of tables that were written: deltas, and segments as a whole.
+      link_problem: Why files of an older version could not be linked, or "".
     """
 
     segments: int = 0
     bytes: int = 0
+    changed_rows: int = 0
+    written_bytes: int = 0
     link_problem: str = ""
 
     @property
@@ -55,8 +59,8 @@ class ReusedSegments:
         if not self.link_problem:
             return []
         return [
-            "segments that equal those of an older version were written, because they cannot be "
-            f"linked: {self.link_problem}"
+            "segments were written whole, because those of the older version cannot be linked: "
+            f"{self.link_problem}"
         ]
 
 
@@ -96,6 +100,8 @@ def reused_segments(receipts: Iterable[Receipt]) -> ReusedSegments:
     return ReusedSegments(
         sum(receipt.reused_segments for receipt in receipt_list),
         sum(receipt.reused_bytes for receipt in receipt_list),
+        sum(receipt.changed_rows for receipt in receipt_list),
+        sum(receipt.written_bytes for receipt in receipt_list),
         next(iter(problems), ""),
     )
 
@@ -120,36 +126,32 @@ def _with_older_segments(table: TablePlan, older: OlderVersion) -> TablePlan:
     # Equal bytes of another width or dtype are other rows.
     if entry is None or (entry.dim, entry.dtype) != (table.spec.dim, table.dtype):
         return table
-    rows = _by_rows(entry.segments)
-    scales = _by_rows(entry.scales)
+    rows = _by_rows(entry.segments, older.directory)
+    scales = _by_rows(entry.scales, older.directory)
 
-    def with_older_files(task: TableTask) -> TableTask:
+    def with_older_segments(task: TableTask) -> TableTask:
         row_range = task.first_row, task.rows
         older_scales = None
         if task.scales:
-            older_scales = _file_of(scales.get(row_range), older)
-        return replace(task, older=_file_of(rows.get(row_range), older), older_scales=older_scales)
+            older_scales = scales.get(row_range)
+        return replace(task, older=rows.get(row_range), older_scales=older_scales)
 
-    return replace(table, tasks=tuple(with_older_files(task) for task in table.tasks))
-
-
-def _by_rows(segments: Sequence[Segment]) -> dict[tuple[int, int], Segment]:
-    """Returns segments by their first row and their number of rows."""
-    return {(segment.first_row, segment.rows): segment for segment in segments}
+    return replace(table, tasks=tuple(with_older_segments(task) for task in table.tasks))
 
 
-def _file_of(segment: Segment | None, older: OlderVersion) -> str | None:
-    """Returns the path of a segment that is a file of its own; None for any other segment.
+def _by_rows(segments: Sequence[Segment], directory: Path) -> dict[tuple[int, int], OlderSegment]:
+    """Returns the segments that can be shared, by their first row and their number of rows.
 
-    The file of a linked segment is one of a checkpoint, and holds more than the segment.
+    The file of a linked segment is one of a checkpoint, and that of a part of a segment, which a
+    shard has, holds other rows: both hold more than the segment.
     """
-    if segment is None or segment.offset or not segment.blocks:
-        return None
-    try:
-        return str(files.locate(older.directory, segment.file))
-    except BundleError:
-        # A shard of an older version has only a part of the files.
-        return None
+    return {
+        (segment.first_row, segment.rows): OlderSegment(str(directory), segment)
+        for segment in segments
+        if segment.blocks
+        and not segment.offset
+        and not any(delta.skipped_rows for delta in segment.deltas)
+    }
 
 
 def _problem_text(problem: BundleError | OSError) -> str:

@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bundle.errors import OlderVersionUnreadable
 from bundle.format import manifest
 from bundle.format.checksums import digest
-from bundle.format.dtypes import SCALE_BYTES, row_bytes
+from bundle.format.dtypes import SCALE_BYTES
 from bundle.format.fields import StrictModel
 from bundle.format.manifest import Segment
 from bundle.tables.segment_writer import SegmentWriter
@@ -31,13 +30,14 @@ from export.checkpoint.source_sums import SourceSum
 from export.checkpoint.stored_rows import SliceRows, StoredRows
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError, DestinationError
+from export.tables.compared_segment import ComparedSegment, OlderSegmentRejected
 from export.tables.conversions import Conversion, ErrorSums, table_error
 from export.tables.finite_rows import FiniteScan, joined
 from export.tables.interleaving import stripes_of
 from export.tables.links import linked_segments
 from export.tables.plan import ExportPlan, TablePlan
 from export.tables.sources import source_of
-from export.tables.tasks import SumTask, TableTask, stored_range
+from export.tables.tasks import OlderSegment, SumTask, TableTask, stored_range
 
 
 class Receipt(StrictModel):
@@ -51,9 +51,11 @@ class Receipt(StrictModel):
       scales: The segment of the scales of int8 rows.
       error: The error of the rows, if they were converted.
       non_finite: The rows of the segment that hold NaN or an infinity.
-      reused_segments: How many of `segment` and `scales` are links to files of an older version.
-      reused_bytes: The bytes of these files.
-      link_problem: Why a file that equals the older version's could not be linked, or "".
+      reused_segments: In how many of `segment` and `scales` nothing changed since an older version.
+      reused_bytes: The bytes of their files that are links to files of that version.
+      changed_rows: The number of rows in the deltas that were written.
+      written_bytes: The bytes of the files that were written.
+      link_problem: Why files of the older version could not be linked, or "".
     """
 
     table: str
@@ -65,26 +67,33 @@ class Receipt(StrictModel):
     non_finite: manifest.NonFiniteRows | None = None
     reused_segments: int = 0
     reused_bytes: int = 0
+    changed_rows: int = 0
+    written_bytes: int = 0
     link_problem: str = ""
 
     def files(self, task: TableTask | SumTask) -> list[manifest.File]:
-        """Returns the files that the task wrote; a file that several tasks fill is none of them."""
+        """Returns the files that the task wrote or linked; a file that several tasks fill is none
+        of them.
+        """
         if not isinstance(task, TableTask) or task.offset is not None:
             return []
         files = []
-        size_of_row = row_bytes(task.written_dtype, task.dim)
-        for segment, size in ((self.segment, size_of_row), (self.scales, SCALE_BYTES)):
+        for segment, size in ((self.segment, task.row_bytes), (self.scales, SCALE_BYTES)):
             if segment is None:
                 continue
             segment_bytes = segment.rows * size
             files.append(
                 manifest.File(path=segment.file, bytes=segment_bytes, crc32c=segment.crc32c)
             )
+            files += [
+                manifest.File(path=delta.file, bytes=delta.bytes, crc32c=delta.crc32c)
+                for delta in segment.deltas
+            ]
         return files
 
 
 def copy_rows(task: TableTask) -> Receipt:
-    """Writes one segment, or links that of an older version that has the same bytes.
+    """Writes one segment, or links an older version's and writes the rows that changed.
 
     Raises:
       CheckpointError: A data file is gone, cut short or damaged; no segment is left behind.
@@ -92,18 +101,24 @@ def copy_rows(task: TableTask) -> Receipt:
         left behind.
       NotConvertible: A value cannot be converted; the error names its row.
     """
-    try:
-        return _copy(task)
-    except OlderVersionUnreadable:
-        # A damaged disk under an old version does not stop a new one.
-        return _copy(replace(task, older=None, older_scales=None))
+    link_problem = ""
+    while True:
+        try:
+            return _copy(task).model_copy(update={"link_problem": link_problem})
+        except OlderSegmentRejected as rejection:
+            link_problem = link_problem or rejection.link_problem
+            # Rows and scales are compared, and rejected, each on its own.
+            if rejection.file == task.file:
+                task = replace(task, older=None)
+            else:
+                task = replace(task, older_scales=None)
 
 
 def _copy(task: TableTask) -> Receipt:
     """Copies rows as `copy_rows` does, once.
 
     Raises:
-      OlderVersionUnreadable: The older version's segment cannot be read; no segment is left behind.
+      OlderSegmentRejected: A segment cannot share rows with the older one.
       ExportError: See `copy_rows`.
     """
     try:
@@ -111,23 +126,21 @@ def _copy(task: TableTask) -> Receipt:
             stored = open_rows(task)
             resources.enter_context(stored)
             # Rows in order are appended as they are read; others are written at their positions,
-            # for which the file needs its size first.
+            # and so are those that are compared: as whole rows.
             in_order = task.as_stored and isinstance(stored, SliceRows) and stored.undivided
-            size = None
-            if not in_order:
-                size = task.rows * row_bytes(task.written_dtype, task.dim)
-            writer = resources.enter_context(_writer(task, task.file, size, task.older))
+            in_order = in_order and task.older is None
+            writer = _writer(task, task.file, task.row_bytes, task.older, in_order=in_order)
+            resources.enter_context(writer)
             scales = None
             if task.scales:
-                scales_bytes = task.rows * SCALE_BYTES
-                scales_writer = _writer(task, task.scales, scales_bytes, task.older_scales)
-                scales = resources.enter_context(scales_writer)
+                scales = _writer(task, task.scales, SCALE_BYTES, task.older_scales)
+                resources.enter_context(scales)
 
             error = None
             scan = FiniteScan(task.value_dtype or task.dtype, task.values_per_row)
             if task.converted:
                 error = _convert(stored, task, writer, scales, scan)
-            elif isinstance(stored, SliceRows) and in_order:
+            elif in_order and isinstance(stored, SliceRows) and isinstance(writer, SegmentWriter):
                 byte_offset = task.first_row * task.dim * task.itemsize
                 for piece, crc in stored.pieces(lambda: writer.room_bytes):
                     writer.write(piece, crc)
@@ -144,6 +157,7 @@ def _copy(task: TableTask) -> Receipt:
             closed_scales = None
             if task.scales and scales:
                 closed_scales = _close_segment(task, task.scales, scales)
+            compared = [part for part in (writer, scales) if isinstance(part, ComparedSegment)]
             receipt = Receipt(
                 table=task.table,
                 key=task.key,
@@ -152,8 +166,13 @@ def _copy(task: TableTask) -> Receipt:
                 scales=closed_scales,
                 error=error,
                 non_finite=scan.non_finite,
+                reused_segments=sum(not part.changed_rows for part in compared),
+                reused_bytes=sum(part.linked_bytes for part in compared),
+                changed_rows=sum(part.changed_rows for part in compared),
             )
-            return receipt.model_copy(update=_reuse_of(writer, scales))
+            file_bytes = sum(file.bytes for file in receipt.files(task))
+            written_bytes = file_bytes - receipt.reused_bytes
+            return receipt.model_copy(update={"written_bytes": written_bytes})
     except SlicesOverlap as problem:
         raise CheckpointError(
             f"table {task.table!r} ({task.key!r}): {problem}; save the checkpoint anew"
@@ -345,34 +364,34 @@ def is_written(task: TableTask, segment: Segment) -> bool:
         return digest(file, task.bytes).crc32c == segment.crc32c
 
 
-def _writer(task: TableTask, file: str, size: int | None, older: str | None) -> SegmentWriter:
+def _writer(
+    task: TableTask, file: str, width: int, older: OlderSegment | None, *, in_order: bool = False
+) -> SegmentWriter | ComparedSegment:
+    """Returns the writer of a segment.
+
+    Args:
+      task: The task that writes it.
+      file: The bundle path of the segment.
+      width: The number of bytes of a row.
+      older: The segment that it is compared with; None: it is written whole.
+      in_order: Whether the rows come in order.
+    """
     attempts = None
     if task.attempts is not None:
         attempts = Path(task.attempts)
-    older_file = None
     if older is not None:
-        older_file = Path(older)
-    return SegmentWriter(Path(task.directory, file), attempts, size, task.offset, older_file)
+        return ComparedSegment(Path(task.directory), file, older, width, attempts)
+    size = None
+    if not in_order:
+        size = task.rows * width
+    return SegmentWriter(Path(task.directory, file), attempts, size, task.offset)
 
 
-def _reuse_of(writer: SegmentWriter, scales: SegmentWriter | None) -> dict[str, int | str]:
-    """Returns the fields of a receipt about segments that are links to an older version's."""
-    writers = [writer]
-    if scales is not None:
-        writers.append(scales)
-    reused_writers = [segment_writer for segment_writer in writers if segment_writer.is_reused]
-    problems = [
-        segment_writer.link_problem for segment_writer in writers if segment_writer.link_problem
-    ]
-    return {
-        "reused_segments": len(reused_writers),
-        # A writer that is closed already returns its digest once more.
-        "reused_bytes": sum(segment_writer.close().bytes for segment_writer in reused_writers),
-        "link_problem": next(iter(problems), ""),
-    }
-
-
-def _close_segment(task: TableTask, file: str, writer: SegmentWriter, offset: int = 0) -> Segment:
+def _close_segment(
+    task: TableTask, file: str, writer: SegmentWriter | ComparedSegment, offset: int = 0
+) -> Segment:
+    if isinstance(writer, ComparedSegment):
+        return writer.close()
     segment_digest = writer.close()
     return Segment(
         file=file,
@@ -387,8 +406,8 @@ def _close_segment(task: TableTask, file: str, writer: SegmentWriter, offset: in
 def _convert(
     stored: StoredRows,
     task: TableTask,
-    writer: SegmentWriter,
-    scales: SegmentWriter | None,
+    writer: SegmentWriter | ComparedSegment,
+    scales: SegmentWriter | ComparedSegment | None,
     scan: FiniteScan,
 ) -> ErrorSums:
     conversion = Conversion(task.table, task.dtype, task.written_dtype)
@@ -401,7 +420,7 @@ def _convert(
             rows = rows.copy()  # noqa: PLW2901 - the same rows
             rows[non_finite_rows - first] = 0
         for piece in conversion.pieces(rows, first):
-            writer.write_at(row * row_bytes(task.written_dtype, task.dim), piece.stored)
+            writer.write_at(row * task.row_bytes, piece.stored)
             if scales is not None and piece.scales is not None:
                 scales.write_at(row * SCALE_BYTES, piece.scales)
             row += len(piece.stored)

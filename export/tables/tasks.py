@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
+from bundle.format.tables import Segment
 from export.checkpoint.layouts import Layout, Plain, lane_ranges
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Slice
 from object_store.locations import is_url
@@ -32,11 +33,28 @@ STRIPE_BYTES = 128 << 10
 """Bytes written at a time of rows that lie in many lanes: fewer would be many small writes, more
 would leave the cache.
 """
+HELD_BYTES_MAX = 128 << 20
+"""The maximum number of bytes of changed rows that wait for the other rows of their range."""
+_CHANGED_ROW_BYTES = 8
+"""The memory that a row of a delta takes while it is compared: its number."""
 _CONVERSION_BYTES = 14 << 20
 _CONVERSION_ROWS = 16
 """The memory that a conversion uses: copies of a piece of rows, or _CONVERSION_ROWS copies of one
 row as float64 if a row is larger than a piece.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class OlderSegment:
+    """A segment of an older version.
+
+    Attributes:
+      directory: The directory of the older bundle.
+      segment: The segment, whose files are in that directory.
+    """
+
+    directory: str
+    segment: Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +79,9 @@ class TableTask:
       offset: The first byte of the segment in `file`, which exists and which other tasks fill, too;
         None: the segment is the file.
       value_dtype: The dtype of the values in rows of bytes (`dtype` int8); "" if it is `dtype`.
-      older: The path of an older version's segment of the same rows, which is linked if its bytes
-        are those that the task produces; None if there is none.
-      older_scales: The path of the scales beside that segment.
+      older: An older version's segment of the same rows, of which the task links what did not
+        change; None if there is none.
+      older_scales: The scales beside that segment.
     """
 
     table: str
@@ -84,8 +102,8 @@ class TableTask:
     attempts: str | None = None
     offset: int | None = None
     value_dtype: str = ""
-    older: str | None = None
-    older_scales: str | None = None
+    older: OlderSegment | None = None
+    older_scales: OlderSegment | None = None
 
     @property
     def step(self) -> str:
@@ -117,9 +135,14 @@ class TableTask:
         return self.written_dtype != self.dtype
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of the segment."""
+        return row_bytes(self.written_dtype, self.dim)
+
+    @property
     def bytes(self) -> int:
         """Bytes of the segment, and of its scales."""
-        return self.rows * row_bytes(self.written_dtype, self.dim) + self.scales_bytes
+        return self.rows * self.row_bytes + self.scales_bytes
 
     @property
     def scales_bytes(self) -> int:
@@ -139,9 +162,18 @@ class TableTask:
         conversion_bytes = 0
         if self.converted:
             conversion_bytes = max(_CONVERSION_BYTES, _CONVERSION_ROWS * self.dim * 8)
+        compared_bytes = 0
+        for older in (self.older, self.older_scales):
+            if older is not None:
+                # The rows that are held, and the same rows in their order.
+                compared_bytes += 2 * min(HELD_BYTES_MAX, self.bytes)
+                delta_rows = sum(delta.rows for delta in older.segment.deltas)
+                compared_bytes += delta_rows * _CHANGED_ROW_BYTES
         # The block that is read, and the same rows in the order of the table.
         blocks = 2 * max(self.block_bytes, self.stored_row_bytes)
-        return _base_bytes(self.slices) + blocks + decoding_bytes + conversion_bytes
+        return (
+            _base_bytes(self.slices) + blocks + decoding_bytes + conversion_bytes + compared_bytes
+        )
 
     @property
     def as_stored(self) -> bool:
