@@ -27,7 +27,7 @@ from bundle.errors import BundleError, DestinationExists
 from bundle.format import objects as stored_objects
 from bundle.format import paths
 from bundle.format.checksums import combine, crc32c
-from bundle.format.manifest import File
+from bundle.format.manifest import MANIFEST_BYTES_MAX, File, Manifest, parse
 from bundle.format.objects import (
     OBJECT_BYTES,
     OBJECTS,
@@ -41,7 +41,7 @@ from bundle.format.objects import (
 from bundle.storage.catalog import VERSION
 from export.errors import DestinationError
 from object_store.remote_path import RemotePath
-from object_store.stored_content import StoredContent
+from object_store.stored_content import StoredContent, content_of
 
 STARTED = "started"
 GRACE_DAYS = 7.0
@@ -96,7 +96,7 @@ class StoreVersion:
             # another half of the grace period, in which this run should end.
             self._young_from_s = started_s - GRACE_DAYS / 2 * _DAY_S
         # Only now: what the newest version names is not removed until this run ends.
-        newest = _newest_objects(self.directory.parent)
+        newest = newest_objects(self.directory.parent)
         if newest is not None:
             # The store may have lost objects that the version names: these are sent again.
             self._older_objects = pool_objects(newest) - self.missing(newest.files.values())
@@ -262,7 +262,7 @@ def pool_objects(objects: ObjectMap) -> frozenset[str]:
     return frozenset(block.sha256 for file in objects.files.values() for block in file.blocks)
 
 
-def _newest_objects(model: RemotePath) -> ObjectMap | None:
+def newest_objects(model: RemotePath) -> ObjectMap | None:
     """Returns the objects of the newest version of a model that shares objects.
 
     A version that cannot be read is skipped, and its objects are sent again.
@@ -276,6 +276,21 @@ def _newest_objects(model: RemotePath) -> ObjectMap | None:
         if objects is not None:
             return objects
     return None
+
+
+def read_stored_manifest(model: RemotePath, objects: ObjectMap) -> Manifest:
+    """Reads the manifest of a version.
+
+    Args:
+      model: The directory of the model.
+      objects: The objects of the version.
+
+    Raises:
+      BundleError: The manifest is invalid.
+      OSError: It cannot be read.
+    """
+    content = content_of(model / str(objects.version), objects, paths.MANIFEST)
+    return parse(content.read(0, MANIFEST_BYTES_MAX + 1))
 
 
 def _digest_blocks(source: Path, expected: File) -> tuple[StoredFile, list[int]]:

@@ -139,7 +139,9 @@ class Uploads:
         directory = self._stage.directory
         if all((directory / segment.file).exists() for segment, _ in table.extents()):
             return TableReader(directory, table)
-        return StreamedTable(table, lambda path: self.version.content(self._sent[path]))
+        return StreamedTable(
+            table, lambda path: self.version.content(self._sent[path]), self._stage.attempts
+        )
 
     def reused(self, whole: Manifest) -> ReusedSegments:
         """Returns which segments, and how many of their bytes, an older version has, and how many
