@@ -99,7 +99,7 @@ class Destination:
         """
         if self.store is None:
             return
-        count = sum(ceil_div(task.bytes, OBJECT_BYTES) for task in plan.tasks)
+        count = sum(ceil_div(task.staged_bytes, OBJECT_BYTES) for task in plan.tasks)
         if count > OBJECTS_MAX:
             raise NotConvertible(
                 f"the tables need {count} objects of {OBJECT_BYTES} bytes, of which a version in "

@@ -13,7 +13,7 @@ from bundle.tables.key_index import ENTRY_BYTES, index_bytes
 from export.errors import DestinationError
 from export.report_text import size_text
 from export.tables.plan import ExportPlan
-from export.tables.tasks import TableTask
+from export.tables.tasks import OlderSegment, TableTask
 
 STAT_BLOCK_BYTES = 512
 """The unit of `st_blocks`, whatever the size of the file system's own blocks."""
@@ -26,7 +26,7 @@ def check_plan_fits(plan: ExportPlan, directory: Path) -> None:
     first. Segments that may share rows with an older version are not counted, since it is not known
     yet how many rows are written.
     """
-    compared_tasks = [task for task in plan.tasks if task.older is not None]
+    compared_tasks = [task for task in plan.tasks if isinstance(task.older, OlderSegment)]
     finished_bytes = _staged_bytes(plan, compared_tasks)
     key_counts = [table.spec.rows for table in plan.tables if table.spec.keys]
     # An index needs space twice: its entries are sorted in a file, then written.

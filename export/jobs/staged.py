@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -112,7 +112,7 @@ class StagedVersion:
         """
         if self.uploads is None:
             return copied
-        return self.uploads.reused(manifest)
+        return replace(self.uploads.reused(manifest), changed_rows=copied.changed_rows)
 
     def publish(self, manifest: Manifest, progress: Progress) -> Location:
         """Publishes the version; raises the errors of `Destination.publish`."""

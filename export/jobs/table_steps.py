@@ -21,6 +21,7 @@ from export.jobs.progress import Progress
 from export.jobs.ray_executor import RayExecutor
 from export.jobs.space import check_plan_fits
 from export.jobs.staged import Published, StagedVersion
+from export.jobs.store_comparison import compare_with_stored
 from export.jobs.uploads import FinishedStep, Uploads, without_objects
 from export.recipe.settings import ExportSettings
 from export.steps import Step
@@ -102,10 +103,12 @@ def plan_copy(
         workers=workers,
     )
     destination.reject_links(plan)
+    if settings.reuse:
+        if destination.store is None:
+            plan = compare_with_newest(plan, staging.parent)
+        else:
+            plan = compare_with_stored(plan, destination.store / staging.parent.name)
     destination.reject_objects(plan)
-    # In a store, equal objects have equal names, so nothing needs to be compared before.
-    if settings.reuse and destination.store is None:
-        plan = compare_with_newest(plan, staging.parent)
     check_plan_fits(plan, destination.root)
     return plan
 

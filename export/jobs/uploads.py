@@ -154,12 +154,16 @@ class Uploads:
         reused_bytes = 0
         sent_bytes = 0
         for table in whole.tables.values():
-            for segment, size in table.extents():
-                blocks = self._sent[segment.file].blocks
+            unshared_bytes: dict[str, int] = {}
+            for extent, size in table.extents():
+                blocks = self._sent[extent.file].blocks
                 older_bytes = sum(block.bytes for block in blocks if self.version.is_older(block))
                 reused_bytes += older_bytes
                 sent_bytes += size - older_bytes
-                segments += older_bytes == size
+                unshared_bytes[extent.file] = size - older_bytes
+            for segment in (*table.segments, *table.scales):
+                names = [segment.file, *(delta.file for delta in segment.deltas)]
+                segments += not any(unshared_bytes[name] for name in names)
         return ReusedSegments(segments, reused_bytes, written_bytes=sent_bytes)
 
     def publish(self, whole: Manifest, moved: Callable[[int], None]) -> RemotePath:

@@ -35,13 +35,11 @@ from bundle.tables.row_deltas import (
     lay_over_range,
     open_deltas,
 )
-from export.tables.tasks import HELD_BYTES_MAX, OlderSegment
+from export.tables.tasks import CHANGED_SHARE_MAX, HELD_BYTES_MAX, OlderSegment
 
 if TYPE_CHECKING:
     from bundle.format.checksums import Bytes
 
-CHANGED_SHARE_MAX = 0.25
-"""The largest share of changed rows in a delta: a reader looks for each row in it."""
 _COMPARED_BYTES = 256 << 10
 """The number of bytes that are compared at a time: they stay in the core's cache."""
 

@@ -6,7 +6,7 @@ A segment is compared if it holds the same rows of a table of the same name, wid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from bundle.format.tables import Segment
 from bundle.storage import catalog
 from export.tables.plan import ExportPlan, TablePlan
 from export.tables.segments import Receipt
-from export.tables.tasks import OlderSegment, TableTask
+from export.tables.tasks import OlderSegment, StoredSegment, TableTask
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class OlderVersion:
 
     Attributes:
       number: The number of the version.
-      directory: The directory of its bundle.
       tables: The tables of its manifest, by name.
+      locate: Returns where the files of a segment are; None: some are missing.
     """
 
     number: int
-    directory: Path
     tables: Mapping[str, manifest.Table]
+    locate: Callable[[Segment], OlderSegment | StoredSegment | None]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ReusedSegments:
       changed_rows: The number of rows in the deltas that were written; a row of int8 that has
         another scale, too, counts twice.
       written_bytes: The bytes of tables that were written: deltas, and segments as a whole.
-      link_problem: Why files of an older version could not be linked, or "".
+      link_problem: Why files of an older version could not be fetched or linked, or "".
     """
 
     segments: int = 0
@@ -59,7 +59,7 @@ class ReusedSegments:
         if not self.link_problem:
             return []
         return [
-            "segments were written whole, because those of the older version cannot be linked: "
+            "segments were written whole, because those of the older version cannot be shared: "
             f"{self.link_problem}"
         ]
 
@@ -74,21 +74,37 @@ def compare_with_newest(plan: ExportPlan, model_directory: Path) -> ExportPlan:
       plan: The plan of a new version.
       model_directory: The directory that holds the versions of the model.
     """
-    try:
-        older = _newest_version(model_directory)
-    except (BundleError, OSError) as problem:
-        return replace(
-            plan, older_note=f"no segment of an older version is reused: {_problem_text(problem)}"
-        )
-    if older is None:
+    versions = catalog.committed_versions(model_directory.parent, model_directory.name)
+    if not versions:
         return plan
+    directory = model_directory / str(versions[-1])
+    try:
+        tables = catalog.read_manifest(directory).tables
+    except (BundleError, OSError) as problem:
+        return without_older_segments(plan, problem)
     # Hard links cannot lead to another file system.
-    if older.directory.stat().st_dev != model_directory.stat().st_dev:
+    if directory.stat().st_dev != model_directory.stat().st_dev:
         return replace(
             plan,
-            older_note=f"no segment of version {older.number} is reused: it is on another file "
+            older_note=f"no segment of version {versions[-1]} is reused: it is on another file "
             f"system than {model_directory}",
         )
+    older = OlderVersion(
+        versions[-1], tables, lambda segment: OlderSegment(str(directory), segment)
+    )
+    return with_older_segments(plan, older)
+
+
+def without_older_segments(plan: ExportPlan, problem: BundleError | OSError) -> ExportPlan:
+    """Returns a plan that notes why nothing is compared."""
+    text = str(problem)
+    if isinstance(problem, OSError):
+        text = f"{problem.filename}: {problem.strerror}"
+    return replace(plan, older_note=f"no segment of an older version is reused: {text}")
+
+
+def with_older_segments(plan: ExportPlan, older: OlderVersion) -> ExportPlan:
+    """Returns a plan whose tasks compare what they produce with an older version."""
     tables = tuple(_with_older_segments(table, older) for table in plan.tables)
     return replace(plan, tables=tables, older_version=older.number)
 
@@ -106,28 +122,14 @@ def reused_segments(receipts: Iterable[Receipt]) -> ReusedSegments:
     )
 
 
-def _newest_version(model_directory: Path) -> OlderVersion | None:
-    """Returns the newest published version; None if there is none.
-
-    Raises:
-      BundleError: The manifest of the version is invalid.
-      OSError: The manifest cannot be read.
-    """
-    versions = catalog.committed_versions(model_directory.parent, model_directory.name)
-    if not versions:
-        return None
-    directory = model_directory / str(versions[-1])
-    return OlderVersion(versions[-1], directory, catalog.read_manifest(directory).tables)
-
-
 def _with_older_segments(table: TablePlan, older: OlderVersion) -> TablePlan:
     """Returns the plan of a table whose tasks know the segments of the older version."""
     entry = older.tables.get(table.spec.name)
     # Equal bytes of another width or dtype are other rows.
     if entry is None or (entry.dim, entry.dtype) != (table.spec.dim, table.dtype):
         return table
-    rows = _by_rows(entry.segments, older.directory)
-    scales = _by_rows(entry.scales, older.directory)
+    rows = _by_rows(entry.segments, older)
+    scales = _by_rows(entry.scales, older)
 
     def with_older_segments(task: TableTask) -> TableTask:
         row_range = task.first_row, task.rows
@@ -139,23 +141,18 @@ def _with_older_segments(table: TablePlan, older: OlderVersion) -> TablePlan:
     return replace(table, tasks=tuple(with_older_segments(task) for task in table.tasks))
 
 
-def _by_rows(segments: Sequence[Segment], directory: Path) -> dict[tuple[int, int], OlderSegment]:
+def _by_rows(
+    segments: Sequence[Segment], older: OlderVersion
+) -> dict[tuple[int, int], OlderSegment | StoredSegment | None]:
     """Returns the segments that can be shared, by their first row and their number of rows.
 
     The file of a linked segment is one of a checkpoint, and that of a part of a segment, which a
     shard has, holds other rows: both hold more than the segment.
     """
     return {
-        (segment.first_row, segment.rows): OlderSegment(str(directory), segment)
+        (segment.first_row, segment.rows): older.locate(segment)
         for segment in segments
         if segment.blocks
         and not segment.offset
         and not any(delta.skipped_rows for delta in segment.deltas)
     }
-
-
-def _problem_text(problem: BundleError | OSError) -> str:
-    """Returns the text of a problem for a note."""
-    if isinstance(problem, OSError):
-        return f"{problem.filename}: {problem.strerror}"
-    return str(problem)

@@ -202,20 +202,24 @@ class ExportPlan:
         """An upper bound of the bytes of tables that lie on the local disk at a time.
 
         Of streamed tables, these are the segments that workers write, one segment that waits for an
-        upload, and the segments that are being sent.
+        upload, and the segments that are being sent. Each worker also has what it compares with,
+        if that is fetched from a store.
         """
         streamed_sizes: list[int] = []
         staying_bytes = 0
         for table in self.tables:
             if table.options.streamed:
-                streamed_sizes += [task.bytes for task in table.tasks]
+                streamed_sizes += [task.staged_bytes for task in table.tasks]
             else:
-                staying_bytes += sum(task.bytes for task in table.tasks)
+                staying_bytes += sum(task.staged_bytes for task in table.tasks)
+        fetched_sizes = [task.fetched_bytes for task in self.tasks]
 
         # The largest segments may all be on the disk at the same time.
         streamed_sizes.sort(reverse=True)
+        fetched_sizes.sort(reverse=True)
         local_segments = self.workers + 1 + UPLOADS
-        return staying_bytes + sum(streamed_sizes[:local_segments])
+        fetched_bytes = sum(fetched_sizes[: self.workers])
+        return staying_bytes + sum(streamed_sizes[:local_segments]) + fetched_bytes
 
     @property
     def moved_bytes(self) -> int:

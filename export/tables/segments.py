@@ -37,7 +37,8 @@ from export.tables.interleaving import stripes_of
 from export.tables.links import linked_segments
 from export.tables.plan import ExportPlan, TablePlan
 from export.tables.sources import source_of
-from export.tables.tasks import OlderSegment, SumTask, TableTask, stored_range
+from export.tables.stored_segments import with_fetched_segments
+from export.tables.tasks import OlderSegment, StoredSegment, SumTask, TableTask, stored_range
 
 
 class Receipt(StrictModel):
@@ -55,7 +56,7 @@ class Receipt(StrictModel):
       reused_bytes: The bytes of their files that are links to files of that version.
       changed_rows: The number of rows in the deltas that were written.
       written_bytes: The bytes of the files that were written.
-      link_problem: Why files of the older version could not be linked, or "".
+      link_problem: Why files of the older version could not be fetched or linked, or "".
     """
 
     table: str
@@ -101,7 +102,12 @@ def copy_rows(task: TableTask) -> Receipt:
         left behind.
       NotConvertible: A value cannot be converted; the error names its row.
     """
-    link_problem = ""
+    with with_fetched_segments(task) as (fetched_task, fetch_problem):
+        return _copy_compared(fetched_task, fetch_problem)
+
+
+def _copy_compared(task: TableTask, link_problem: str) -> Receipt:
+    """Copies rows as `copy_rows` does; begins again without an older segment that is rejected."""
     while True:
         try:
             return _copy(task).model_copy(update={"link_problem": link_problem})
@@ -365,7 +371,12 @@ def is_written(task: TableTask, segment: Segment) -> bool:
 
 
 def _writer(
-    task: TableTask, file: str, width: int, older: OlderSegment | None, *, in_order: bool = False
+    task: TableTask,
+    file: str,
+    width: int,
+    older: OlderSegment | StoredSegment | None,
+    *,
+    in_order: bool = False,
 ) -> SegmentWriter | ComparedSegment:
     """Returns the writer of a segment.
 
@@ -379,7 +390,7 @@ def _writer(
     attempts = None
     if task.attempts is not None:
         attempts = Path(task.attempts)
-    if older is not None:
+    if isinstance(older, OlderSegment):
         return ComparedSegment(Path(task.directory), file, older, width, attempts)
     size = None
     if not in_order:

@@ -5,15 +5,18 @@ of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from bundle.errors import DigestMismatch
+from bundle.errors import BundleError, DigestMismatch
 from bundle.format.checksums import BLOCK_BYTES, crc32c
-from bundle.format.objects import OBJECT_BYTES, StoredFile, pool_path
+from bundle.format.objects import OBJECT_BYTES, pool_path
 from bundle.format.tables import Delta, Segment
+from export.tables.tasks import OlderSegment, StoredSegment, TableTask
 from object_store.remote_path import RemotePath
 from object_store.stored_content import StoredContent
 
@@ -21,38 +24,50 @@ _REQUESTS = 8
 """The number of requests at a time: one waits for the store most of the time."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSegment:
-    """A segment of a version in a store.
+@contextmanager
+def with_fetched_segments(task: TableTask) -> Iterator[tuple[TableTask, str]]:
+    """Fetches the older segments of a task that are in a store, until the context is left.
 
-    Attributes:
-      model: The URL of the directory of the model.
-      segment: The segment.
-      files: Which objects its file and those of its deltas are, by their bundle paths.
+    Args:
+      task: The task.
+
+    Yields:
+      The task with older segments on the local disk, or with none where one cannot be fetched, and
+      the reason, or "".
     """
+    if not task.fetched_bytes:
+        yield task, ""
+        return
+    problem_text = ""
+    # On the disk of the segment: files that are fetched become files of the new version by links.
+    with TemporaryDirectory(dir=task.attempts or task.directory) as name:
+        older_segments: list[OlderSegment | None] = []
+        for stored in (task.older, task.older_scales):
+            older = None
+            if isinstance(stored, StoredSegment):
+                try:
+                    _fetch(stored, Path(name))
+                    older = OlderSegment(name, stored.segment)
+                except (BundleError, OSError) as problem:
+                    problem_text = problem_text or str(problem)
+            older_segments.append(older)
+        older, older_scales = older_segments
+        yield replace(task, older=older, older_scales=older_scales), problem_text
 
-    model: str
-    segment: Segment
-    files: Mapping[str, StoredFile]
 
-    @property
-    def bytes(self) -> int:
-        """The bytes of its files."""
-        return sum(file.bytes for file in self.files.values())
+def _fetch(stored: StoredSegment, directory: Path) -> None:
+    """Writes the files of a segment into a directory, under their bundle paths.
 
-    def fetch(self, directory: Path) -> None:
-        """Writes its files into a directory, under their bundle paths.
-
-        Raises:
-          DigestMismatch: The store holds other bytes.
-          OSError: The store cannot be read, or the disk is full.
-        """
-        extents: list[Segment | Delta] = [self.segment, *self.segment.deltas]
-        for extent in extents:
-            stored = self.files[extent.file]
-            objects = [RemotePath(self.model) / pool_path(sha256) for sha256 in stored.objects]
-            content = StoredContent(tuple(objects), OBJECT_BYTES)
-            fetch_file(content, stored.bytes, extent, directory)
+    Raises:
+      DigestMismatch: The store holds other bytes.
+      OSError: The store cannot be read, or the disk is full.
+    """
+    extents: list[Segment | Delta] = [stored.segment, *stored.segment.deltas]
+    for extent in extents:
+        file = stored.files[extent.file]
+        objects = [RemotePath(stored.model) / pool_path(sha256) for sha256 in file.objects]
+        content = StoredContent(tuple(objects), OBJECT_BYTES)
+        fetch_file(content, file.bytes, extent, directory)
 
 
 def fetch_file(content: StoredContent, size: int, extent: Segment | Delta, directory: Path) -> None:

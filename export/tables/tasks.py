@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
+from bundle.format.objects import StoredFile
 from bundle.format.tables import Segment
 from export.checkpoint.layouts import Layout, Plain, lane_ranges
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Slice
@@ -35,6 +36,8 @@ would leave the cache.
 """
 HELD_BYTES_MAX = 128 << 20
 """The maximum number of bytes of changed rows that wait for the other rows of their range."""
+CHANGED_SHARE_MAX = 0.25
+"""The largest share of changed rows in a delta: a reader looks for each row in it."""
 _CHANGED_ROW_BYTES = 8
 """The memory that a row of a delta takes while it is compared: its number."""
 _CONVERSION_BYTES = 14 << 20
@@ -55,6 +58,26 @@ class OlderSegment:
 
     directory: str
     segment: Segment
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """A segment of an older version in a store.
+
+    Attributes:
+      model: The URL of the directory of the model.
+      segment: The segment.
+      files: Which objects its file and those of its deltas are, by their bundle paths.
+    """
+
+    model: str
+    segment: Segment
+    files: Mapping[str, StoredFile]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its files."""
+        return sum(file.bytes for file in self.files.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +125,8 @@ class TableTask:
     attempts: str | None = None
     offset: int | None = None
     value_dtype: str = ""
-    older: OlderSegment | None = None
-    older_scales: OlderSegment | None = None
+    older: OlderSegment | StoredSegment | None = None
+    older_scales: OlderSegment | StoredSegment | None = None
 
     @property
     def step(self) -> str:
@@ -152,6 +175,24 @@ class TableTask:
         return self.rows * SCALE_BYTES
 
     @property
+    def fetched_bytes(self) -> int:
+        """Bytes of older segments that are fetched from a store, and lie on the local disk while
+        rows are compared with them.
+        """
+        older_segments = (self.older, self.older_scales)
+        return sum(older.bytes for older in older_segments if isinstance(older, StoredSegment))
+
+    @property
+    def staged_bytes(self) -> int:
+        """An upper bound of the bytes of the files that the task writes or links, but for those of
+        older versions on the same disk.
+        """
+        if not self.fetched_bytes:
+            return self.bytes
+        delta_bytes = int(self.bytes * CHANGED_SHARE_MAX)
+        return max(self.bytes, self.fetched_bytes + delta_bytes)
+
+    @property
     def memory_bytes(self) -> int:
         """An upper bound of the memory that the task uses."""
         decoding_bytes = 0
@@ -169,6 +210,8 @@ class TableTask:
                 compared_bytes += 2 * min(HELD_BYTES_MAX, self.bytes)
                 delta_rows = sum(delta.rows for delta in older.segment.deltas)
                 compared_bytes += delta_rows * _CHANGED_ROW_BYTES
+        if self.fetched_bytes:
+            compared_bytes += STORE_BYTES
         # The block that is read, and the same rows in the order of the table.
         blocks = 2 * max(self.block_bytes, self.stored_row_bytes)
         return (
