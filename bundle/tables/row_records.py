@@ -89,7 +89,7 @@ def encode(
             content += columns[name].astype("<i8").tobytes()
     kind = KIND.pack(stored.shape[1], number_type.itemsize, flags)
     filler = bytes(-(begin + len(kind) + len(content)) % _ROW_ALIGNMENT)
-    return kind, content + filler + stored.tobytes()
+    return kind, b"".join([content, filler, np.ascontiguousarray(stored).data])
 
 
 class RowRecords:

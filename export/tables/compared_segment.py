@@ -40,8 +40,26 @@ from export.tables.tasks import CHANGED_SHARE_MAX, HELD_BYTES_MAX, OlderSegment
 if TYPE_CHECKING:
     from bundle.format.checksums import Bytes
 
-_COMPARED_BYTES = 256 << 10
-"""The number of bytes that are compared at a time: they stay in the core's cache."""
+_COMPARED_BYTES = 1 << 20
+"""The number of bytes that are compared at a time: fewer would take more steps, and more would
+leave the cache.
+"""
+_RECORD_BYTES = 256
+"""The maximum number of bytes of a range's record in a delta, but for its rows."""
+_ROW_NUMBER_BYTES = 2
+
+
+def delta_bytes_max(rows: int, row_bytes: int) -> int:
+    """Returns the maximum size of the delta that is written for a segment.
+
+    Args:
+      rows: The number of rows of the segment.
+      row_bytes: The number of bytes of a row.
+    """
+    changed_rows = int(rows * CHANGED_SHARE_MAX)
+    # The first and the last record are about the file.
+    records = ceil_div(rows, RANGE_ROWS) + 2
+    return changed_rows * (row_bytes + _ROW_NUMBER_BYTES) + records * _RECORD_BYTES
 
 
 class OlderSegmentRejected(Exception):
@@ -276,9 +294,14 @@ class ComparedSegment:
             )
         rows = np.concatenate([piece.rows for piece in pieces])
         stored = np.concatenate([piece.stored for piece in pieces])
-        # Rows of several lanes come one lane after the other.
-        order = np.argsort(rows)
-        self._delta.add(rows[order], stored[order])
+        # The same rows again, which may be many.
+        pieces.clear()
+        if (rows[1:] < rows[:-1]).any():
+            # Rows of several lanes come one lane after the other.
+            order = np.argsort(rows)
+            rows = rows[order]
+            stored = stored[order]
+        self._delta.add(rows, stored)
         self._held_bytes -= stored.nbytes
 
     def _release(self) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from bundle.errors import BundleError
 from bundle.format import manifest
+from bundle.format.manifest import MANIFEST_BYTES_MAX, segments_bytes
 from bundle.format.tables import Segment
 from bundle.storage import catalog
-from export.tables.plan import ExportPlan, TablePlan
+from export.tables.plan import ExportPlan, TablePlan, manifest_entries
 from export.tables.segments import Receipt
 from export.tables.tasks import OlderSegment, StoredSegment, TableTask
 
@@ -106,6 +107,12 @@ def without_older_segments(plan: ExportPlan, problem: BundleError | OSError) -> 
 def with_older_segments(plan: ExportPlan, older: OlderVersion) -> ExportPlan:
     """Returns a plan whose tasks compare what they produce with an older version."""
     tables = tuple(_with_older_segments(table, older) for table in plan.tables)
+    if segments_bytes(*manifest_entries(tables)) > MANIFEST_BYTES_MAX:
+        return replace(
+            plan,
+            older_note=f"no segment of version {older.number} is reused: the checksums of all "
+            "deltas might exceed the size of a manifest",
+        )
     return replace(plan, tables=tables, older_version=older.number)
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bundle.arithmetic import ceil_div
 from bundle.format import paths
 from bundle.format.checksums import BLOCK_BYTES
-from bundle.format.dtypes import row_bytes
+from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.format.manifest import MANIFEST_BYTES_MAX, segments_bytes
 from bundle.tables import segments
 from export.checkpoint import bands as stored
@@ -22,6 +22,7 @@ from export.checkpoint.layouts import Plain, occupied
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry, Slice
 from export.errors import CheckpointError, NotConvertible, UsageError
+from export.tables.compared_segment import delta_bytes_max
 from export.tables.conversions import NO_LIMITS, ErrorLimits, written_dtype
 from export.tables.tasks import SumTask, TableTask, block_bytes, stored_range
 from export.tables.unpacking import check_whole, cuts_chunks, unpack, whole_chunks
@@ -397,23 +398,51 @@ def check_exportable(spec: TableSpec, options: WriteOptions = AS_STORED) -> None
         )
 
 
+class ManifestEntries(NamedTuple):
+    """How much of a manifest tables take, at most.
+
+    Attributes:
+      blocks: The number of checksums of blocks.
+      files: The number of segments and deltas.
+    """
+
+    blocks: int
+    files: int
+
+
+def manifest_entries(plans: Sequence[TablePlan]) -> ManifestEntries:
+    """Returns what tables take of a manifest: their segments, and the deltas that those may have
+    which are compared with older ones.
+    """
+    blocks = 0
+    files = 0
+    for table in plans:
+        files += len(table.linked)
+        for task in table.tasks:
+            segments_of_task = [(task.row_bytes, task.older)]
+            if task.scales is not None:
+                segments_of_task.append((SCALE_BYTES, task.older_scales))
+            for width, older in segments_of_task:
+                blocks += ceil_div(task.rows * width, BLOCK_BYTES)
+                files += 1
+                if older is not None:
+                    deltas = older.segment.deltas
+                    blocks += sum(len(delta.blocks) for delta in deltas)
+                    blocks += ceil_div(delta_bytes_max(task.rows, width), BLOCK_BYTES)
+                    files += len(deltas) + 1
+    return ManifestEntries(blocks, files)
+
+
 def _check_manifest(plans: Sequence[TablePlan]) -> None:
     """Rejects tables with more block checksums than readers of a manifest take."""
-    file_sizes: list[int] = []
-    for table in plans:
-        for task in table.tasks:
-            file_sizes.append(task.rows * row_bytes(task.written_dtype, task.dim))
-            if task.scales_bytes:
-                file_sizes.append(task.scales_bytes)
-    block_count = sum(ceil_div(size, BLOCK_BYTES) for size in file_sizes)
-    linked_count = sum(len(table.linked) for table in plans)
-    needed_bytes = segments_bytes(block_count, len(file_sizes) + linked_count)
+    entries = manifest_entries(plans)
+    needed_bytes = segments_bytes(*entries)
     if needed_bytes > MANIFEST_BYTES_MAX:
-        copied_bytes = sum(file_sizes)
+        copied_bytes = sum(task.bytes for table in plans for task in table.tasks)
         raise NotConvertible(
-            f"the tables need {block_count} checksums, one for each 4 MiB of the {copied_bytes} "
-            f"bytes that are copied, and {len(file_sizes) + linked_count} segments: a manifest of "
-            f"up to {needed_bytes} bytes, of which readers take {MANIFEST_BYTES_MAX}; write "
+            f"the tables need {entries.blocks} checksums, one for each 4 MiB of the {copied_bytes} "
+            f"bytes that are copied, and {entries.files} segments: a manifest of up to "
+            f"{needed_bytes} bytes, of which readers take {MANIFEST_BYTES_MAX}; write "
             'smaller rows (dtype bfloat16 or int8), link the tables (tables = "link"), or divide '
             "them among several bundles; other segment sizes do not help"
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.format.objects import StoredFile
 from bundle.format.tables import Segment
+from bundle.tables.row_deltas import RANGE_ROWS
 from export.checkpoint.layouts import Layout, Plain, lane_ranges
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Slice
 from object_store.locations import is_url
@@ -204,12 +205,15 @@ class TableTask:
         if self.converted:
             conversion_bytes = max(_CONVERSION_BYTES, _CONVERSION_ROWS * self.dim * 8)
         compared_bytes = 0
-        for older in (self.older, self.older_scales):
+        for older, width in ((self.older, self.row_bytes), (self.older_scales, SCALE_BYTES)):
             if older is not None:
-                # The rows that are held, and the same rows in their order.
-                compared_bytes += 2 * min(HELD_BYTES_MAX, self.bytes)
+                # The rows of a range are put in order and copied when they are written.
+                range_bytes = min(HELD_BYTES_MAX, width * min(RANGE_ROWS, self.rows))
+                held_bytes = range_bytes
+                if self.layout.lanes > 1:
+                    held_bytes = min(HELD_BYTES_MAX, width * self.rows)
                 delta_rows = sum(delta.rows for delta in older.segment.deltas)
-                compared_bytes += delta_rows * _CHANGED_ROW_BYTES
+                compared_bytes += held_bytes + 2 * range_bytes + delta_rows * _CHANGED_ROW_BYTES
         if self.fetched_bytes:
             compared_bytes += STORE_BYTES
         # The block that is read, and the same rows in the order of the table.

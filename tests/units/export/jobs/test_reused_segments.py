@@ -260,10 +260,11 @@ def test_run_that_is_killed_anywhere_resumes_and_changes_no_other_version(
     apart: int,
 ) -> None:
     nights.save({"same": ITEMS, "items": ITEMS})
-    nights.export(TablesJob())
+    run = ["tables", str(tmp_path), str(nights.root), *options]
+    assert forked.run([*run, "--version", "1"], tmp_path / "output") == 0
     older = contents(nights.version(1))
     nights.save({"same": ITEMS, "items": trained(5, 3)})
-    run = ["tables", str(tmp_path), str(nights.root), "--version", "2", *options]
+    run += ["--version", "2"]
     assert forked.run(run, tmp_path / "output") == 0
     expected = facts(nights.version(2))
     expected_rows = {name: rows_of(nights.version(2), name) for name in ("same", "items")}

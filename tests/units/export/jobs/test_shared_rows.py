@@ -4,9 +4,14 @@ reads like the table that was trained.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -20,6 +25,7 @@ from bundle.format.manifest import Segment, Table
 from bundle.storage import catalog
 from bundle.storage.integrity import check_files
 from bundle.tables.maps import MappedRows
+from bundle.tables.row_deltas import DeltaWriter
 from bundle.tables.segments import RowRange
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
@@ -104,12 +110,12 @@ class Model:
             writing=WriteOptions(segment_rows=SEGMENT_ROWS, dtype=dtype),
         )
 
-    def publish(self, values: Values, **settings: Any) -> Published:
+    def publish(self, values: Values, progress: Progress | None = None) -> Published:
         write_bundle(self.checkpoint, {"t": self._layout.variable(values)})
-        chosen = ExportSettings(workers=1, **settings)
+        settings = ExportSettings(workers=1)
         destination = Destination(self.root, None)
-        prepared = prepare_tables(self.checkpoint, destination, self.job, chosen)
-        return export_tables(prepared, chosen, Progress())
+        prepared = prepare_tables(self.checkpoint, destination, self.job, settings)
+        return export_tables(prepared, settings, progress or Progress())
 
     def bundle(self, version: int) -> Path:
         return self.root / "tables" / str(version)
@@ -336,4 +342,91 @@ def test_delta_of_another_segment_is_not_shared(tmp_path: Path) -> None:
     rewrite(model.bundle(2), setting(base, model.table(2).segments[0].crc32c ^ 1))
     model.publish(values)
     assert [len(segment.deltas) for segment in model.table(3).segments] == [0, 1]
+    assert_reads(model.bundle(3), model.table(3).segments, values.view(np.uint8))
+
+
+def test_result_of_a_delta_that_is_not_that_of_the_rows_is_found(tmp_path: Path) -> None:
+    model = Model(tmp_path)
+    values = np.random.default_rng(5).standard_normal((ROWS, DIM)).astype(np.float32)
+    model.publish(values)
+    changed = np.arange(SEGMENT_ROWS, ROWS, 100)
+    values[changed] += 1
+    model.publish(values)
+    segment = model.table(2).segments[1]
+    (delta,) = segment.deltas
+    path = model.bundle(2) / delta.file
+    path.unlink()
+    with DeltaWriter(path, DIM * 4, segment.rows, segment.crc32c) as writer:
+        writer.add(changed - SEGMENT_ROWS, values[changed].view(np.uint8))
+        digest = writer.close(delta.result ^ 1)
+    wrong = {"result": delta.result ^ 1, "crc32c": digest.crc32c, "blocks": digest.blocks}
+    edited = delta.model_copy(update=wrong).model_dump(mode="json")
+    rewrite(model.bundle(2), setting("tables.t.segments.1.deltas.0", edited))
+    with pytest.raises(VerificationFailed, match="with its deltas does not match"):
+        model.verify(2, full=True)
+
+
+def test_rows_that_were_added_are_written_with_their_segment(tmp_path: Path) -> None:
+    model = Model(tmp_path)
+    random = np.random.default_rng(6)
+    values = random.standard_normal((ROWS, DIM)).astype(np.float32)
+    model.publish(values[:-1_000])
+    values[::100] += 1
+    reused = model.publish(values).reused
+    assert [len(segment.deltas) for segment in model.table(2).segments] == [1, 0]
+    assert reused.bytes == SEGMENT_ROWS * DIM * 4
+    assert_reads(model.bundle(2), model.table(2).segments, values.view(np.uint8))
+
+
+def test_files_that_cannot_be_linked_are_written_and_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(tmp_path)
+    values = np.random.default_rng(8).standard_normal((ROWS, DIM)).astype(np.float32)
+    model.publish(values)
+
+    def rejected(*_: Any) -> None:
+        raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
+
+    monkeypatch.setattr(os, "link", rejected)
+    published = model.publish(values)
+    assert published.notes == (
+        "segments were written whole, because those of the older version cannot be linked: Too "
+        "many links",
+    )
+    assert published.reused.segments == 0
+    assert published.reused.written_bytes == model.added_bytes(2) == ROWS * DIM * 4
+    assert_reads(model.bundle(2), model.table(2).segments, values.view(np.uint8))
+
+
+class Interrupted(Progress):
+    """Interrupts a job once its tables are copied."""
+
+    @contextmanager
+    def step(self, name: str, *_: Any) -> Iterator[Callable[[int], None]]:
+        if name != "tables":
+            raise KeyboardInterrupt
+        yield lambda _: None
+
+
+def test_stopped_run_resumes_with_the_deltas_that_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(tmp_path)
+    values = np.random.default_rng(11).standard_normal((ROWS, DIM)).astype(np.float32)
+    for _ in range(2):
+        model.publish(values)
+        values[::100] += 1
+    model.job = replace(model.job, version=3)
+    with pytest.raises(KeyboardInterrupt):
+        model.publish(values, Interrupted())
+    staged = tmp_path / "bundles/tables/.staging-3/tables"
+    inodes = {path.name: path.stat().st_ino for path in staged.rglob("rows-*")}
+    assert sum("delta-2" in name for name in inodes) == 2
+    # The older version is needed no more, and no space for what is staged.
+    shutil.rmtree(model.bundle(2))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    reused = model.publish(values).reused
+    assert {path.name: path.stat().st_ino for path in model.files(3)} == inodes
+    assert reused.changed_rows == ROWS // 100
     assert_reads(model.bundle(3), model.table(3).segments, values.view(np.uint8))
