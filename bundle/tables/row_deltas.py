@@ -403,9 +403,9 @@ def merged_bytes(segment: Segment) -> int:
     words = range_count * RANGE_ROWS // 64
     bits_bytes = 8 * words
     ranks_bytes = 4 * words // _RANK_WORDS
-    delta_rows = sum(delta.rows for delta in segment.deltas)
+    changed_rows = min(segment.rows, sum(delta.rows for delta in segment.deltas))
     # While they are joined, the slots of all ranges are there twice.
-    slots_bytes = 2 * 4 * min(segment.rows, delta_rows)
+    slots_bytes = 2 * 4 * changed_rows
     frames_bytes = 8 * len(segment.deltas) * range_count
     return bits_bytes + ranks_bytes + slots_bytes + frames_bytes
 

@@ -29,7 +29,7 @@ ROW_BYTES = DIM * 4
 CHANGED_ROWS = ROWS // 50
 NAME = "t"
 FILES_BYTES_MAX = 10_000
-"""The most bytes of a manifest and its list of objects."""
+"""The maximum size of a manifest and its list of objects."""
 
 
 @pytest.fixture
