@@ -1,4 +1,4 @@
-"""Deltas of segments, written by the real writer."""
+"""Deltas of segments, and bundles with such segments, written by the real writer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.format import paths
+from bundle.format.checksums import crc32c, digest
+from bundle.format.dtypes import SCALE_BYTES
+from bundle.format.manifest import Manifest, dump
 from bundle.format.tables import Delta, Segment
+from bundle.storage.catalog import read_manifest
 from bundle.tables.row_deltas import RANGE_ROWS, DeltaWriter
 
 
@@ -68,8 +73,68 @@ def with_history(
     return segment, older
 
 
+def add_deltas(bundle: Path, count: int = 2, seed: int = 0) -> Manifest:
+    """Divides every segment of a committed bundle into a base and deltas, so that each row is read
+    as before. Segments of linked tables stay as they are.
+
+    A quarter of the rows differ in each delta, at random; rows are replaced by several of them.
+
+    Args:
+      bundle: The directory of the bundle.
+      count: The number of deltas of each segment.
+      seed: Determines the rows, and their other values.
+
+    Returns:
+      The new manifest.
+    """
+    manifest = read_manifest(bundle)
+    random = np.random.default_rng(seed)
+    tables = {}
+    for name, table in manifest.tables.items():
+        update = {}
+        for kind, row_bytes in (("segments", table.row_bytes), ("scales", SCALE_BYTES)):
+            update[kind] = tuple(
+                _divided(bundle, segment, row_bytes, count, random)
+                for segment in getattr(table, kind)
+            )
+        tables[name] = table.model_copy(update=update)
+    changed = manifest.model_copy(update={"tables": tables})
+    (bundle / paths.MANIFEST).write_bytes(dump(changed))
+    return changed
+
+
 def _other(stored: NDArray[Any]) -> NDArray[Any]:
     """Returns rows that differ in every byte."""
     raw = np.ascontiguousarray(stored).view(np.uint8)
     other: NDArray[Any] = (~raw).view(stored.dtype)
     return other
+
+
+def _divided(
+    bundle: Path, segment: Segment, row_bytes: int, count: int, random: np.random.Generator
+) -> Segment:
+    path = bundle / segment.file
+    if segment.offset or path.stat().st_size != segment.rows * row_bytes:
+        return segment
+    whole = np.fromfile(path, np.uint8).reshape(-1, row_bytes)
+    changes = [
+        np.sort(random.choice(segment.rows, max(1, segment.rows // 4), replace=False))
+        for _ in range(count)
+    ]
+    # From the last delta back: what lies below it has other bytes in its rows.
+    contents = [whole]
+    for rows in reversed(changes):
+        below = contents[0].copy()
+        below[rows] ^= random.integers(1, 256, (rows.size, row_bytes), np.uint8)
+        contents.insert(0, below)
+
+    base = contents[0]
+    # A new file: the old one may have other links.
+    path.unlink()
+    path.write_bytes(base.tobytes())
+    with path.open("rb") as stream:
+        of_base = digest(stream, base.size)
+    divided = segment.model_copy(update={"crc32c": of_base.crc32c, "blocks": of_base.blocks})
+    for rows, content in zip(changes, contents[1:], strict=True):
+        divided = with_delta(bundle, divided, rows, content[rows], crc32c(content))
+    return divided
