@@ -588,9 +588,10 @@ class FeatureReader:
         """
         array, names, ends = block
         cache = self._row_caches.native_by_names
-        if names in cache:
+        # Tried rather than looked for first: another thread may empty the cache in between.
+        try:
             native = cache[names]
-        else:
+        except KeyError:
             native = self._native_readers(names)
             _keep(cache, names, native)
         if read_tables is None or native is None or array.dtype != np.float32:
@@ -787,11 +788,18 @@ class FeatureReader:
                 all_columns |= spread(name, columns[name], count, n)
         return all_columns
 
-    def close(self) -> None:
-        """Closes the tables."""
+    def forget_files(self) -> None:
+        """Lets go of files that tables have replaced (`TableReader.replace_files`), in this reader
+        and in its views.
+        """
         # Compiled readers keep the maps of the tables open.
         for row_caches in (self._row_caches, *self._row_caches_by_changed.values()):
             row_caches.native_by_names.clear()
+
+    def close(self) -> None:
+        """Closes the tables."""
+        self.forget_files()
+        for row_caches in (self._row_caches, *self._row_caches_by_changed.values()):
             row_caches.divided.clear()
         self._merged.clear()
         for lookups in (self._joint, *self._joint_by_grown.values()):

@@ -18,6 +18,7 @@ def acquire(path: Path, what: str) -> int:
 
     Raises:
       VersionBusy: Another process holds the lock.
+      OSError: The file cannot be written, or its file system has no locks.
     """
     # Its last holder may remove the file between the open and the lock here: the locked file must
     # be the one that has the name.
@@ -30,6 +31,9 @@ def acquire(path: Path, what: str) -> int:
             raise VersionBusy(
                 f"{what} is being written by another run; wait for it or choose another version"
             ) from problem
+        except OSError:
+            os.close(descriptor)
+            raise
         if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
             return descriptor
         os.close(descriptor)

@@ -19,6 +19,9 @@ from bundle.format import paths
 from bundle.storage import catalog, files, staging
 
 _SWEPT = ".swept-"
+_REMOVED_WHOLE = f"{paths.WHOLE}-removed"
+_HOLD_PAUSES_S = (0.01, 0.1, 1.0)
+"""How long `hold` waits for who removes a version's whole files, which takes a moment."""
 
 
 def hold(bundle: Path) -> int | None:
@@ -38,14 +41,19 @@ def hold(bundle: Path) -> int | None:
         raise NotCommitted(
             f"{bundle} has no {paths.MANIFEST}: it was removed, or is no bundle"
         ) from problem
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError as problem:
-        os.close(descriptor)
-        raise NotCommitted(f"{bundle} is just being removed") from problem
-    except OSError:
-        os.close(descriptor)
-        return None
+    for pause_s in (*_HOLD_PAUSES_S, 0.0):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            if not pause_s:
+                os.close(descriptor)
+                raise NotCommitted(f"{bundle} is just being removed") from problem
+            time.sleep(pause_s)
+        except OSError:
+            os.close(descriptor)
+            return None
+        else:
+            break
     return descriptor
 
 
@@ -90,6 +98,27 @@ def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int],
         _remove(renamed)
         removed.append(version)
     return removed, used
+
+
+def remove_whole_files(bundle: Path) -> bool:
+    """Removes the whole files of a version (`bundle/tables/whole_segments.py`) if nobody has the
+    version open; returns whether they are gone.
+
+    Raises:
+      OSError: They cannot be removed, or the file system has no locks.
+    """
+    removed = bundle / _REMOVED_WHOLE
+    if removed.exists():  # of a process that was killed
+        shutil.rmtree(removed)
+    descriptor = _lock_exclusively(bundle)
+    if descriptor is None:
+        return False
+    try:
+        (bundle / paths.WHOLE).rename(removed)
+    finally:
+        os.close(descriptor)
+    shutil.rmtree(removed)
+    return True
 
 
 def _remove(version: Path) -> None:

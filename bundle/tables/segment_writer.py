@@ -81,6 +81,11 @@ class SegmentWriter:
         return self._digest.bytes
 
     @property
+    def crc32c(self) -> int:
+        """The crc32c of the bytes that came in order so far."""
+        return self._digest.crc32c
+
+    @property
     def room_bytes(self) -> int:
         """The maximum number of bytes that `write` takes with their crc32c."""
         return self._digest.room_bytes

@@ -12,7 +12,8 @@ from export.verify.parts import towers_and_parts
 
 
 def check_unlisted(bundle: Path, manifest: Manifest) -> tuple[str, ...]:
-    """Returns the files of a bundle that the manifest does not name.
+    """Returns the files of a bundle that the manifest does not name, without those that a service
+    writes beside it.
 
     Raises:
       VerificationFailed: One lies in a directory that is opened as a whole, whose reader might take
@@ -22,7 +23,8 @@ def check_unlisted(bundle: Path, manifest: Manifest) -> tuple[str, ...]:
     for directory, _, names in os.walk(bundle):
         for name in names:
             existing.add(Path(directory, name).relative_to(bundle).as_posix())
-    unlisted = sorted(existing - listed_files(manifest) - {paths.MANIFEST})
+    unnamed = existing - listed_files(manifest) - {paths.MANIFEST}
+    unlisted = sorted(path for path in unnamed if not paths.is_written_beside(path))
 
     # TensorFlow and ScaNN find the files of their directories by themselves.
     forms = [form for _, entry in towers_and_parts(manifest) for form in entry.forms]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bundle.errors import BundleError, LogDamaged, LogLocked
+from bundle.format import paths
 from service.versions.loader import InsufficientMemory, LoadRejected, ShardsMissing
 
 RETRY_S = 60.0
@@ -98,6 +99,9 @@ def fingerprint(directory: Path) -> str:
     entries = list[tuple[str, int, int, int]]()
     with contextlib.suppress(OSError):  # a file vanished: the next fingerprint differs
         for path in itertools.islice(directory.rglob("*"), FILES_MAX):
+            # What a service writes beside a version is no change of it.
+            if paths.is_written_beside(path.relative_to(directory).as_posix()):
+                continue
             status = path.stat()
             entries.append((str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
     return hashlib.sha256(repr(sorted(entries)).encode()).hexdigest()
