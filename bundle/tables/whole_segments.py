@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError, DigestMismatch
 from bundle.format import paths
+from bundle.format.checksums import digest
 from bundle.format.dtypes import SCALE_BYTES
 from bundle.format.manifest import Manifest
 from bundle.format.tables import Segment, Table
@@ -81,6 +82,38 @@ def with_whole_files(bundle: Path, table: Table) -> Table:
     segments = tuple(replaced(segment, table.row_bytes) for segment in table.segments)
     scales = tuple(replaced(segment, SCALE_BYTES) for segment in table.scales)
     return table.model_copy(update={"segments": segments, "scales": scales})
+
+
+def remove_damaged(
+    bundle: Path, table: Table, pause: Callable[[], object] = lambda: None
+) -> list[str]:
+    """Compares the whole files of a table with their checksums and removes those that differ;
+    returns them, and those that are gone.
+
+    Args:
+      bundle: The directory of the bundle.
+      table: The table, with its whole files (`with_whole_files`).
+      pause: A function that is called after each piece that was read.
+
+    Raises:
+      OSError: A file cannot be read or removed.
+    """
+    damaged = []
+    for segment in (*table.segments, *table.scales):
+        if not paths.is_written_beside(segment.file):
+            continue
+        path = bundle / segment.file
+        try:
+            with path.open("rb", buffering=0) as stream:
+                crc32c = digest(stream, None, pause).crc32c
+        except FileNotFoundError:
+            # Another process has found it to be damaged.
+            damaged.append(segment.file)
+            continue
+        if crc32c != segment.crc32c:
+            path.unlink(missing_ok=True)
+            damaged.append(segment.file)
+    return damaged
 
 
 def remove_others(bundle: Path, manifest: Manifest) -> None:

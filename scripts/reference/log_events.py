@@ -185,6 +185,27 @@ EVENTS = {
         "Tables of a version, up to `prefetch_max_bytes`, were read into memory.",
         "",
     ),
+    "version_merged": (
+        "All segments of a version that have deltas were written as whole files, which are read "
+        "from now on.",
+        "",
+    ),
+    "merge_postponed": (
+        "A version could not be merged. Its rows are read through their deltas, and the attempt is "
+        "repeated after a pause that grows from a minute to an hour. Logged once per version.",
+        "Free some disk, or make the version's directory writable. Or set "
+        "`merge_bytes_per_s` to 0.",
+    ),
+    "merge_impossible": (
+        "The lock file under the root cannot be written, so that no version can be merged. Rows are "
+        "read through their deltas.",
+        "Make the root writable, or set `merge_bytes_per_s` to 0.",
+    ),
+    "merged_files_removed": (
+        "The whole files of a version were removed, because no process has had it loaded for ten "
+        "minutes.",
+        "",
+    ),
     "previous_dropped": (
         "The version that was kept for a rollback was unloaded, to make room for version "
         "`to_load`.",

@@ -22,7 +22,7 @@ from bundle.features.sources import RemoteTable
 from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.format.formula import parse_formula
-from bundle.format.manifest import Corpus, Index, Manifest, Precision, dump
+from bundle.format.manifest import Corpus, Index, Manifest, Precision, Table, dump
 from bundle.storage import catalog, files, integrity, retention
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.lists import read_list
@@ -32,6 +32,7 @@ from bundle.tables.reader import TableReader
 from bundle.tables.row_deltas import merged_bytes
 from bundle.tables.segments import RowRange
 from bundle.tables.sharding import ShardNumber
+from bundle.tables.whole_segments import remove_damaged, with_whole_files
 from runtime.exact import ExactIndex
 from runtime.partitions import load_index, partition_rows
 from runtime.tower import Device
@@ -199,7 +200,12 @@ class Loader:
             remote_tables = shards.tables
             remote_indexes = sharding.sharded_indexes(manifest)
 
-        reader = open_features(directory, manifest, self.throttle, remote_tables)
+        tables = {
+            name: self._with_whole_files(directory, table)
+            for name, table in manifest.tables.items()
+        }
+        with_whole = manifest.model_copy(update={"tables": tables})
+        reader = open_features(directory, with_whole, self.throttle, remote_tables)
         opened.callback(reader.close)
         self.throttle()
         towers = {name: self._open_tower(directory, manifest, name) for name in manifest.towers}
@@ -235,6 +241,14 @@ class Loader:
             lists={name: _open_list(directory, manifest, name) for name in manifest.lists},
         )
 
+    def _with_whole_files(self, directory: Path, table: Table) -> Table:
+        """Returns a table that is read from whole files where there are some, verified as the files
+        of the bundle are.
+        """
+        if self.settings.verify == "full":
+            remove_damaged(directory, with_whole_files(directory, table), self.throttle)
+        return with_whole_files(directory, table)
+
     def _open_shard(
         self, directory: Path, manifest: Manifest, shard: ShardNumber, opened: ExitStack
     ) -> ModelVersion:
@@ -244,7 +258,8 @@ class Loader:
             rows = sharding.row_range(table.rows, shard)
             # A table of fewer rows than shards has none for some of them.
             if rows.rows:
-                tables[name] = TableReader(directory, sharding.table_of_rows(table, rows))
+                part = sharding.table_of_rows(table, rows)
+                tables[name] = TableReader(directory, self._with_whole_files(directory, part))
                 opened.callback(tables[name].close)
                 self.throttle()
 
