@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from bundle.errors import DigestMismatch
+from bundle.features.columns import Column, OutputBlock
+from bundle.features.reader import open_features
 from bundle.format import paths
 from bundle.format.manifest import Manifest
 from bundle.storage import catalog
@@ -75,6 +77,34 @@ def test_a_range_of_rows_is_mapped_where_it_lies_in_whole_files(sample_bundle: P
         assert not any(unmerged_segments(reader.table))
         rows = reader.take(np.arange(part.rows))
         np.testing.assert_array_equal(rows, expected[name][wanted.first : wanted.end])
+
+
+def test_files_that_were_replaced_are_let_go_of_by_features_that_read_them(
+    sample_bundle: Path,
+) -> None:
+    manifest = add_deltas(sample_bundle)
+    for segment in unmerged(manifest):
+        write_whole(sample_bundle, segment)
+    tables = {
+        name: with_whole_files(sample_bundle, table) for name, table in manifest.tables.items()
+    }
+    features = open_features(sample_bundle, manifest.model_copy(update={"tables": tables}))
+    values = np.empty((2, 4), np.float32)
+
+    def read() -> bytes:
+        columns = {"user": Column(np.array([20, 21]))}
+        features.write([OutputBlock(values, ("user",), (4,))], columns, 2)
+        return values.tobytes()
+
+    expected = read()
+    maps = Path("/proc/self/maps")
+    whole = str(sample_bundle / paths.WHOLE)
+    assert whole in maps.read_text()
+    for name, table in features.tables.items():
+        table.replace_files(sample_bundle, manifest.tables[name])
+    features.forget_files()
+    assert whole not in maps.read_text()
+    assert read() == expected
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
