@@ -12,6 +12,7 @@ import fcntl
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from bundle.errors import NotCommitted, VersionBusy
@@ -114,10 +115,13 @@ def remove_whole_files(bundle: Path) -> bool:
     if descriptor is None:
         return False
     try:
-        (bundle / paths.WHOLE).rename(removed)
+        # Who opens the version waits for the lock: it is held for a moment only.
+        with suppress(FileNotFoundError):
+            (bundle / paths.WHOLE).rename(removed)
     finally:
         os.close(descriptor)
-    shutil.rmtree(removed)
+    if removed.exists():
+        shutil.rmtree(removed)
     return True
 
 

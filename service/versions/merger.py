@@ -185,8 +185,12 @@ class Merger:
                 problem = f"the process ended by {signal.Signals(-code).name}"
             self._postpone(version, problem)
         else:
-            self._failures.pop(version, None)
             self._map_merged()
+            # It would be merged again and again.
+            if _unmerged_bytes(version):
+                self._postpone(version, "what was merged cannot be mapped")
+                return
+            self._failures.pop(version, None)
             about = fields(
                 model=version.model,
                 version=version.version,
@@ -250,8 +254,9 @@ class Merger:
     def _remove_unused(self) -> None:
         """Removes the whole files of versions that no process has loaded for a while."""
         loaded = {version.directory for version in self._manager.loaded()}
-        unused = set(self._settings.root.glob(f"*/*/{paths.WHOLE}"))
-        unused = {path for path in unused if path.parent not in loaded}
+        # Those whose removal was interrupted, too.
+        whole_directories = self._settings.root.glob(f"*/*/{paths.WHOLE}*")
+        unused = {path.parent for path in whole_directories} - loaded
         now = self._clock()
         self._unused_since = {path: self._unused_since.get(path, now) for path in unused}
         due = [path for path, since in self._unused_since.items() if now - since >= UNUSED_S]
@@ -260,7 +265,7 @@ class Merger:
             self._unused_since[path] = now
             # Without locks, nobody knows who uses it.
             with suppress(OSError):
-                if retention.remove_whole_files(path.parent):
+                if retention.remove_whole_files(path):
                     log.info("merged_files_removed", extra=fields(directory=str(path)))
 
 

@@ -252,6 +252,9 @@ def test_whole_files_go_once_nobody_has_the_version_open_which_can_be_opened_mea
         descriptor = retention.hold(version)
     assert descriptor is not None
     os.close(descriptor)
+    # What a process left that was killed while it removed whole files.
+    (version / f"{paths.WHOLE}-removed").mkdir()
+    assert retention.remove_whole_files(version)
     assert retention.remove_whole_files(version)
     assert sorted(path.name for path in version.iterdir()) == [paths.MANIFEST, "tables"]
 
