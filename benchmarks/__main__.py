@@ -41,6 +41,12 @@ def main() -> None:
         "--against", type=Path, metavar="DIR", help="another checkout; peers are left out"
     )
     options.add_argument(
+        "--deltas",
+        type=int,
+        metavar="N",
+        help="N deltas for each segment, in turns with the same tables without; peers are left out",
+    )
+    options.add_argument(
         "--document",
         action="store_true",
         help="write the results and, of this checkout alone, their summary in the docs",
@@ -48,10 +54,11 @@ def main() -> None:
     arguments = options.parse_args()
     console = Console(width=250)
     split = cores.serve_on_few()
-    checkouts = [
-        Checkout("this"),
-        *([Checkout("other", arguments.against)] if arguments.against else []),
-    ]
+    checkouts = [Checkout("this")]
+    if arguments.against:
+        checkouts.append(Checkout("other", arguments.against))
+    if arguments.deltas:
+        checkouts = [Checkout("deltas", deltas=arguments.deltas), *checkouts]
     commits = ", ".join(f"{checkout.commit()} ({checkout.name})" for checkout in checkouts)
     description = (
         f"{time.strftime('%Y-%m-%d')}, commit {commits}, on {cores.host()}, Python "
@@ -64,7 +71,7 @@ def main() -> None:
     # Not in /tmp, which may be memory; the sockets of some peers need a short path.
     Path("build/bench").mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="run-", dir="build/bench"))
-    parts = arguments.only or [part for part in PARTS if part != "peers" or not arguments.against]
+    parts = arguments.only or [part for part in PARTS if part != "peers" or len(checkouts) == 1]
     with closing(Subjects(scratch, checkouts, arguments.scale, arguments.workers)) as subjects:
         run = Run(subjects, arguments.rounds, arguments.seconds, arguments.callers)
         for part in parts:
@@ -72,12 +79,13 @@ def main() -> None:
                 sheet.show(console)
                 sheets.append(sheet)
             console.print(f"{part}: after {time.perf_counter() - began:.0f} s")
-    for large in ("bundles", "bundles-other", "whole"):  # its logs stay
+    for large in ("bundles", "bundles-other", "bundles-deltas", "whole"):  # its logs stay
         shutil.rmtree(scratch / large, ignore_errors=True)
-    if arguments.document and arguments.against:
-        write_tables(
-            description, sheets, RESULTS / f"{description[:10]}-against-{checkouts[1].commit()}.md"
-        )
+    if arguments.document and len(checkouts) > 1:
+        other = f"against-{checkouts[-1].commit()}"
+        if arguments.deltas:
+            other = f"{arguments.deltas}-deltas"
+        write_tables(description, sheets, RESULTS / f"{description[:10]}-{other}.md")
     elif arguments.document:
         document(description, sheets)
 

@@ -128,10 +128,17 @@ def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None
 
 @dataclass(frozen=True)
 class Checkout:
-    """A version of rowcast: a directory with its sources, such as a git worktree."""
+    """A version of rowcast: a directory with its sources, such as a git worktree.
+
+    Attributes:
+      name: Its name in tables.
+      directory: Its directory.
+      deltas: The number of deltas of each segment of the tables that its service reads.
+    """
 
     name: str
     directory: Path = HERE
+    deltas: int = 0
 
     def command(self) -> list[str]:
         """Returns what runs its `rowcast-serve`, as its pyproject.toml names it, with

@@ -13,7 +13,8 @@ import orjson
 
 from benchmarks import requests, workload_files
 from benchmarks.bare import QUERIES
-from benchmarks.services import Checkout, Service
+from benchmarks.deltas import with_deltas
+from benchmarks.services import HERE, Checkout, Service
 from benchmarks.workload_files import WorkloadFiles
 from benchmarks.workloads import RankingWorkload, RetrievalWorkload, write_ranking, write_retrieval
 
@@ -53,7 +54,7 @@ class Subjects:
     def retrieval(self) -> RetrievalWorkload:
         """Workload Q."""
         # A cost is measured, so two checkouts may choose different settings; the last decides.
-        older_checkouts = self.checkouts[1:]
+        older_checkouts = [checkout for checkout in self.checkouts if checkout.directory != HERE]
         parameters = self.index(older_checkouts[-1])["parameters"] if older_checkouts else None
         work = write_retrieval(self.root, self.scale, parameters=parameters)
         np.save(work.directory.parent / QUERIES, work.vectors)
@@ -66,9 +67,12 @@ class Subjects:
         return self._written[checkout.name]
 
     def _write(self, checkout: Checkout) -> WorkloadFiles:
-        if checkout is self.checkouts[0]:
+        if checkout.directory == HERE:
             bodies = workload_files.bodies_of(requests, self.ranking, self.retrieval)
-            return WorkloadFiles(self.root, bodies)
+            whole = WorkloadFiles(self.root, bodies)
+            if not checkout.deltas:
+                return whole
+            return with_deltas(whole, self.scratch / f"bundles-{checkout.name}", checkout.deltas)
         return checkout.write_workloads(self.scratch / f"bundles-{checkout.name}", self.scale)
 
     def index(self, checkout: Checkout) -> dict[str, Any]:
@@ -95,7 +99,10 @@ class Subjects:
         Raises:
           NotStarted: It ended, or was not ready in time.
         """
-        options = ("--workers", str(workers))
+        options = ["--workers", str(workers)]
+        if checkout.deltas:
+            # What is measured is the reading through deltas, and not what takes their place.
+            options += ["--merge-bytes-per-s", "0"]
         return Service(checkout, self.files(checkout).root, self.scratch, precision, *options)
 
     def close(self) -> None:
