@@ -320,7 +320,7 @@ class ChangedRanges(NamedTuple):
         words = RANGE_ROWS // 64
         bits = np.zeros(range_count * words, np.uint64)
         frames = np.zeros((len(deltas), range_count), np.uint64)
-        slots = []
+        slots = [np.empty(0, np.uint32)]
         newest = np.empty(RANGE_ROWS, np.uint32)
         for number in range(range_count):
             is_changed = np.zeros(RANGE_ROWS, np.bool_)
@@ -338,7 +338,7 @@ class ChangedRanges(NamedTuple):
                 slots.append(newest[is_changed])
         counts = np.bitwise_count(bits).reshape(-1, _RANK_WORDS).sum(axis=1, dtype=np.uint32)
         ranks = np.cumsum(counts, dtype=np.uint32) - counts
-        all_slots = np.concatenate(slots) if slots else np.empty(0, np.uint32)
+        all_slots = np.concatenate(slots)
         return cls(skipped_rows, bits, ranks, all_slots, frames, row_bytes, tuple(deltas))
 
     def lay_over(self, rows: Rows, stored: Bytes) -> None:
@@ -363,8 +363,8 @@ class ChangedRanges(NamedTuple):
             data = self.deltas[number].data
             addresses = self.frames[number, ranges[of_delta]]
             begins = (addresses - np.uint64(data.ctypes.data)).view(np.int64)
-            found = StoredRows(data, begins + offsets_in_range[of_delta], self.row_bytes)
-            stored[positions[of_delta]] = found.take()
+            changed = StoredRows(data, begins + offsets_in_range[of_delta], self.row_bytes)
+            stored[positions[of_delta]] = changed.take()
 
     def lay_over_range(self, first: int, stored: Bytes) -> None:
         """Replaces rows of a range that deltas have; arguments as of `lay_over`.

@@ -67,9 +67,9 @@ def with_history(
     for number, rows in enumerate(changes, 1):
         changed = stored[rows]
         replaced_later = np.isin(rows, np.concatenate([rows[:0], *changes[number:]]))
-        changed[replaced_later] = _other(changed[replaced_later])
+        changed[replaced_later] = _inverted(changed[replaced_later])
         segment = with_delta(root, segment, rows, changed, number)
-        older[rows] = _other(stored[rows])
+        older[rows] = _inverted(stored[rows])
     return segment, older
 
 
@@ -103,11 +103,11 @@ def add_deltas(bundle: Path, count: int = 2, seed: int = 0) -> Manifest:
     return changed
 
 
-def _other(stored: NDArray[Any]) -> NDArray[Any]:
+def _inverted(stored: NDArray[Any]) -> NDArray[Any]:
     """Returns rows that differ in every byte."""
     raw = np.ascontiguousarray(stored).view(np.uint8)
-    other: NDArray[Any] = (~raw).view(stored.dtype)
-    return other
+    inverted: NDArray[Any] = (~raw).view(stored.dtype)
+    return inverted
 
 
 def _divided(

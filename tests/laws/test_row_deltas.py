@@ -87,6 +87,6 @@ def test_every_damaged_or_foreign_delta_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DigestMismatch, match=r"has \d+ bytes; \d+ were expected"):
         MappedRows(tmp_path, [segment], 8)
     path.write_bytes(whole)
-    other = segment.model_copy(update={"crc32c": segment.crc32c ^ 1})
+    foreign = segment.model_copy(update={"crc32c": segment.crc32c ^ 1})
     with pytest.raises(DigestMismatch, match="is laid over rows of 8 bytes with crc32c"):
-        MappedRows(tmp_path, [other], 8)
+        MappedRows(tmp_path, [foreign], 8)

@@ -112,14 +112,14 @@ def write_segments(
     raw = bytearray()
     actual = []
     bounds = list(pairwise([0, *cuts, len(data)]))
+    delta_counts = [*table.deltas[part], *[0] * len(bounds)]
     for number, (first, end) in reversed(list(enumerate(bounds))):
         raw += b"\xff" * table.before
         segment = entries.Segment(
             file=name, offset=len(raw), first_row=first, rows=end - first, crc32c=0, blocks=()
         )
         changes = []
-        delta_count = table.deltas[part][number] if number < len(table.deltas[part]) else 0
-        for _ in range(delta_count):
+        for _ in range(delta_counts[number]):
             count = random.integers(1, end - first, endpoint=True)
             changes.append(np.sort(random.choice(end - first, count, replace=False)))
         segment, older = with_history(root, segment, data[first:end], changes)

@@ -132,9 +132,9 @@ def test_deltas_whose_rows_would_lie_outside_their_memory_are_rejected(
 ) -> None:
     for values in ([(MEMORY, 0, 10)], [(MEMORY, 0, 4), (MEMORY, 0, 10)]):
         segments = [(*part, None) for part in values[:-1]]
-        given = {**deltas(), **wrong}
+        directory = {**deltas(), **wrong}
         with pytest.raises(ValueError, match="directory"):
-            rows(values=[*segments, (*values[-1], tuple(given.values()))])
+            rows(values=[*segments, (*values[-1], tuple(directory.values()))])
 
 
 READ_ONLY = np.frombuffer(bytes(48), np.float32).reshape(2, 6)
