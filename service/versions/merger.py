@@ -173,7 +173,8 @@ class Merger:
         try:
             code, problem = self._run_process(version, segment_files, lock_descriptor)
         except OSError as failure:  # there is no memory for a process, or no descriptor
-            code, problem = segment_merging.EXIT_DISK, str(failure)
+            code = segment_merging.EXIT_DISK
+            problem = str(failure)
         # A version that was unloaded or removed meanwhile needs nothing any more.
         is_loaded = version in self._manager.loaded() and version.directory.is_dir()
         if self._stopping.is_set() or not is_loaded:
