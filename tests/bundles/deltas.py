@@ -13,7 +13,7 @@ from bundle.format import paths
 from bundle.format.checksums import crc32c, digest
 from bundle.format.dtypes import SCALE_BYTES
 from bundle.format.manifest import Manifest, dump
-from bundle.format.tables import Delta, Segment
+from bundle.format.tables import DELTAS_MAX, Delta, Segment
 from bundle.storage.catalog import read_manifest
 from bundle.tables.row_deltas import RANGE_ROWS, DeltaWriter
 
@@ -31,7 +31,8 @@ def with_delta(
       result: The crc32c of the segment's bytes with the delta.
     """
     raw = np.ascontiguousarray(stored).view(np.uint8).reshape(rows.size, -1)
-    file = f"{segment.file}-{segment.first_row}.delta-{len(segment.deltas) + 1}"
+    # Segments may share a file, and their deltas do not.
+    file = paths.delta(segment.file, DELTAS_MAX * segment.first_row + len(segment.deltas) + 1)
     with DeltaWriter(root / file, raw.shape[1], segment.rows, segment.result) as writer:
         for begin in range(0, segment.rows, RANGE_ROWS):
             in_range = (rows >= begin) & (rows < begin + RANGE_ROWS)

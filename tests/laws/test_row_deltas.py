@@ -81,7 +81,7 @@ def test_every_damaged_or_foreign_delta_is_refused(tmp_path: Path) -> None:
         damaged = bytearray(whole)
         damaged[position] ^= 1
         path.write_bytes(damaged)
-        with pytest.raises(DigestMismatch, match=r"rows\.bin-0\.delta-1.*rows\.bin"):
+        with pytest.raises(DigestMismatch, match=r"rows\.bin\.delta-1.*rows\.bin"):
             MappedRows(tmp_path, [segment], 8)
     path.write_bytes(whole[:-1])
     with pytest.raises(DigestMismatch, match=r"has \d+ bytes; \d+ were expected"):
