@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
@@ -136,8 +137,7 @@ class ComparedSegment:
         self._links.mkdir()
         try:
             self._linked = _link(Path(older.directory), self._older, self._links, file)
-            self._deltas = self._open_deltas()
-            self._base = (self._links / self._linked.file).open("rb", buffering=0)
+            self._deltas, self._base = self._open()
         except BaseException:
             shutil.rmtree(self._links, ignore_errors=True)
             raise
@@ -217,8 +217,8 @@ class ComparedSegment:
     def _delta_file(self) -> str:
         return paths.delta(self._file, len(self._older.deltas) + 1)
 
-    def _open_deltas(self) -> list[MappedDelta]:
-        """Opens the deltas of the older segment.
+    def _open(self) -> tuple[list[MappedDelta], FileIO]:
+        """Opens the deltas and the file of the older segment.
 
         Raises:
           OlderSegmentRejected: One of them, or the size of the older file, is wrong.
@@ -230,7 +230,8 @@ class ComparedSegment:
             for delta in self._linked.deltas:
                 file = File(path=delta.file, bytes=delta.bytes, crc32c=delta.crc32c)
                 check_file(self._links, file)
-            return open_deltas(self._links, self._linked, self._row_bytes)
+            deltas = open_deltas(self._links, self._linked, self._row_bytes)
+            return deltas, (self._links / self._linked.file).open("rb", buffering=0)
         except (BundleError, OSError) as problem:
             raise OlderSegmentRejected(self._file, str(problem)) from problem
 

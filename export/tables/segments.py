@@ -113,11 +113,11 @@ def _copy_compared(task: TableTask, link_problem: str) -> Receipt:
             return _copy(task).model_copy(update={"link_problem": link_problem})
         except OlderSegmentRejected as rejection:
             link_problem = link_problem or rejection.link_problem
-            # Rows and scales are compared, and rejected, each on its own.
+            # Where only the scales change, as if all rows are multiplied, the rows are shared. Most
+            # rows that change have another scale, too: to find that out would be another attempt.
+            task = replace(task, older_scales=None)
             if rejection.file == task.file:
                 task = replace(task, older=None)
-            else:
-                task = replace(task, older_scales=None)
 
 
 def _copy(task: TableTask) -> Receipt:

@@ -155,7 +155,8 @@ def test_bundle_is_exported_from_s3_to_s3_and_pulled_despite_kills(
     sent = programs.valve.sent
     second = programs.done(*export)
     assert second["bundle"] == "s3://models/bundles/tables/2"
-    assert second["reused"] == {"segments": TABLES, "bytes": BYTES}
+    shared = {"segments": TABLES, "bytes": BYTES, "changed_rows": 0, "written_bytes": 0}
+    assert second["reused"] == shared
     assert programs.valve.sent - sent < TABLE_BYTES
     pulled = programs.done(*pull)
     assert (pulled["downloaded_bytes"], pulled["reused_bytes"]) == (0, BYTES)
