@@ -41,6 +41,12 @@ from export.tables.tasks import CHANGED_SHARE_MAX, HELD_BYTES_MAX, OlderSegment
 if TYPE_CHECKING:
     from bundle.format.checksums import Bytes
 
+SAMPLE_ROWS = 512
+"""The number of rows that are compared first: of a large segment, hardly any."""
+_SAMPLE_SHARE_MAX = 0.35
+"""The largest share of changed rows in a sample. If a quarter of all rows changed, the share is
+larger once in millions of times.
+"""
 _COMPARED_BYTES = 1 << 20
 """The number of bytes that are compared at a time: fewer would take more steps, and more would
 leave the cache.
@@ -152,6 +158,26 @@ class ComparedSegment:
         self._held_bytes = 0
         self._delta: DeltaWriter | None = None
         self._buffer = np.empty(max(1, _COMPARED_BYTES // row_bytes) * row_bytes, np.uint8)
+
+    def check_sample(self, sample: NDArray[np.int64], stored: NDArray[np.uint8]) -> None:
+        """Rejects the older segment if so many rows of a sample differ that too many of all will.
+
+        To find that out while rows are written would take longer than to write the segment.
+
+        Args:
+          sample: [n] int64, rows of the segment, chosen at random.
+          stored: [n, row_bytes] uint8, these rows.
+
+        Raises:
+          OlderSegmentRejected: Too many differ, or the older segment cannot be read.
+        """
+        differing = 0
+        for row, new in zip(sample.tolist(), stored, strict=True):
+            old = self._read(row, 1)
+            lay_over_range(self._deltas, row, old)
+            differing += not np.array_equal(old[0], new)
+        if differing > _SAMPLE_SHARE_MAX * sample.size:
+            raise OlderSegmentRejected(self._file, "too many rows of a sample differ")
 
     def write_at(self, offset: int, data: Bytes) -> None:
         """Takes whole rows of the segment, each once, in any order.

@@ -166,15 +166,27 @@ class Conversion:
         for start in range(0, len(values), step):
             yield self._piece(values[start : start + step], first_row + start)
 
+    def stored(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Returns rows as `pieces` converts them, but for values that it rejects, which become any.
+
+        Args:
+          rows: [n, bytes of a stored row], the rows to convert.
+
+        Returns:
+          [n, bytes of a converted row], without scales.
+        """
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            stored, _ = narrowed(_as_floats(rows.view(self._source)), self._target)
+        return np.ascontiguousarray(stored).view(np.uint8)
+
     @property
     def error(self) -> ErrorSums:
         """The error of all rows so far."""
         return _join(self._errors)
 
     def _piece(self, values: Values, first_row: int) -> Piece:
-        is_wide = values.dtype == np.float64 or values.dtype.kind == "i"
-        # float64 holds the wide values exactly, and float32 the others.
-        values = values.astype(np.float64 if is_wide else np.float32, copy=False)
+        values = _as_floats(values)
+        is_wide = values.dtype == np.float64
         # Values that overflow raise no warning: they are found below, with their rows.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             stored, scales = narrowed(values, self._target)
@@ -217,6 +229,12 @@ class Conversion:
                     f"table {self._table!r}: row {first_row + row} holds {value:g} in column "
                     f"{column}, {reason}"
                 )
+
+
+def _as_floats(values: Values) -> Values:
+    """Returns values as float32 or, if that does not hold all of them exactly, as float64."""
+    is_wide = values.dtype == np.float64 or values.dtype.kind == "i"
+    return values.astype(np.float64 if is_wide else np.float32, copy=False)
 
 
 def table_error(source: str, dim: int, sums: Iterable[ErrorSums]) -> TableError:

@@ -30,7 +30,7 @@ from export.checkpoint.source_sums import SourceSum
 from export.checkpoint.stored_rows import SliceRows, StoredRows
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError, DestinationError
-from export.tables.compared_segment import ComparedSegment, OlderSegmentRejected
+from export.tables.compared_segment import SAMPLE_ROWS, ComparedSegment, OlderSegmentRejected
 from export.tables.conversions import Conversion, ErrorSums, table_error
 from export.tables.finite_rows import FiniteScan, joined
 from export.tables.interleaving import stripes_of
@@ -39,6 +39,11 @@ from export.tables.plan import ExportPlan, TablePlan
 from export.tables.sources import source_of
 from export.tables.stored_segments import with_fetched_segments
 from export.tables.tasks import OlderSegment, StoredSegment, SumTask, TableTask, stored_range
+
+_SAMPLED_PART = 64
+"""A sample is compared first of segments that have this many times its rows: of a smaller one, all
+rows are compared soon.
+"""
 
 
 class Receipt(StrictModel):
@@ -142,6 +147,10 @@ def _copy(task: TableTask) -> Receipt:
                 scales = _writer(task, task.scales, SCALE_BYTES, task.older_scales)
                 resources.enter_context(scales)
 
+            # A row of an array would cost a whole chunk.
+            is_sampled = task.array is None and task.rows > _SAMPLED_PART * SAMPLE_ROWS
+            if isinstance(writer, ComparedSegment) and is_sampled:
+                _check_sample(task, writer)
             error = None
             scan = FiniteScan(task.value_dtype or task.dtype, task.values_per_row)
             if task.converted:
@@ -396,6 +405,24 @@ def _writer(
     if not in_order:
         size = task.rows * width
     return SegmentWriter(Path(task.directory, file), attempts, size, task.offset)
+
+
+def _check_sample(task: TableTask, writer: ComparedSegment) -> None:
+    """Compares some rows of a segment, before all of them are; raises as `check_sample`."""
+    random = np.random.default_rng(task.first_row)
+    sample = np.unique(random.integers(0, task.rows, SAMPLE_ROWS))
+    lanes = task.layout.lanes
+    bases = task.layout.bases()
+    rows = task.first_row + sample
+    positions = np.asarray(bases)[rows % lanes] + rows // lanes
+    block = np.empty((sample.size, task.stored_row_bytes), np.uint8)
+    # Opened apart, so that the sums of what the task reads have each byte once.
+    with open_rows(task) as stored:
+        stored.read_each([(position, 1) for position in positions.tolist()], block)
+    new = np.ascontiguousarray(block[:, : task.dim * task.itemsize])
+    if task.converted:
+        new = Conversion(task.table, task.dtype, task.written_dtype).stored(new)
+    writer.check_sample(sample, new)
 
 
 def _close_segment(
