@@ -160,7 +160,7 @@ class ComparedSegment:
         self._buffer = np.empty(max(1, _COMPARED_BYTES // row_bytes) * row_bytes, np.uint8)
 
     def check_sample(self, sample: NDArray[np.int64], stored: NDArray[np.uint8]) -> None:
-        """Rejects the older segment if so many rows of a sample differ that too many of all will.
+        """Rejects the older segment if more rows of a sample differ than a quarter of all allows.
 
         To find that out while rows are written would take longer than to write the segment.
 
