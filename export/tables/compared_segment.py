@@ -51,22 +51,6 @@ _COMPARED_BYTES = 1 << 20
 """The number of bytes that are compared at a time: fewer would take more steps, and more would
 leave the cache.
 """
-_RECORD_BYTES = 256
-"""The maximum number of bytes of a range's record in a delta, but for its rows."""
-_ROW_NUMBER_BYTES = 2
-
-
-def delta_bytes_max(rows: int, row_bytes: int) -> int:
-    """Returns the maximum size of the delta that is written for a segment.
-
-    Args:
-      rows: The number of rows of the segment.
-      row_bytes: The number of bytes of a row.
-    """
-    changed_rows = int(rows * CHANGED_SHARE_MAX)
-    # The first and the last record are about the file.
-    records = ceil_div(rows, RANGE_ROWS) + 2
-    return changed_rows * (row_bytes + _ROW_NUMBER_BYTES) + records * _RECORD_BYTES
 
 
 class OlderSegmentRejected(Exception):

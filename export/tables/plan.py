@@ -22,9 +22,14 @@ from export.checkpoint.layouts import Plain, occupied
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry, Slice
 from export.errors import CheckpointError, NotConvertible, UsageError
-from export.tables.compared_segment import delta_bytes_max
 from export.tables.conversions import NO_LIMITS, ErrorLimits, written_dtype
-from export.tables.tasks import SumTask, TableTask, block_bytes, stored_range
+from export.tables.tasks import (
+    SumTask,
+    TableTask,
+    block_bytes,
+    delta_bytes_max,
+    stored_range,
+)
 from export.tables.unpacking import check_whole, cuts_chunks, unpack, whole_chunks
 from object_store.locations import is_url
 

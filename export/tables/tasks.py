@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bundle.arithmetic import ceil_div
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.format.objects import StoredFile
 from bundle.format.tables import Segment
@@ -39,6 +40,9 @@ HELD_BYTES_MAX = 128 << 20
 """The maximum number of bytes of changed rows that wait for the other rows of their range."""
 CHANGED_SHARE_MAX = 0.25
 """The largest share of changed rows in a delta: a reader looks for each row in it."""
+_RECORD_BYTES = 256
+"""The maximum number of bytes of a range's record in a delta, but for its rows."""
+_ROW_NUMBER_BYTES = 2
 _CHANGED_ROW_BYTES = 8
 """The memory that a row of a delta takes while it is compared: its number."""
 _CONVERSION_BYTES = 14 << 20
@@ -46,6 +50,19 @@ _CONVERSION_ROWS = 16
 """The memory that a conversion uses: copies of a piece of rows, or _CONVERSION_ROWS copies of one
 row as float64 if a row is larger than a piece.
 """
+
+
+def delta_bytes_max(rows: int, row_bytes: int) -> int:
+    """Returns the maximum size of the delta that is written for a segment.
+
+    Args:
+      rows: The number of rows of the segment.
+      row_bytes: The number of bytes of a row.
+    """
+    changed_rows = int(rows * CHANGED_SHARE_MAX)
+    # The first and the last record are about the file.
+    records = ceil_div(rows, RANGE_ROWS) + 2
+    return changed_rows * (row_bytes + _ROW_NUMBER_BYTES) + records * _RECORD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +207,9 @@ class TableTask:
         """
         if not self.fetched_bytes:
             return self.bytes
-        delta_bytes = int(self.bytes * CHANGED_SHARE_MAX)
+        delta_bytes = delta_bytes_max(self.rows, self.row_bytes)
+        if self.scales is not None:
+            delta_bytes += delta_bytes_max(self.rows, SCALE_BYTES)
         return max(self.bytes, self.fetched_bytes + delta_bytes)
 
     @property

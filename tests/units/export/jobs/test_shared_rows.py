@@ -391,7 +391,7 @@ def test_files_that_cannot_be_linked_are_written_and_noted(
     monkeypatch.setattr(os, "link", rejected)
     published = model.publish(values)
     assert published.notes == (
-        "segments were written whole, because those of the older version cannot be linked: Too "
+        "segments were written whole, because those of the older version cannot be shared: Too "
         "many links",
     )
     assert published.reused.segments == 0

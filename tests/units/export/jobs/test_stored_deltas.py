@@ -15,6 +15,7 @@ from bundle.format import objects
 from bundle.format.objects import ObjectMap
 from bundle.storage import catalog
 from export.jobs.store_versions import read_stored_manifest
+from export.tables.tasks import delta_bytes_max
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
 from tests.units.export.commands import Command
@@ -226,5 +227,6 @@ def test_plan_counts_what_is_fetched(nights: Nights) -> None:
     nights.train()
     plan = nights.exports.run("--plan", "--workers", 1).json
     assert plan["older_version"] == 1
-    segment_bytes = nights.rows.nbytes
-    assert plan["local_bytes"] == segment_bytes + segment_bytes * 5 // 4
+    base_bytes = nights.rows.nbytes
+    # What is fetched, and the same file in the new version with the largest delta.
+    assert plan["local_bytes"] == 2 * base_bytes + delta_bytes_max(ROWS, ROW_BYTES)
