@@ -82,10 +82,10 @@ def main() -> None:
     for large in ("bundles", "bundles-other", "bundles-deltas", "whole"):  # its logs stay
         shutil.rmtree(scratch / large, ignore_errors=True)
     if arguments.document and len(checkouts) > 1:
-        other = f"against-{checkouts[-1].commit()}"
+        subject = f"against-{checkouts[-1].commit()}"
         if arguments.deltas:
-            other = f"{arguments.deltas}-deltas"
-        write_tables(description, sheets, RESULTS / f"{description[:10]}-{other}.md")
+            subject = f"{arguments.deltas}-deltas"
+        write_tables(description, sheets, RESULTS / f"{description[:10]}-{subject}.md")
     elif arguments.document:
         document(description, sheets)
 

@@ -74,10 +74,10 @@ def test_large_messages_arrive_whole(server: Server, client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "sent"), [(LARGE, b""), (4, b""), (4, b"\0"), (4, b"\0\0\1\0half")]
+    ("value", "response"), [(LARGE, b""), (4, b""), (4, b"\0"), (4, b"\0\0\1\0half")]
 )
 def test_process_that_hangs_holds_up_nobody_beyond_the_deadline(
-    client: Client, value: Any, sent: bytes
+    client: Client, value: Any, response: bytes
 ) -> None:
     """Whether it takes nothing, or has begun to respond."""
     address = "\0rowcast-changes-test-that-hangs"
@@ -87,6 +87,6 @@ def test_process_that_hangs_holds_up_nobody_beyond_the_deadline(
         result = in_thread(double, client, address, value, 0.1)
         connection, _ = hanging.accept()
         with connection:
-            connection.sendall(sent)
+            connection.sendall(response)
             with pytest.raises(DeadlineExceeded, match="safe to send it again"):
                 result.result(10)

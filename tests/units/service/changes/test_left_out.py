@@ -105,9 +105,9 @@ def test_candidate_is_in_no_response_until_a_row_lets_the_next_version_embed_it(
     service = serve()
     for key in (ADDED, 1000):
         change(service, "candidates/upsert", candidate(key, movie=77))
-    known = np.append(keyed.KEYS["movies"], keyed.MISSING)
-    tables = {"movies": np.random.default_rng(2).standard_normal((known.size, 8), np.float32)}
-    keys = {**keyed.KEYS, "movies": known}
+    movie_keys = np.append(keyed.KEYS["movies"], keyed.MISSING)
+    tables = {"movies": np.random.default_rng(2).standard_normal((movie_keys.size, 8), np.float32)}
+    keys = {**keyed.KEYS, "movies": movie_keys}
     write(version=2, features=STRICT, keys=keys, tables=tables)
     service.scan()
     until(lambda: service.current().version == 2)
