@@ -11,11 +11,11 @@ from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.format.dtypes import SCALE_BYTES
 from bundle.format.manifest import Manifest, dump
-from bundle.format.tables import Delta, Segment, Table
+from bundle.format.tables import Segment, Table
 from bundle.storage import catalog
 from bundle.tables.maps import MappedRows
-from bundle.tables.row_deltas import RANGE_ROWS, DeltaWriter
 from bundle.tables.segments import RowRange
+from tests.bundles.deltas import with_delta
 
 
 def write_next_version(bundle: Path, share: float, seed: int, table: str = "t") -> Path:
@@ -47,7 +47,7 @@ def write_next_version(bundle: Path, share: float, seed: int, table: str = "t") 
         ("scales", entry.scales, SCALE_BYTES),
     ):
         changed[part] = tuple(
-            with_delta(target, segment, row_bytes, share, generator) for segment in segments
+            _changed(target, segment, row_bytes, share, generator) for segment in segments
         )
     tables = dict(older.tables) | {table: entry.model_copy(update=changed)}
     manifest = older.model_copy(update={"version": version, "tables": tables})
@@ -55,7 +55,7 @@ def write_next_version(bundle: Path, share: float, seed: int, table: str = "t") 
     return target
 
 
-def with_delta(
+def _changed(
     root: Path, segment: Segment, row_bytes: int, share: float, generator: np.random.Generator
 ) -> Segment:
     """Writes a delta of rows whose bytes are changed; returns the segment with it."""
@@ -65,21 +65,7 @@ def with_delta(
     # Another number of the same exponent: no row becomes NaN.
     content[rows, 0] ^= 1
     content[rows, 1] ^= generator.integers(0, 256, count).astype(np.uint8)
-    file = paths.delta(segment.file, len(segment.deltas) + 1)
-    with DeltaWriter(root / file, row_bytes, segment.rows, segment.result) as writer:
-        for begin in range(0, segment.rows, RANGE_ROWS):
-            in_range = rows[(rows >= begin) & (rows < begin + RANGE_ROWS)]
-            writer.add(in_range, content[in_range])
-        digest = writer.close(crc32c(content))
-    delta = Delta(
-        file=file,
-        rows=count,
-        bytes=digest.bytes,
-        crc32c=digest.crc32c,
-        blocks=digest.blocks,
-        result=crc32c(content),
-    )
-    return segment.model_copy(update={"deltas": (*segment.deltas, delta)})
+    return with_delta(root, segment, rows, content[rows], crc32c(content))
 
 
 def write_manifest(bundle: Path, manifest: Manifest) -> None:
