@@ -135,6 +135,10 @@ class MappedRows:
         """Lets go of the pages that were read, for a program that reads all rows once."""
         for file in self._files:
             file.release()
+        for segment in self._segments:
+            if segment.changed is not None:
+                for delta in segment.changed.deltas:
+                    delta.release()
 
     def close(self) -> None:
         """Lets go of the maps; they vanish when the last running gather has ended."""

@@ -178,6 +178,8 @@ class MappedDelta:
             raise self._damaged(segment, f"it has {size} bytes; {delta.bytes} were expected")
         with files.locate(root, delta.file).open("rb") as file:
             self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if hasattr(mmap, "MADV_RANDOM"):
+            self._mapped.madvise(mmap.MADV_RANDOM)  # read-ahead around random rows evicts others
         self.data: Bytes = np.frombuffer(self._mapped, np.uint8)
         try:
             self._read(segment, base)
@@ -196,6 +198,10 @@ class MappedDelta:
                     f"delta {self._delta.file!r} differs from its checksum at byte {frame.begin}; "
                     "copy the bundle again"
                 )
+
+    def release(self) -> None:
+        """Lets go of the pages that were read; later reads bring them back."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def _read(self, segment: Segment, base: int) -> None:
         """Reads all frames.
@@ -339,6 +345,9 @@ class ChangedRanges(NamedTuple):
         counts = np.bitwise_count(bits).reshape(-1, _RANK_WORDS).sum(axis=1, dtype=np.uint32)
         ranks = np.cumsum(counts, dtype=np.uint32) - counts
         all_slots = np.concatenate(slots)
+        # The numbers of the rows are merged, and what lies around them was never needed.
+        for delta in deltas:
+            delta.release()
         return cls(skipped_rows, bits, ranks, all_slots, frames, row_bytes, tuple(deltas))
 
     def lay_over(self, rows: Rows, stored: Bytes) -> None:
