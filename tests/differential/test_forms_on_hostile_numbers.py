@@ -185,7 +185,9 @@ def test_tower_gives_what_the_model_gives_for_hostile_numbers(
     requests = [{"features": {name: number}} for number in formula.requests]
     response = response_to(folder / "bundles", "embed", {"tower": name, "requests": requests})
     served = np.array([result["vector"] for result in response["results"]], np.float32)
-    np.testing.assert_allclose(served, expected, 2e-5, 2e-5)
+    # A sum of huge numbers may be near zero: its last bits depend on the order, and so on the CPU.
+    rounding = 1e-6 * float(np.abs(expected).max())
+    np.testing.assert_allclose(served, expected, 2e-5, max(2e-5, rounding))
 
 
 def test_parts_of_a_ranking_are_served_by_saved_models_where_one_of_them_differs(

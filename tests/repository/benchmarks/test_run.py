@@ -30,8 +30,8 @@ class Here(Environment):
 
 @pytest.fixture(scope="module")
 def subjects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subjects]:
-    """This checkout under two names, with their services."""
-    checkouts = [Checkout("this"), Checkout("other")]
+    """This checkout with tables that are read through deltas and without, with their services."""
+    checkouts = [Checkout("deltas", deltas=2), Checkout("whole")]
     scratch = tmp_path_factory.mktemp("bench")
     with closing(Subjects(scratch, checkouts, SCALE, workers=1)) as subjects:
         yield subjects
@@ -53,7 +53,7 @@ def test_run_measures_every_way_in_two_checkouts(run: Run) -> None:
     for row in service.rows:
         assert len(row) == len(service.columns)
         assert row[service.columns.index("failed")] == "0.0%"
-        assert float(row[service.columns.index("requests/s by other")]) > 0
+        assert float(row[service.columns.index("requests/s by whole")]) > 0
     assert [row[:3] for row in bare.rows] == [
         ("R f32, HTTP protobuf", "2", "2"),
         ("R int8, HTTP protobuf", "2", "2"),
@@ -63,7 +63,7 @@ def test_run_measures_every_way_in_two_checkouts(run: Run) -> None:
     (errors,) = error.rows
     assert 0 < float(errors[1]) < float(errors[3])
     assert 0.5 < float(errors[4]) <= 1
-    assert [row[0] for row in index.rows] == ["this", "other"]
+    assert [row[0] for row in index.rows] == ["deltas", "whole"]
 
 
 def test_run_measures_the_client_beside_bare_calls(run: Run) -> None:
@@ -99,7 +99,7 @@ def test_run_measures_a_peer_with_the_same_scores_and_lists_those_absent(
 def test_run_measures_overloads(run: Run) -> None:
     (overloads,) = run.overload()
     assert [row[:2] for row in overloads.rows] == [
-        (name, f"{n} x") for name in ("this", "other") for n in (2, 10)
+        (name, f"{n} x") for name in ("deltas", "whole") for n in (2, 10)
     ]
 
 
@@ -119,5 +119,5 @@ def test_overload_shows_each_block_by_the_peak_of_another_checkout(
 
 def test_run_measures_start_and_memory(run: Run) -> None:
     (starts,) = run.start()
-    assert [row[:2] for row in starts.rows] == [("this", "1"), ("other", "1")]
+    assert [row[:2] for row in starts.rows] == [("deltas", "1"), ("whole", "1")]
     assert all(float(cell) > 0 for row in starts.rows for cell in row[1:])
