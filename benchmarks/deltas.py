@@ -62,7 +62,9 @@ def _segment_with_deltas(
         with DeltaWriter(directory / file, row_bytes, segment.rows, segment.crc32c) as writer:
             for first in range(0, segment.rows, RANGE_ROWS):
                 size = min(RANGE_ROWS, segment.rows - first)
-                (rows,) = (random.random(size) < SHARE).nonzero()
+                is_changed = random.random(size) < SHARE
+                is_changed[0] = True  # a delta has a row at least
+                (rows,) = is_changed.nonzero()
                 writer.add(first + rows, mapped.read(RowRange(first, size))[rows])
             digest = writer.close(segment.crc32c)
         deltas += (
