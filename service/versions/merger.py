@@ -101,6 +101,10 @@ class Merger:
         self._map_merged()
         if not self._settings.merge_bytes_per_s:
             return
+        # A root without deltas gets no file of the lock.
+        has_deltas = any(map(_unmerged_bytes, self._manager.loaded()))
+        if not has_deltas and not any(self._whole_directories()):
+            return
         with self._turn() as descriptor:
             if descriptor is None:
                 return
@@ -252,12 +256,16 @@ class Merger:
             process.wait()
             raise
 
+    def _whole_directories(self) -> Iterator[Path]:
+        """Yields the directories of whole files under the root, with those whose removal was
+        interrupted.
+        """
+        return self._settings.root.glob(f"*/*/{paths.WHOLE}*")
+
     def _remove_unused(self) -> None:
         """Removes the whole files of versions that no process has loaded for a while."""
         loaded = {version.directory for version in self._manager.loaded()}
-        # Those whose removal was interrupted, too.
-        whole_directories = self._settings.root.glob(f"*/*/{paths.WHOLE}*")
-        unused = {path.parent for path in whole_directories} - loaded
+        unused = {path.parent for path in self._whole_directories()} - loaded
         now = self._clock()
         self._unused_since = {path: self._unused_since.get(path, now) for path in unused}
         due = [path for path, since in self._unused_since.items() if now - since >= UNUSED_S]

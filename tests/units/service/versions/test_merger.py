@@ -120,6 +120,13 @@ def test_a_version_with_deltas_is_served_at_once_and_from_whole_files_once_it_is
     assert rows_of(driven, 2) == expected
 
 
+def test_a_root_without_deltas_gets_no_file(write: Write, drive: Drive) -> None:
+    root = write().directory.parents[1]
+    files = sorted(root.iterdir())
+    drive(merge_bytes_per_s=RATE).poller.maintenance.merger.run()
+    assert sorted(root.iterdir()) == files
+
+
 def test_whole_files_are_mapped_when_a_version_is_loaded_again(
     write_divided: Write, drive: Drive
 ) -> None:
