@@ -321,8 +321,8 @@ class ChangedCorpus:
             store = store.without(hidden)
         entry = base.entry.model_copy(update={"size": store.count})
         corpus = replace(base, entry=entry, store=store, denied_added=self._denied)
-        # Without candidates in slots, searches have one part less to merge.
-        if self.added_count == hidden.size:
+        # Without slots, searches have one part less to merge.
+        if store.size == store.base_size:
             indexes = {name: replace(index, corpus=corpus) for name, index in self.indexes.items()}
             return corpus, indexes
         added_filters = {

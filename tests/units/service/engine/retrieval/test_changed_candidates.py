@@ -174,10 +174,23 @@ def test_vectors_of_ended_candidates_change_no_list(base: LoadedIndex) -> None:
         vectors = np.where(is_deleted[:, np.newaxis], factor * VECTORS[ids], VECTORS[ids])
         corpus.add(ids[~is_deleted & (ids % 2 == 0)])
         corpus.add(ids, vectors.astype(np.float32), logged=set())
+        corpus.changes.note_embedded(ids, np.ones(ids.size, bool))
         corpus.changes.delete(ids[is_deleted])
         corpus.find(1)
         lists.append([corpus.ids(corpus.find(k)) for k in (1, 10, 100)])
     assert lists[0] == lists[1]
+    assert ids[~is_deleted][0] <= np.max(lists[0][2])
+
+
+def test_candidates_without_vectors_are_in_no_list(base: LoadedIndex) -> None:
+    corpus = Corpus(base)
+    corpus.add(np.arange(BASE, len(VECTORS)), logged=set())
+    in_bundle = np.arange(len(VECTORS)) < BASE
+    for k in (1, 10, 100):
+        lists = corpus.ids(corpus.find(k))
+        assert [len(ids) for ids in lists] == [k] * len(QUERIES)
+        assert recall(lists, true(corpus, in_bundle, k)) >= 0.98
+    assert corpus.ids(corpus.find(10, exact=True)) == true(corpus, in_bundle, 10)
 
 
 def test_index_of_exact_search_stays_exact(base: LoadedIndex) -> None:
