@@ -5,6 +5,8 @@ wherever they are, and reads like the table that was trained.
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,11 +15,13 @@ import pytest
 
 from bundle.format import objects
 from bundle.format.objects import ObjectMap
-from bundle.storage import catalog
+from bundle.storage import catalog, integrity
+from bundle.tables.whole_segments import with_whole_files
 from export.jobs.store_versions import read_stored_manifest
 from export.tables.tasks import delta_bytes_max
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
+from tests.bundles.next_versions import stored_rows
 from tests.units.export.commands import Command
 from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.jobs.test_destinations import ROOTS, Exports
@@ -31,6 +35,24 @@ CHANGED_ROWS = ROWS // 50
 NAME = "t"
 FILES_BYTES_MAX = 10_000
 """The maximum size of a manifest and its list of objects."""
+KILLED_NIGHTS = 25
+PULL = """
+import sys
+from pathlib import Path
+from service.cli.bundle_download import pull
+from service.cli.bundle_source import find_bundle
+pull(find_bundle(sys.argv[1]), Path(sys.argv[2]), None)
+"""
+MERGE = """
+import sys
+from pathlib import Path
+from bundle.storage import catalog
+from bundle.tables.whole_segments import unmerged_segments, write_whole
+bundle = Path(sys.argv[1])
+for table in catalog.read_manifest(bundle).tables.values():
+    for segment in unmerged_segments(table):
+        write_whole(bundle, segment)
+"""
 
 
 @pytest.fixture
@@ -197,6 +219,53 @@ def test_run_that_was_killed_sends_the_rest_of_the_changed_rows(
     assert nights.pool_bytes() - before <= 1.3 * CHANGED_ROWS * ROW_BYTES + FILES_BYTES_MAX
     assert len(nights.deltas(2)) == 1
     nights.assert_whole()
+
+
+@pytest.mark.nightly
+def test_nights_of_which_each_command_is_killed_at_random_moments_lose_nothing(
+    nights: Nights, forked: ForkedRuns
+) -> None:
+    exports = nights.exports
+    random = np.random.default_rng(2)
+    root = exports.directory / "pulled"
+    killed = {"export": 0, "pull": 0, "merge": 0}
+    for version in range(2, 2 + KILLED_NIGHTS):
+        nights.train()
+        arguments = exports.arguments("--version", version)
+        status = forked.run(arguments, exports.directory / "output", seconds=random.uniform(0, 0.6))
+        killed["export"] += status in KILLED
+        if status:
+            assert exports.run("--version", version).code == 0
+
+        source = f"{exports.root}/m/{version}"
+        killed["pull"] += kill_at_a_moment(PULL, [source, str(root)], random.uniform(0, 1.5))
+        if (root / f"m/{version}").exists():
+            integrity.check_files(
+                root / f"m/{version}", catalog.read_manifest(root / f"m/{version}"), tables="full"
+            )
+        bundle = pull(find_bundle(source), root, None).bundle
+        manifest = catalog.read_manifest(bundle)
+        integrity.check_files(bundle, manifest, tables="full")
+
+        killed["merge"] += kill_at_a_moment(MERGE, [str(bundle)], random.uniform(0, 1.5))
+        table = with_whole_files(bundle, manifest.tables[NAME])
+        np.testing.assert_array_equal(
+            stored_rows(bundle, table).view(np.float32).reshape(nights.rows.shape), nights.rows
+        )
+    assert sum(killed.values()) >= 50, killed
+    assert min(killed.values()) > 10, killed
+
+
+def kill_at_a_moment(program: str, arguments: list[str], seconds: float) -> bool:
+    """Runs a program for some seconds; returns whether it had not ended by itself."""
+    command = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(command) as process:
+        try:
+            assert process.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return True
+    return False
 
 
 def test_versions_that_vanish_take_nothing_from_those_that_stay(
