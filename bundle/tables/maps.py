@@ -120,16 +120,16 @@ class MappedRows:
         """Brings all pages into memory and maps them; yields the bytes of each piece, after it.
         Ends once closed.
         """
-        # From a copy of the list: the maps may be closed after each piece.
-        for file in list(self._files):
+        for data in self._contents():
             start = 0
-            while file in self._files and (size := residency.bring_in(file.data, start)):
+            # The maps may be closed after each piece.
+            while self._files and (size := residency.bring_in(data, start)):
                 start += size
                 yield size
 
     def resident_bytes(self) -> int:
         """Returns how many bytes are in memory, of large files by samples."""
-        return sum(residency.resident_bytes(file.data) for file in list(self._files))
+        return sum(map(residency.resident_bytes, self._contents()))
 
     def release(self) -> None:
         """Lets go of the pages that were read, for a program that reads all rows once."""
@@ -144,6 +144,15 @@ class MappedRows:
         """Lets go of the maps; they vanish when the last running gather has ended."""
         self._files = []
         self._segments = []
+
+
+    def _contents(self) -> list[Bytes]:
+        """Returns the mapped bytes of each file, those of deltas included."""
+        contents = [file.data for file in self._files]
+        for segment in self._segments:
+            if segment.changed is not None:
+                contents += [delta.data for delta in segment.changed.deltas]
+        return contents
 
 
 def _changed_rows(root: Path, segment: Segment, row_bytes: int) -> ChangedRanges | None:

@@ -165,12 +165,9 @@ class Maintenance:
         self._reported.update(version.model for version in loaded)
         for model in self._reported:
             versions = [version for version in loaded if version.model == model]
-            table_bytes = sum(
-                table.bytes for version in versions for table in version.files.tables.values()
-            )
-            resident_bytes = sum(
-                table.resident_bytes() for version in versions for table in version.tables.values()
-            )
+            tables = [table for version in versions for table in version.tables.values()]
+            table_bytes = sum(size for table in tables for _, size in table.table.extents())
+            resident_bytes = sum(table.resident_bytes() for table in tables)
             self._metrics.set(
                 "model_memory_bytes", sum(version.memory_bytes for version in versions), model
             )

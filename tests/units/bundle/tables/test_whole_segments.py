@@ -50,6 +50,10 @@ def test_rows_are_the_same_before_and_after_whole_files_are_mapped(
     for name, table in manifest.tables.items():
         readers[name] = TableReader(sample_bundle, table, is_compiled)
         np.testing.assert_array_equal(readers[name].take(np.arange(table.rows)), expected[name])
+        # All that is mapped, deltas included, since lookups read them.
+        mapped_bytes = sum(size for _, size in table.extents())
+        assert sum(readers[name].warm()) == mapped_bytes
+        assert 0 < readers[name].resident_bytes() <= mapped_bytes
     for segment in unmerged(manifest):
         assert write_whole(sample_bundle, segment)
         assert not write_whole(sample_bundle, segment)
