@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib import metadata
 
 from fastapi import FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
@@ -68,7 +67,8 @@ def create_http_app(
     # FastAPI's /docs would load its assets from the internet, which a service may not reach.
     app = FastAPIOffline(
         title="rowcast",
-        version=metadata.version("rowcast"),
+        # Of the API, as in its paths. The version of rowcast changes with each commit.
+        version="v1",
         redoc_url=None,
         static_url="/docs/assets",
         swagger_ui_parameters={"defaultModelsExpandDepth": -1, "displayRequestDuration": True},

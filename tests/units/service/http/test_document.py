@@ -55,6 +55,13 @@ def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> 
         assert all(code.value in operation["responses"]["default"]["description"] for code in Code)
 
 
+def test_document_has_the_version_of_the_api_that_its_paths_have(document: Value) -> None:
+    assert document["info"]["version"] == "v1"
+    calls = [path for path in document["paths"] if path.count("/") > 1]
+    assert calls
+    assert all(path.startswith("/v1/") for path in calls)
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"id_kind": "string", "users": True}, {"without": {"ranking"}}]
 )
