@@ -11,7 +11,7 @@ FROM ${BUILD_IMAGE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /source
 COPY deploy/constraints.txt /constraints.txt
-RUN pip install --constraint /constraints.txt hatchling numpy
+RUN pip install --constraint /constraints.txt hatch-vcs hatchling numpy
 COPY pyproject.toml hatch_build.py README.md ./
 COPY bundle bundle
 COPY runtime runtime

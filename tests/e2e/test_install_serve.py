@@ -48,7 +48,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run(sys.executable, "-m", "venv", "--without-pip", name, directory=place)
         pips[name] = (sys.executable, "-m", "pip", "--python", place / name / "bin/python")
     install = ("install", "--no-compile", "--constraint", CONSTRAINTS)
-    run(*pips["build"], *install, "hatchling", "numpy", directory=place)
+    run(*pips["build"], *install, "hatch-vcs", "hatchling", "numpy", directory=place)
     build = (
         "wheel",
         "--no-deps",
