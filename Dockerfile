@@ -20,7 +20,7 @@ COPY tensors tensors
 COPY rows rows
 COPY export export
 COPY service service
-COPY rowcast_programs rowcast_programs
+COPY rowcast rowcast
 # Rows are to be read by compiled code in the images: a wheel for any platform has none.
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && ! ls /wheels/rowcast-*-none-any.whl 2>/dev/null

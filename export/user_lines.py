@@ -18,7 +18,7 @@ _PACKAGE = Path(__file__).resolve().parent
 _OWN = (
     str(_PACKAGE),
     # The package that starts the program.
-    str(_PACKAGE.with_name("rowcast_programs")),
+    str(_PACKAGE.with_name("rowcast")),
     sysconfig.get_paths()["stdlib"],
 )
 _INSTALLED = {"site-packages", "dist-packages"}

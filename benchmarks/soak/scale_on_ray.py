@@ -167,7 +167,7 @@ class Site:
             {
                 "name": name,
                 "route_prefix": f"/{name}",
-                "import_path": "service.ray_serve:replicas",
+                "import_path": "rowcast.ray_serve:replicas",
                 "args": shared | args,
                 "deployments": [
                     {

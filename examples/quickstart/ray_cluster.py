@@ -147,7 +147,7 @@ def ray_cluster(root: Path, shards: int, replicas: int, routers: int) -> Iterato
             application = {
                 "name": name,
                 "route_prefix": f"/{name}",
-                "import_path": "service.ray_serve:replicas",
+                "import_path": "rowcast.ray_serve:replicas",
                 "args": {**shared, **args, "http_port": http_port, "grpc_port": grpc_port},
                 "deployments": [deployment],
             }

@@ -40,7 +40,7 @@ class Run:
           file: The path of the script or notebook, relative to the folder.
           names: The values of names that the file would compute otherwise.
         """
-        from export.model_code import definitions
+        from rowcast.model_code import definitions
 
         return definitions(self.folder / file, **names)
 

@@ -24,7 +24,6 @@ from runtime.vectors import VectorFile
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
     from runtime.codes import VectorCodes
 
-_PROGRAM = "export.corpora.cost_process"
 _THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 _SHOWN_CHARACTERS = 2000
 """The characters shown of what a failed process wrote last."""
@@ -68,7 +67,7 @@ def measure_in_process(task: CostTask) -> SearchCosts:
       ExportError: The process failed.
     """
     # -P: a module beside the export has no say in what is imported.
-    command = [sys.executable, "-P", "-m", _PROGRAM]
+    command = [sys.executable, "-P", "-m", __name__]
     environment = os.environ | _THREADS
     content = task.model_dump_json()
     process = subprocess.run(

@@ -146,7 +146,7 @@ def definitions(file: str | Path, /, **names: Any) -> Any:
     those that load data and train, are left out; a note in the plan lists them. Call it at the top
     level of your file, so that classes are made once:
 
-        from export.model_code import definitions
+        from rowcast.model_code import definitions
 
         published = definitions("basic_retrieval.ipynb", task=None)
 

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-RESERVED = ("bundle", "export", "object_store", "runtime", "service", "tensors")
-"""Top-level packages of rowcast."""
-_PUBLIC = "export.model_code"
+_IN_TREE = ("bundle", "export", "object_store", "rows", "runtime", "service", "tensors")
+_IS_TREE = __name__.partition(".")[0] in _IN_TREE
+RESERVED = (*_IN_TREE, "rowcast") if _IS_TREE else ("rowcast",)
+"""Top-level packages of rowcast; in a wheel, all others lie in one."""
+_PUBLIC = "rowcast.model_code"
 
 
 @contextlib.contextmanager

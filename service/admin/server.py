@@ -14,6 +14,7 @@ from service.admin.api import create_admin_app
 from service.change_plane import ChangePlane
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
+from service.http.protocol import HttpProtocol
 from service.loopback import on_loopback
 from service.security.tokens import TokenStore
 from service.workers.sockets import UVICORN, ssl_context
@@ -46,7 +47,7 @@ class AdminServer:
             create_ssl_context = functools.partial(ssl_context, settings)
         self._config = uvicorn.Config(
             create_admin_app(settings, coordinator, tokens, changes),
-            http="service.http.protocol:HttpProtocol",
+            http=HttpProtocol,
             loop="asyncio",  # uvloop crashes when a process ends beside its thread
             lifespan="off",
             ssl_context_factory=create_ssl_context,

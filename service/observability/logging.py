@@ -50,8 +50,9 @@ _UNLIMITED = "rowcast_unlimited"
 
 
 def logger(module: str) -> logging.Logger:
-    """Returns the logger of a module: `rowcast.` + its name."""
-    return logging.getLogger(f"{ROOT_LOGGER}.{module}")
+    """Returns the logger of a module: `rowcast.` + its name in the tree."""
+    # In a wheel, the module's name begins with that of the package, which is the same.
+    return logging.getLogger(f"{ROOT_LOGGER}.{module.removeprefix(f'{ROOT_LOGGER}.')}")
 
 
 def fields(**values: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from service.coordinator import LATE_S, Coordinator
 from service.errors import TRANSPORT_STATUS, ServiceError
 from service.observability import merged_metrics
 from service.observability.merged_metrics import MetricsMissing
-from service.workers.sockets import UVICORN
+from service.workers.sockets import HTTP_PROTOCOLS, UVICORN
 from service.workers.supervisor_metrics import SupervisorMetrics
 
 _START_S = 300.0
@@ -203,7 +203,7 @@ def serve_health(health: Health, listener: socket.socket) -> None:
     """Serves health checks in a thread, for as long as the process lives."""
     config = uvicorn.Config(
         HealthApp(health),
-        http="service.http.protocol:YieldingHttpProtocol",
+        http=f"{HTTP_PROTOCOLS}:YieldingHttpProtocol",
         # uvloop crashes when the process ends beside a thread that runs it.
         loop="asyncio",
         lifespan="off",

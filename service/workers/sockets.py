@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from importlib.util import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from service.observability import logging
@@ -27,6 +28,10 @@ UVICORN: dict[str, Any] = {
     "ws": "none",
 }
 """Options of every HTTP server."""
+HTTP_PROTOCOLS = resolve_name("..http.protocol", __package__)
+"""The module of uvicorn's HTTP protocols, which uvicorn loads by its name in the process that
+serves.
+"""
 
 
 def http_config(
@@ -52,7 +57,7 @@ def http_config(
 
     return uvicorn.Config(
         app,
-        http="service.http.protocol:HttpProtocol",
+        http=f"{HTTP_PROTOCOLS}:HttpProtocol",
         timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=max(1, round(drain_timeout_s)),
         limit_concurrency=max_connections,

@@ -59,5 +59,5 @@ def start(settings: ServiceSettings) -> None:
     warn_of_exposed_secrets(settings)
     # What waits in the log's thread would be lost with this program.
     logging.shutdown()
-    program = [sys.executable, "-P", "-m", "service.workers.supervisor", str(file)]
+    program = [sys.executable, "-P", "-m", f"{__package__}.supervisor", str(file)]
     os.execv(sys.executable, program)  # noqa: S606 - the same interpreter

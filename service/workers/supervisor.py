@@ -41,7 +41,7 @@ from service.workers.supervisor_metrics import SupervisorMetrics
 from service.workers.worker_start import WorkerStart
 
 # Not `__name__`, which is `__main__` in this program.
-log = logging.logger("service.workers.supervisor")
+log = logging.logger(f"{__package__}.supervisor")
 
 _ADMIN_PORT = 8090
 _HEALTH_PORT = 8081

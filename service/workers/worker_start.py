@@ -6,8 +6,8 @@ The supervisor imports this module, so that it must stay light.
 
 from __future__ import annotations
 
+import importlib
 import os
-import pkgutil
 import signal
 import socket
 import ssl
@@ -47,8 +47,8 @@ class WorkerStart:
         """Returns the ASGI application of this process."""
         service_coordinator, is_replacement = _begin(self.coordinator)
         # By name: the supervisor imports this module and must not load the application.
-        create_app = pkgutil.resolve_name("service.app:create_app")
-        return create_app(self, service_coordinator, is_replacement=is_replacement)
+        app = importlib.import_module("..app", __package__)
+        return app.create_app(self, service_coordinator, is_replacement=is_replacement)
 
     def ssl_context(self, *_: object) -> ssl.SSLContext:
         """Returns the TLS context of the HTTP server; uvicorn's factory, which it calls first.

@@ -70,7 +70,7 @@ class ServeCluster:
         application = {
             "name": APPLICATION,
             "route_prefix": "/",
-            "import_path": "service.ray_serve:replicas",
+            "import_path": "rowcast.ray_serve:replicas",
             "args": settings,
             "deployments": [deployment],
         }
@@ -108,7 +108,7 @@ class ServeCluster:
                 {
                     "name": name,
                     "route_prefix": "/" if name == APPLICATION else f"/{name}",
-                    "import_path": "service.ray_serve:replicas",
+                    "import_path": "rowcast.ray_serve:replicas",
                     "args": {
                         **shared,
                         "http_port": ports[name][0],

@@ -184,7 +184,7 @@ def test_replica_is_added_for_requests_that_serve_does_not_route(site: Site) -> 
         "max_replicas": 2,
         "target_ongoing_requests": 0.001,
         "upscale_delay_s": 0,
-        "policy": {"policy_function": "service.ray_serve:scale_by_inflight"},
+        "policy": {"policy_function": "rowcast.ray_serve:scale_by_inflight"},
     }
     site.deploy(2, num_replicas=None, autoscaling_config=scaling)
     site.cluster.wait(1)

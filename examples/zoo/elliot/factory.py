@@ -8,7 +8,7 @@ from typing import Any
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is imported
 
-from export.model_code import definitions
+from rowcast.model_code import definitions
 
 MODELS = "elliot/elliot/recommender/neural"
 USERS = 611

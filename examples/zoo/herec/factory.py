@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from export.model_code import definitions
+from rowcast.model_code import definitions
 
 MODELS = Path(__file__).parent / "HERec/herec/model"
 USERS = 611

@@ -8,7 +8,7 @@ import jax
 from flax import nnx
 from jax_tpu_embedding.sparsecore.lib.nn import embedding, embedding_spec
 
-from export.model_code import definitions
+from rowcast.model_code import definitions
 
 MODELS = "jax-tpu-embedding/jax_tpu_embedding/sparsecore/examples/models"
 FEATURE = "shakespeare_feature"

@@ -9,7 +9,7 @@ import keras
 import keras_rs
 import numpy as np
 
-from export.model_code import definitions
+from rowcast.model_code import definitions
 
 FOLDER = Path(__file__).parent
 EXAMPLES = "keras-rs/examples"

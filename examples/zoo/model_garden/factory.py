@@ -12,7 +12,7 @@ import tf_keras
 from official.recommendation.ranking import task
 from official.recommendation.ranking.configs import config
 
-from export.model_code import definitions
+from rowcast.model_code import definitions
 
 VOCABULARY_SIZES = [9_743, 611, 2_000, 100]
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from export.model_code import definitions
+from rowcast.model_code import definitions
 
 FILE = Path(__file__).parent / "jax-recommenders/recommenders/cfdnn/model_cfdnn.py"
 

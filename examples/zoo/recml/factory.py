@@ -9,7 +9,7 @@ import jax.experimental.shard_map  # dlrm_model.py reads it
 import jax.numpy as jnp
 import keras
 
-from export.model_code import definitions
+from rowcast.model_code import definitions
 
 EXAMPLES = "RecML/recml/examples"
 DLRM = "RecML/recml/inference/models/jax/DLRM_DCNv2"

@@ -18,7 +18,7 @@ import tensorflow as tf
 import tensorflow_recommenders as tfrs
 from tensorflow_recommenders.layers.feature_multiplexing import unified_embedding
 
-from export.model_code import definitions
+from rowcast.model_code import definitions
 
 FOLDER = Path(__file__).parent
 TUTORIALS = "recommenders/docs/examples"

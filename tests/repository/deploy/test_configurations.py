@@ -12,6 +12,7 @@ import subprocess
 import textwrap
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -283,7 +284,9 @@ def test_serve_accepts_the_application_and_the_service_its_settings() -> None:
     ray_serve.replicas(application.args)
     (deployment,) = application.deployments
     assert deployment.name == ray_serve.DEPLOYMENT
-    assert application.import_path == f"{ray_serve.__name__}:{ray_serve.replicas.__name__}"
+    assert resolve_name(application.import_path) is ray_serve.replicas
+    policy = deployment.autoscaling_config["policy"]["policy_function"]
+    assert resolve_name(policy) is ray_serve.scale_by_inflight
     ray_serve.UserConfig.of(deployment.user_config)
 
 

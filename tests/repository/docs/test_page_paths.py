@@ -18,7 +18,6 @@ FOLDERS = (
     "export",
     "object_store",
     "proto",
-    "rowcast_programs",
     "runtime",
     "scripts",
     "service",
