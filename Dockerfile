@@ -21,6 +21,7 @@ COPY rows rows
 COPY export export
 COPY service service
 COPY rowcast rowcast
+COPY examples/quickstart/bundles examples/quickstart/bundles
 # Rows are to be read by compiled code in the images: a wheel for any platform has none.
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && ! ls /wheels/rowcast-*-none-any.whl 2>/dev/null

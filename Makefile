@@ -11,7 +11,7 @@ THOROUGH ?=
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-change test-all test-clients test-openapi test-triton check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export clean
+.PHONY: help venv quickstart wheels docs demo demo-models demo-scale zoo test test-change test-all test-clients test-openapi test-triton check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -23,6 +23,9 @@ venv: ## .venv with both programs, the client, the examples and the tools: 4 GB 
 quickstart: ## serves a small bundle and asks it; installs the service alone, without TensorFlow (550 MB on disk)
 	@scripts/make_venv build/quickstart/venv --quiet '.[serve]' ./client
 	build/quickstart/venv/bin/python -m examples.quickstart
+
+wheels: ## dist/ with the wheels and source distributions of rowcast and its client
+	@scripts/make_wheels
 
 docs: ## the documentation site in build/site, in an environment of its own (160 MB on disk)
 	@scripts/make_venv build/docs/venv --quiet 'mkdocs-material~=9.7'

@@ -1,6 +1,7 @@
 /* The Python interface of kernels.h: Rows(dtype, dim, values, scales) with take and bags over numpy arrays. */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000 /* one build for Python 3.11 and all later releases */
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <Python.h>
@@ -39,7 +40,9 @@ static void dealloc(RowsObject *self) {
   free_map(&self->rows.scales);
   PyMem_Free(self->rows.zeros);
   Py_XDECREF(self->held);
-  Py_TYPE(self)->tp_free((PyObject *)self);
+  PyTypeObject *type = Py_TYPE((PyObject *)self);
+  ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF((PyObject *)type);
 }
 
 /* Divides the rows into buckets of a power of two, so that a row's segment is one of a few. */
@@ -91,12 +94,12 @@ static int fill_deltas(Deltas *deltas, PyObject *given, int64_t first, int64_t r
     return -1;
   PyArrayObject *bits = plain_array(arrays[0], NPY_UINT64, 1), *ranks = plain_array(arrays[1], NPY_UINT32, 1);
   PyArrayObject *slots = plain_array(arrays[2], NPY_UINT32, 1), *frames = plain_array(arrays[3], NPY_UINT64, 2);
-  const Py_ssize_t count = PyTuple_GET_SIZE(files);
+  const Py_ssize_t count = PyTuple_Size(files);
   uintptr_t begin[DELTAS_MAX];
   size_t size[DELTAS_MAX];
   int valid = bits && ranks && slots && frames && count <= DELTAS_MAX && PyArray_DIM(frames, 0) == count;
   for (Py_ssize_t delta = 0; valid && delta < count; delta++) {
-    PyArrayObject *file = plain_array(PyTuple_GET_ITEM(files, delta), NPY_UINT8, 1);
+    PyArrayObject *file = plain_array(PyTuple_GetItem(files, delta), NPY_UINT8, 1);
     valid = file != NULL;
     begin[delta] = valid ? (uintptr_t)PyArray_DATA(file) : 0;
     size[delta] = valid ? (size_t)PyArray_SIZE(file) : 0;
@@ -128,9 +131,9 @@ static int fill_deltas(Deltas *deltas, PyObject *given, int64_t first, int64_t r
 /* Takes [(uint8 array, byte offset in it, rows, deltas as of fill_deltas or None)] of each segment; keeps the arrays in
    `held`. */
 static int fill_map(Map *map, PyObject *segments, size_t row_bytes, PyObject *held) {
-  PyObject *all = PySequence_Fast(segments, "segments must be a sequence");
+  PyObject *all = PySequence_Tuple(segments);
   if (!all) return -1;
-  const Py_ssize_t count = PySequence_Fast_GET_SIZE(all);
+  const Py_ssize_t count = PyTuple_Size(all);
   int failed = -1;
   map->row_bytes = row_bytes;
   map->segments = (uint32_t)count;
@@ -147,7 +150,7 @@ static int fill_map(Map *map, PyObject *segments, size_t row_bytes, PyObject *he
   for (Py_ssize_t segment = 0; segment < count; segment++) {
     PyObject *array, *deltas;
     long long offset, rows;
-    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(all, segment), "O!LLO", &PyArray_Type, &array, &offset, &rows, &deltas))
+    if (!PyArg_ParseTuple(PyTuple_GetItem(all, segment), "O!LLO", &PyArray_Type, &array, &offset, &rows, &deltas))
       goto end;
     PyArrayObject *memory = (PyArrayObject *)array;
     if (PyArray_TYPE(memory) != NPY_UINT8 || PyArray_NDIM(memory) != 1 || !PyArray_IS_C_CONTIGUOUS(memory) ||
@@ -180,14 +183,14 @@ static PyObject *new_rows(PyTypeObject *type, PyObject *args, PyObject *options)
   const char *dtype;
   Py_ssize_t dim;
   PyObject *values, *scales;
-  if (options && PyDict_GET_SIZE(options)) return PyErr_Format(PyExc_TypeError, "Rows takes no keywords");
+  if (options && PyDict_Size(options)) return PyErr_Format(PyExc_TypeError, "Rows takes no keywords");
   if (!PyArg_ParseTuple(args, "snOO", &dtype, &dim, &values, &scales)) return NULL;
   int stored = 0;
   while (stored < 4 && strcmp(dtype, names[stored])) stored++;
   if (stored == 4 || dim < 1 || dim > PY_SSIZE_T_MAX / 64 || (stored == INT8) != (scales != Py_None))
     return PyErr_Format(PyExc_ValueError, "rows of dtype %s and %zd values, scales given: %d", dtype, dim,
                         scales != Py_None);
-  RowsObject *self = (RowsObject *)type->tp_alloc(type, 0);
+  RowsObject *self = (RowsObject *)PyType_GenericAlloc(type, 0);
   if (!self) return NULL;
   const size_t row_bytes = (size_t)(dim * width((Stored)stored));
   self->rows.stored = (Stored)stored;
@@ -196,18 +199,18 @@ static PyObject *new_rows(PyTypeObject *type, PyObject *args, PyObject *options)
   self->rows.zeros = PyMem_Calloc(1, row_bytes);
   self->held = PyList_New(0);
   if (!self->rows.zeros || !self->held) {
-    Py_DECREF(self);
+    Py_DECREF((PyObject *)self);
     return PyErr_NoMemory();
   }
   if (fill_map(&self->rows.values, values, row_bytes, self->held) ||
       (stored == INT8 && fill_map(&self->rows.scales, scales, sizeof(float), self->held))) {
-    Py_DECREF(self);
+    Py_DECREF((PyObject *)self);
     return NULL;
   }
   for (uint32_t segment = 0; segment < self->rows.values.segments; segment++)
     self->rows.straddling |= (self->rows.values.origins[segment] | row_bytes) % LINE != 0;
   if (stored == INT8 && self->rows.scales.rows != self->rows.values.rows) {
-    Py_DECREF(self);
+    Py_DECREF((PyObject *)self);
     return PyErr_Format(PyExc_ValueError, "there must be a scale for each row");
   }
   return (PyObject *)self;
@@ -250,7 +253,7 @@ static PyObject *take(RowsObject *self, PyObject *const *args, Py_ssize_t count)
     take_rows(&self->rows, wanted, n, PyArray_BYTES(out), stride);
     if (state) PyEval_RestoreThread(state);
   }
-  Py_XDECREF(rows);
+  Py_XDECREF((PyObject *)rows);
   return (PyObject *)out;
 }
 
@@ -284,9 +287,9 @@ static PyObject *bags(RowsObject *self, PyObject *const *args, Py_ssize_t count)
       if (state) PyEval_RestoreThread(state);
     }
   }
-  Py_XDECREF(rows);
-  Py_XDECREF(offsets);
-  Py_XDECREF(weights);
+  Py_XDECREF((PyObject *)rows);
+  Py_XDECREF((PyObject *)offsets);
+  Py_XDECREF((PyObject *)weights);
   return (PyObject *)out;
 }
 
@@ -297,15 +300,18 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyTypeObject RowsType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "bundle.native._rows.Rows",
-    .tp_doc = "Rows(dtype, dim, values, scales | None): segments as [(uint8 array, byte offset, rows, deltas | None)]",
-    .tp_basicsize = sizeof(RowsObject),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = new_rows,
-    .tp_dealloc = (destructor)dealloc,
-    .tp_methods = methods,
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Rows(dtype, dim, values, scales | None): segments as [(uint8 array, byte offset, rows, deltas | None)]"},
+    {Py_tp_new, new_rows},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_methods, methods},
+    {0, NULL},
 };
+
+static PyType_Spec spec = {
+    .name = "_rows.Rows", .basicsize = sizeof(RowsObject), .flags = Py_TPFLAGS_DEFAULT, .slots = slots};
+
+static PyTypeObject *RowsType; /* made by PyInit__rows */
 
 #include "multi_table.h"
 
@@ -321,6 +327,11 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC PyInit__rows(void) {
   import_array();
   PyObject *created = PyModule_Create(&module);
-  if (created && PyModule_AddType(created, &RowsType) < 0) Py_CLEAR(created);
+  if (!created) return NULL;
+  RowsType = (PyTypeObject *)PyType_FromSpec(&spec);
+  if (!RowsType || PyModule_AddType(created, RowsType) < 0) {
+    Py_DECREF(created);
+    return NULL;
+  }
   return created;
 }

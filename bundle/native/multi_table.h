@@ -22,17 +22,17 @@ typedef struct {
 
 /* Returns whether a column is (values, offsets, None): it has no weights. */
 static int unweighted(PyObject *column) {
-  return column && PyTuple_Check(column) && PyTuple_GET_SIZE(column) == 3 && PyTuple_GET_ITEM(column, 2) == Py_None;
+  return column && PyTuple_Check(column) && PyTuple_Size(column) == 3 && PyTuple_GetItem(column, 2) == Py_None;
 }
 
 /* Returns the values of a column (values, offsets, weights) that holds `width` of a type for each of n examples; NULL if
    it holds anything else, or weights. */
 static const void *plain_values(PyObject *column, npy_intp n, npy_intp width, int type) {
   if (!unweighted(column)) return NULL;
-  PyArrayObject *values = plain_array(PyTuple_GET_ITEM(column, 0), type, 1);
+  PyArrayObject *values = plain_array(PyTuple_GetItem(column, 0), type, 1);
   if (!values || PyArray_DIM(values, 0) != n * width) return NULL;
-  if (PyTuple_GET_ITEM(column, 1) == Py_None) return PyArray_DATA(values);
-  PyArrayObject *offsets = plain_array(PyTuple_GET_ITEM(column, 1), NPY_INT64, 1);
+  if (PyTuple_GetItem(column, 1) == Py_None) return PyArray_DATA(values);
+  PyArrayObject *offsets = plain_array(PyTuple_GetItem(column, 1), NPY_INT64, 1);
   if (!offsets || PyArray_DIM(offsets, 0) != n + 1) return NULL;
   const int64_t *ends = PyArray_DATA(offsets);
   int uneven = 0;
@@ -61,13 +61,13 @@ static const int64_t *plain_rows(PyObject *column, npy_intp n, const Map *map) {
 /* Finds the bags of a column whose ids are rows of the table, all of n examples; returns whether it holds just these. */
 static int plain_bags(PyObject *column, npy_intp n, Part *part) {
   if (!unweighted(column)) return 0;
-  PyArrayObject *values = plain_array(PyTuple_GET_ITEM(column, 0), NPY_INT64, 1);
+  PyArrayObject *values = plain_array(PyTuple_GetItem(column, 0), NPY_INT64, 1);
   if (!values) return 0;
   part->rows = PyArray_DATA(values), part->count = PyArray_SIZE(values);
   part->whole[0] = 0, part->whole[1] = part->count, part->ends = part->whole;
   PyArrayObject *offsets = NULL;
-  if (PyTuple_GET_ITEM(column, 1) != Py_None) {
-    if (!(offsets = plain_array(PyTuple_GET_ITEM(column, 1), NPY_INT64, 1))) return 0;
+  if (PyTuple_GetItem(column, 1) != Py_None) {
+    if (!(offsets = plain_array(PyTuple_GetItem(column, 1), NPY_INT64, 1))) return 0;
     part->ends = PyArray_DATA(offsets);
   }
   if ((offsets ? PyArray_DIM(offsets, 0) : 2) != n + 1 || part->ends[0] != 0 || part->ends[n] != part->count) return 0;
@@ -90,7 +90,7 @@ static int copied_numbers(PyObject *column, npy_intp n, npy_intp width, char *to
 static PyObject *read_tables(PyObject *module, PyObject *const *args, Py_ssize_t count) {
   (void)module;
   if (count != 6 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1]) || !PyDict_Check(args[2]) ||
-      PyTuple_GET_SIZE(args[0]) != PyTuple_GET_SIZE(args[1]))
+      PyTuple_Size(args[0]) != PyTuple_Size(args[1]))
     return PyErr_Format(PyExc_TypeError, "read_tables needs readers, names, columns, first, out and start");
   Py_ssize_t at = PyLong_AsSsize_t(args[3]), start = PyLong_AsSsize_t(args[5]);
   if (PyErr_Occurred()) return NULL;
@@ -99,35 +99,35 @@ static PyObject *read_tables(PyObject *module, PyObject *const *args, Py_ssize_t
       (PyArray_DIM(out, 0) && PyArray_DIM(out, 1) > 1 && PyArray_STRIDE(out, 1) != sizeof(float)) || at < 0 || start < 0)
     return PyErr_Format(PyExc_ValueError, "out must be a writable float32 array whose rows are contiguous");
   const npy_intp n = PyArray_DIM(out, 0), stride = PyArray_STRIDE(out, 0);
-  const Py_ssize_t features = PyTuple_GET_SIZE(args[0]);
+  const Py_ssize_t features = PyTuple_Size(args[0]);
   for (Py_ssize_t taken = TABLES_MAX; taken == TABLES_MAX;) {
     Part parts[TABLES_MAX];
     size_t bytes = 0;
     for (taken = 0; taken < TABLES_MAX && at < features; at++) {
-      PyObject *reader = PyTuple_GET_ITEM(args[0], at);
+      PyObject *reader = PyTuple_GetItem(args[0], at);
       if (PyLong_CheckExact(reader)) {
         const npy_intp width = PyLong_AsSsize_t(reader);
         if (width < 1 || width > PyArray_DIM(out, 1) - start) break;
-        PyObject *numbers = PyDict_GetItemWithError(args[2], PyTuple_GET_ITEM(args[1], at));
+        PyObject *numbers = PyDict_GetItemWithError(args[2], PyTuple_GetItem(args[1], at));
         char *where = PyArray_BYTES(out) + start * (Py_ssize_t)sizeof(float);
         if (!copied_numbers(numbers, n, width, where, stride)) break;
         start += width;
         continue;
       }
       Part *part = &parts[taken];
-      const int bags = PyTuple_CheckExact(reader) && PyTuple_GET_SIZE(reader) == 2;
-      if (bags) part->combiner = (Combiner)PyLong_AsLong(PyTuple_GET_ITEM(reader, 1)), reader = PyTuple_GET_ITEM(reader, 0);
-      if (!Py_IS_TYPE(reader, &RowsType)) break;
+      const int bags = PyTuple_CheckExact(reader) && PyTuple_Size(reader) == 2;
+      if (bags) part->combiner = (Combiner)PyLong_AsLong(PyTuple_GetItem(reader, 1)), reader = PyTuple_GetItem(reader, 0);
+      if (!Py_IS_TYPE(reader, RowsType)) break;
       part->from = &((RowsObject *)reader)->rows;
       if (start + part->from->dim > PyArray_DIM(out, 1)) break;
-      PyObject *column = PyDict_GetItemWithError(args[2], PyTuple_GET_ITEM(args[1], at));
+      PyObject *column = PyDict_GetItemWithError(args[2], PyTuple_GetItem(args[1], at));
       if (bags) {
         if (!plain_bags(column, n, part)) break;
       } else {
         part->ends = NULL, part->count = n;
         if (!(part->rows = plain_rows(column, n, &part->from->values))) break;
       }
-      part->values = PyTuple_GET_ITEM(column, 0), part->offsets = PyTuple_GET_ITEM(column, 1);
+      part->values = PyTuple_GetItem(column, 0), part->offsets = PyTuple_GetItem(column, 1);
       part->to = PyArray_BYTES(out) + start * (Py_ssize_t)sizeof(float);
       start += part->from->dim;
       bytes += (size_t)part->count * (part->from->values.row_bytes + LINE);

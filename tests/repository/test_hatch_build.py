@@ -3,7 +3,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -20,6 +22,44 @@ def compiled_by(directory: Path, compiler: str) -> subprocess.CompletedProcess[s
     return subprocess.run(
         command, env={**os.environ, "CC": compiler}, capture_output=True, text=True, check=False
     )
+
+
+@pytest.fixture(scope="module")
+def hatch_build() -> ModuleType:
+    spec = spec_from_file_location("hatch_build", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("of_tree", "of_wheel"),
+    [
+        ("from service import app", "from rowcast.service import app"),
+        ("from rows.cells import (\n    A,\n)", "from rowcast.rows.cells import (\n    A,\n)"),
+        ("import os, rows.a as a, rows as b", "import os, rowcast.rows.a as a, rowcast.rows as b"),
+        ("def f():\n    from export import a", "def f():\n    from rowcast.export import a"),
+        ("'é\x0c'\nfrom bundle import a", "'é\x0c'\nfrom rowcast.bundle import a"),
+        ("from rowcast.programs import serve", "from rowcast.programs import serve"),
+        ("from .service import a", "from .service import a"),
+        ("from services import a  # from service import b", None),
+        ('"""\nfrom service import a\n"""', None),
+    ],
+)
+def test_imports_of_the_tree_name_the_package_of_the_wheel(
+    hatch_build: ModuleType, of_tree: str, of_wheel: str | None
+) -> None:
+    assert hatch_build.moved(of_tree, Path("a.py")) == (of_wheel or of_tree)
+
+
+@pytest.mark.parametrize("statement", ["import service", "import os, service.app"])
+def test_import_that_would_bind_another_name_in_the_wheel_is_refused(
+    hatch_build: ModuleType, statement: str
+) -> None:
+    with pytest.raises(hatch_build.CannotMove, match=r"a\.py:2: `import service"):
+        hatch_build.moved(f"\n{statement}", Path("a.py"))
 
 
 def test_compile_with_a_missing_compiler_names_it(tmp_path: Path) -> None:
