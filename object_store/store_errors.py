@@ -97,7 +97,7 @@ def as_os_errors(url: str) -> Iterator[None]:
         text = str(problem).splitlines()[0]
         extra = _EXTRAS.get(url.partition("://")[0])
         if extra:
-            text += f"; in a checkout of rowcast, run `pip install '.[{extra}]'`"
+            text += f"; run `pip install 'rowcast[{extra}]'`"
         raise OSError(errno.EPROTONOSUPPORT, text, url) from problem
     except Exception as problem:  # libraries of stores raise what they like
         if _is_transient(problem):

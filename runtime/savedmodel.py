@@ -45,8 +45,8 @@ class SavedModelTower:
         """
         message = (
             f"tower {path.parent.name!r} has no compiled form, and TensorFlow, which runs its "
-            "SavedModel, is not installed; run `pip install '.[savedmodel]'` in a checkout of "
-            "rowcast, or export the tower again with a compiled form"
+            "SavedModel, is not installed; run `pip install 'rowcast[savedmodel]'`, or export the "
+            "tower again with a compiled form"
         )
         self._tensorflow = tensorflow = _import_tensorflow(message)
         self._device = device
@@ -149,8 +149,7 @@ def require_gpu() -> None:
 def _needs_tensorflow(option: str, extra: str = "savedmodel") -> str:
     """Returns the message for an option that needs TensorFlow, and the extra that installs it."""
     return (
-        f"{option} needs TensorFlow, which is not installed; in a checkout of rowcast, run "
-        f"`pip install '.[{extra}]'`"
+        f"{option} needs TensorFlow, which is not installed; run `pip install 'rowcast[{extra}]'`"
     )
 
 

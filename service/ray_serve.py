@@ -84,8 +84,8 @@ def check_ray(version: str) -> None:
     release = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if not _RAY_MIN <= release < _RAY_END:
         raise SettingsError(
-            f"Ray {version} is installed; 2.60 or a later release of 2 was expected; in a checkout "
-            "of rowcast, run `pip install '.[serve,ray]'`"
+            f"Ray {version} is installed; 2.60 or a later release of 2 was expected; run `pip "
+            "install 'rowcast[serve,ray]'`"
         )
 
 

@@ -29,10 +29,7 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         # The libraries of the exporter are optional dependencies of rowcast.
         package = str(missing.name).partition(".")[0]
-        _print_error(
-            f"{package} is not installed; in a checkout of rowcast, run `make venv`, or "
-            "`pip install '.[export]'` in an environment of your own"
-        )
+        _print_error(f"{package} is not installed; run `pip install 'rowcast[export]'`")
         code = UsageError.exit_code
     except TyperException as problem:
         # An error in the options of a command knows the command.

@@ -84,8 +84,7 @@ def load_tensorflow() -> Any:
         import tensorflow as tf
     except ImportError as problem:
         raise NotConvertible(
-            f"towers need TensorFlow: {problem}; in a checkout of rowcast, run `pip install "
-            "'.[export]'`"
+            f"towers need TensorFlow: {problem}; run `pip install 'rowcast[export]'`"
         ) from problem
     # LiteRT's converter collects all garbage for each tower. TensorFlow's modules, 350,000 objects
     # that a collection would visit in 0.15 s, are none.

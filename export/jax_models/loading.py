@@ -28,8 +28,7 @@ def load_jax() -> Any:
         import jax
     except ImportError as problem:
         raise NotConvertible(
-            f"models in JAX need JAX: {problem}; in a checkout of rowcast, run `pip install "
-            "'.[export,jax]'`"
+            f"models in JAX need JAX: {problem}; run `pip install 'rowcast[export,jax]'`"
         ) from problem
     check_release(jax.__version__)
     return jax

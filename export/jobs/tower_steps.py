@@ -189,7 +189,7 @@ def _notes_of_tensorflow(towers: Mapping[str, manifest.Tower]) -> list[str]:
         return []
     return [
         f"TensorFlow runs {count_text(len(names), 'tower')} ({', '.join(names)}), and "
-        f"{NEEDS_TENSORFLOW}: pip install '.[serve,savedmodel]'"
+        f"{NEEDS_TENSORFLOW}: pip install 'rowcast[serve,savedmodel]'"
     ]
 
 

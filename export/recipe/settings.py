@@ -61,8 +61,5 @@ class ExportSettings(BaseSettings):
             raise ValueError("expected local, ray-local, HOST:PORT or ray://HOST:PORT")
         # Found without an import, which takes seconds.
         if find_spec("ray") is None:
-            raise ValueError(
-                "needs Ray, which is not installed; in a checkout of rowcast, run `pip install "
-                "'.[ray]'`"
-            )
+            raise ValueError("needs Ray, which is not installed; run `pip install 'rowcast[ray]'`")
         return executor

@@ -72,8 +72,8 @@ def load_tensorstore(what: str) -> Any:
         import tensorstore
     except ImportError as problem:
         raise CheckpointError(
-            f"{what} is read with tensorstore, which is not installed; in a checkout of rowcast, "
-            "run `pip install '.[orbax]'`"
+            f"{what} is read with tensorstore, which is not installed; run `pip install "
+            "'rowcast[orbax]'`"
         ) from problem
     return tensorstore
 

@@ -99,8 +99,7 @@ def open_hdf5(path: str, member: str | None) -> Any:
         import h5py
     except ImportError as problem:
         raise CheckpointError(
-            f"{path} is read with h5py, which is not installed; in a checkout of rowcast, run "
-            "`pip install '.[export]'`"
+            f"{path} is read with h5py, which is not installed; run `pip install 'rowcast[export]'`"
         ) from problem
     try:
         if member is None:

@@ -272,4 +272,4 @@ def test_missing_package_is_named_with_the_command_that_installs_it() -> None:
     command = [sys.executable, "-c", program, "run", "recipe.toml"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "pip install '.[export]'" in words_of(done.stderr)
+    assert "pip install 'rowcast[export]'" in words_of(done.stderr)

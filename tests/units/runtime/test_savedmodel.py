@@ -180,5 +180,5 @@ def test_saved_model_tower_without_tensorflow_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
 
-    with pytest.raises(LibraryMissing, match=r"pip install '\.\[savedmodel\]'"):
+    with pytest.raises(LibraryMissing, match=r"pip install 'rowcast\[savedmodel\]'"):
         SavedModelTower(towers / "query" / "saved_model")

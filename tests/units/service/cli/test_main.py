@@ -14,7 +14,6 @@ def test_package_that_is_missing_is_named_with_the_command_that_installs_it(tmp_
     assert done.returncode == 2
     assert (
         done.stderr.splitlines()[-1]
-        == "error: uvicorn is not installed; in a checkout of rowcast, run `make venv`, or `pip "
-        "install '.[serve]'` in an environment of your own"
+        == "error: uvicorn is not installed; run `pip install 'rowcast[serve]'`"
     )
     assert "Traceback" not in done.stderr
