@@ -74,11 +74,12 @@ def _tower(bundle: Path, precision: Precision) -> Step:
 
 
 def _search(bundle: Path) -> Step:
-    from runtime.scann import ScannIndex
+    from runtime.engines import open_engine
 
     entry = read_manifest(bundle).indexes["items"]
     vectors = np.memmap(bundle / entry.vectors, "<f4", "r").reshape(-1, entry.dim)
-    index = ScannIndex.load(bundle / entry.directory, entry.distance, vectors)
+    engine = open_engine(entry.engine)
+    index = engine.load(bundle / entry.directory, entry.distance, vectors)
     queries = np.load(bundle.parent / QUERIES)
     return lambda number: index.search(queries[number % len(queries)][np.newaxis], entry.recall.k)
 

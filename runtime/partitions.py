@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
-from bundle.format.indexes import CANDIDATES_MAX
+from bundle.format.indexes import CANDIDATES_MAX, Engine
 from bundle.format.manifest import Distance
 from bundle.tables.segments import RowRange, cut
+from runtime.candidate_index import CandidateIndex
+from runtime.engines import open_engine
 from runtime.errors import IndexUnreadable
-from runtime.scann import ScannIndex
 
 Vectors = NDArray[np.float32]
 
@@ -32,12 +33,17 @@ def partition_rows(size: int, partitions: int) -> tuple[RowRange, ...]:
 
 
 def load_index(
-    directories: Sequence[Path], distance: Distance, vectors: Vectors, rows: Sequence[int] = ()
-) -> ScannIndex:
+    engine: Engine,
+    directories: Sequence[Path],
+    distance: Distance,
+    vectors: Vectors,
+    rows: Sequence[int] = (),
+) -> CandidateIndex:
     """Loads an index from the directories of its partitions, or from its one directory; as
-    `ScannIndex.load` does.
+    `IndexEngine.load` does.
 
     Args:
+      engine: The engine of the index.
       directories: The directories of the partitions, or the one directory.
       distance: The distance of the index.
       vectors: [size, dim] float32, the vectors of all partitions.
@@ -45,16 +51,18 @@ def load_index(
         for a whole index.
 
     Raises:
-      IndexUnreadable: The same as for `ScannIndex.load`; or there are more vectors than positions
+      IndexUnreadable: The same as for `IndexEngine.load`; or there are more vectors than positions
         of 32 bits.
+      LibraryMissing: The library of the engine is not installed.
     """
     if len(vectors) > CANDIDATES_MAX:
         raise IndexUnreadable(
             f"index {directories[0].parent.name!r} has {len(vectors)} vectors; positions have 32 "
             f"bits, for at most {CANDIDATES_MAX}"
         )
+    opened_engine = open_engine(engine)
     if len(directories) == 1:
-        return ScannIndex.load(directories[0], distance, vectors)
+        return opened_engine.load(directories[0], distance, vectors)
     if not rows:
         rows = [partition.rows for partition in partition_rows(len(vectors), len(directories))]
     where = f"index {directories[0].parents[1].name!r}"
@@ -66,12 +74,13 @@ def load_index(
     partitions = []
     for directory, count, end in zip(directories, rows, accumulate(rows), strict=True):
         own_vectors = vectors[end - count : end]
-        partition = ScannIndex.load(directory, distance, own_vectors, f"{where}, {directory.name}")
+        name = f"{where}, {directory.name}"
+        partition = opened_engine.load(directory, distance, own_vectors, name)
         partitions.append(partition)
     return PartitionedIndex(partitions, vectors)
 
 
-class PartitionedIndex(ScannIndex):
+class PartitionedIndex(CandidateIndex):
     """Finds the nearest candidates of all partitions. `leaves_to_search` applies to each partition,
     `reorder` to the merged candidates.
 
@@ -79,10 +88,9 @@ class PartitionedIndex(ScannIndex):
       partitions: The partitions, in the order of their rows.
     """
 
-    def __init__(self, partitions: Sequence[ScannIndex], vectors: Vectors) -> None:
+    def __init__(self, partitions: Sequence[CandidateIndex], vectors: Vectors) -> None:
         """Takes indexes over ranges of rows that follow one another, and the vectors of all."""
-        first = partitions[0]
-        super().__init__(None, first.distance, len(vectors), first.dim, first.reorder, vectors)
+        super().__init__(partitions[0].distance, vectors, partitions[0].reorder)
         self.partitions = partitions
 
     def scored_candidates(

@@ -1,4 +1,5 @@
-"""ScaNN: build, write, load and search. The only import of ScaNN, while TensorFlow is hidden.
+"""ScaNN: build, write, load and search. The only import of ScaNN, while TensorFlow is hidden; this
+module is imported where an index is of ScaNN.
 
 If TensorFlow is installed, a plain `import scann` loads it for an operation that is not used here:
 3.6 s and 0.5 GB instead of 0.1 s and 30 MB. Of ScaNN, only `builder` and `load_searcher` of
@@ -16,19 +17,18 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
-from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
-from runtime.exact import check_queries, normalized, prepared, rank_exactly
-from runtime.vectors import LENGTH_MAX, SEARCHABLE
+from runtime.candidate_index import CandidateIndex, Kind, check_parameters, check_query
+from runtime.errors import IndexUnreadable, InvalidIndex
+from runtime.exact import prepared
+from runtime.index_files import sample_size
 
 Vectors = NDArray[np.float32]
-Positions = NDArray[np.int64]
-Kind = Literal["brute_force", "tree_ah"]
 
 DATASET = "dataset.npy"
 """The file of the vectors, one row each."""
@@ -40,7 +40,6 @@ CODE_BOOK = "ah_codebook.pb"
 """The file of the code book that a tree's training produced."""
 PARTITIONER = "serialized_partitioner.pb"
 """The file of the leaves' centroids."""
-TREE_PARAMETERS = ("num_leaves", "leaves_to_search", "dimensions_per_block", "reorder")
 CONFIG = "scann_config.pb"
 """The file of the parameters of an index, those of its searches included."""
 _ASSETS = "scann_assets.pbtxt"
@@ -71,112 +70,25 @@ def _import_scann() -> tuple[Any, Any, Any]:
 _scann, _protos, _assets = _import_scann()
 
 
-class ScannIndex:
-    """Nearest candidates by ScaNN. A search releases the GIL and changes nothing: any number of
-    threads may search.
+class ScannIndex(CandidateIndex):
+    """Nearest candidates by ScaNN."""
 
-    The scores of an index that was built in memory are ScaNN's. Those of an index that was loaded
-    are computed by `rank_exactly`, from the vectors in their file.
-
-    Attributes:
-      reorder: The number of a tree's candidates whose exact score is computed; 0: the index is
-        searched by brute force, and its scores are exact.
-    """
-
-    def __init__(
-        self,
-        searcher: Any,
-        distance: Distance,
-        size: int,
-        dim: int,
-        reorder: int,
-        vectors: Vectors | None = None,
-    ) -> None:
-        """Wraps a searcher; use `build` or `load`."""
+    def __init__(self, searcher: Any, distance: Distance, vectors: Vectors, reorder: int) -> None:
+        """Wraps a searcher; use `load`."""
+        super().__init__(distance, vectors, reorder)
         self._searcher = searcher
-        self.distance = distance
-        self.reorder = reorder
-        self._vectors = vectors
-        self.size = size
-        self.dim = dim
-
-    @classmethod
-    def build(
-        cls,
-        vectors: Vectors,
-        distance: Distance,
-        kind: Kind,
-        parameters: Mapping[str, Any],
-        threads: int = 0,
-    ) -> ScannIndex:
-        """Trains an index in memory.
-
-        Args:
-          vectors: [size, dim] float32, finite.
-          distance: The distance; cosine is built as the dot product of vectors of length 1.
-          kind: brute_force scores every vector; tree_ah scores quantized vectors in the nearest
-            leaves of a tree, then reorders the best by their exact scores.
-          parameters: All of TREE_PARAMETERS for tree_ah; none for brute_force.
-          threads: The number of threads that train; 0: ScaNN's choice.
-
-        Raises:
-          InvalidIndex: A parameter is unknown, missing or no positive integer, a vector cannot be
-            searched, or ScaNN cannot build an index with them.
-        """
-        size, dim = vectors.shape
-        check_parameters(kind, parameters, size)
-        vectors = prepared(vectors, distance)
-        measure = "dot_product"
-        threshold = _ANISOTROPIC_THRESHOLD
-        if distance == "squared_l2":
-            measure = "squared_l2"
-            threshold = math.nan  # anisotropic quantization is for products
-        # Each search states how many neighbors it wants, whatever is stated here.
-        builder = _scann.builder(np.ascontiguousarray(vectors, np.float32), 10, measure)
-        if kind == "brute_force":
-            builder = builder.score_brute_force()
-        else:
-            builder = (
-                builder.tree(
-                    num_leaves=parameters["num_leaves"],
-                    num_leaves_to_search=parameters["leaves_to_search"],
-                    training_sample_size=min(size, max(100_000, 100 * parameters["num_leaves"])),
-                )
-                .score_ah(
-                    parameters["dimensions_per_block"], anisotropic_quantization_threshold=threshold
-                )
-                .reorder(parameters["reorder"])
-            )
-        try:
-            searcher = builder.set_n_training_threads(threads).build()
-        except (RuntimeError, ValueError) as problem:
-            raise InvalidIndex(
-                f"ScaNN builds no {kind} index over {size} vectors of dim {dim} with "
-                f"{dict(parameters)}: {problem}"
-            ) from problem
-        return cls(searcher, distance, size, dim, parameters.get("reorder", 0))
 
     @classmethod
     def load(
         cls, directory: Path, distance: Distance, vectors: Vectors, where: str = ""
     ) -> ScannIndex:
-        """Loads an index that `write` wrote. Searches use the settings written with it. Holds the
-        GIL meanwhile.
+        """Loads an index; see `IndexEngine.load`. Holds the GIL meanwhile.
 
         ScaNN gets a list of the files in an otherwise empty directory: it would follow a path out
         of the bundle, and unpickle a file of ids that it finds. A tree gets no vectors.
 
-        Args:
-          directory: The directory of ScaNN's files; it may have moved since they were written.
-          distance: The distance that the index was built with.
-          vectors: [size, dim] float32, the vectors that the index was built from, mapped from their
-            file: a tree reads there those that it reorders.
-          where: What errors call the index.
-
         Raises:
-          IndexUnreadable: A file is missing, truncated or lies outside the directory, or the index
-            holds another number of vectors or measures another distance. Bytes that were changed
-            within a file's bounds are found by the digests, not here.
+          IndexUnreadable: See `IndexEngine.load`; or a file lies outside the directory.
         """
         size, dim = vectors.shape
         where = where or f"index {directory.parent.name!r}"
@@ -205,123 +117,81 @@ class ScannIndex:
             raise IndexUnreadable(f"{where} cannot be loaded by ScaNN: {reason}") from problem
         if loaded_size != size:
             raise IndexUnreadable(f"{where} holds {loaded_size} vectors; {size} were expected")
-        return cls(searcher, distance, size, dim, reorder, np.asarray(vectors))
-
-    def write(
-        self, directory: Path, leaves_to_search: int | None = None, reorder: int | None = None
-    ) -> None:
-        """Writes the files of the index, with paths relative to the directory, without ids, and
-        without the vectors of a tree.
-
-        Args:
-          directory: The directory for the files; it is created if it does not exist.
-          leaves_to_search: The leaves that searches of the loaded index visit; None: as many as it
-            was built with.
-          reorder: The candidates whose exact score they compute; None: as many as it was built
-            with.
-
-        Raises:
-          OSError: They cannot be written.
-        """
-        directory.mkdir(parents=True, exist_ok=True)
-        try:
-            self._searcher.serialize(str(directory), True)
-        except RuntimeError as problem:
-            raise OSError(f"ScaNN cannot write to {directory}: {problem}") from problem
-        if self.reorder:
-            assets = _read_assets(directory, directory.name)
-            _remove_vectors(assets)
-            _write_assets(directory, assets)
-            (directory / DATASET).unlink()
-        set_search_parameters(directory, leaves_to_search, reorder)
-
-    def search(
-        self,
-        queries: Vectors,
-        k: int,
-        leaves_to_search: int | None = None,
-        reorder: int | None = None,
-    ) -> tuple[Positions, Vectors]:
-        """Finds the k nearest candidates of each query.
-
-        Args:
-          queries: [n, dim] float32.
-          k: The number of neighbors of each query.
-          leaves_to_search: The leaves that this search visits; None: as written.
-          reorder: The candidates whose exact score is computed, at least k; None: as written.
-
-        Returns:
-          [n, k] int64 positions and [n, k] float32 scores, larger is better, best first. If fewer
-          are found, because k exceeds the index or the leaves searched have few candidates, the end
-          is filled with -1 and -inf.
-
-        Raises:
-          InvalidInput: The queries have another shape or cannot be searched, or k is below 1.
-        """
-        check_queries(queries, self.dim, k)
-        queries = np.ascontiguousarray(queries, np.float32)
-        if self.distance == "cosine":
-            queries = normalized(queries)
-        count = min(k, self.size)
-        pool = min(max(reorder or self.reorder, count), self.size)
-        reorder_count = -1
-        if self.reorder:
-            reorder_count = pool
-        positions = np.full((len(queries), k), -1, np.int64)
-        scores = np.full((len(queries), k), -np.inf, np.float32)
-        # One by one: in a batch, ScaNN adds up in another order.
-        for row, query in enumerate(queries):
-            if self._vectors is None:
-                nearest, best_scores = self._search(query, count, reorder_count, leaves_to_search)
-            else:
-                candidates = self.candidates(query, pool, leaves_to_search)
-                nearest, best_scores = rank_exactly(
-                    self._vectors, query, candidates, count, self.distance
-                )
-            positions[row, : nearest.size] = nearest
-            scores[row, : nearest.size] = best_scores
-        return positions, scores
-
-    def candidates(
-        self, query: Vectors, pool: int, leaves_to_search: int | None = None
-    ) -> NDArray[np.uint32]:
-        """Finds the candidates of one query that seem nearest in an index that was loaded.
-
-        Args:
-          query: [dim] float32, finite; for cosine, of length 1.
-          pool: The number of candidates; fewer are found if the leaves searched have fewer.
-          leaves_to_search: The leaves that this search visits; None: as written.
-
-        Returns:
-          [m] uint32 positions, best first by quantized vectors.
-        """
-        return self.scored_candidates(query, pool, leaves_to_search)[0]
+        return cls(searcher, distance, vectors, reorder)
 
     def scored_candidates(
         self, query: Vectors, pool: int, leaves_to_search: int | None = None
     ) -> tuple[NDArray[np.uint32], Vectors]:
-        """Finds the `candidates`; returns them with [m] float32, their scores by
-        quantized vectors.
-        """
-        return self._search(query, pool, -1, leaves_to_search)
-
-    def _search(
-        self, query: Vectors, count: int, reorder: int, leaves_to_search: int | None
-    ) -> tuple[NDArray[Any], Vectors]:
-        """Returns the positions and scores that ScaNN finds, best first. With a `reorder` of -1,
-        ScaNN reorders as many candidates as was written.
-
-        Raises:
-          InvalidInput: The query cannot be searched.
-        """
-        # Whoever calls has checked the query, and says whose it is: this is for whoever has not.
-        if not np.vdot(query, query) <= LENGTH_MAX**2:
-            raise InvalidInput(f"a query is too long; {SEARCHABLE} was expected")
-        positions, scores = self._searcher.search(query, count, reorder, leaves_to_search or -1)
+        """See `CandidateIndex.scored_candidates`."""
+        check_query(query)
+        # -1: no exact scores, and as many leaves as were written.
+        positions, scores = self._searcher.search(query, pool, -1, leaves_to_search or -1)
         # ScaNN returns dot products, which are larger for nearer vectors, or squared distances.
         if self.distance == "squared_l2":
             scores = np.float32(0) - scores
         return positions, scores
+
+
+def write_trained(
+    vectors: Vectors, distance: Distance, kind: Kind, parameters: Mapping[str, Any], directory: Path
+) -> None:
+    """Trains an index in memory and writes its files, with paths relative to the directory, without
+    ids, and without the vectors of a tree.
+
+    Args:
+      vectors: [size, dim] float32, finite.
+      distance: The distance, see `IndexEngine.build_files`.
+      kind: brute_force scores every vector; tree_ah scores quantized vectors in the nearest leaves
+        of a tree.
+      parameters: All of TREE_PARAMETERS for tree_ah; none for brute_force.
+      directory: The directory for the files; it is created if it does not exist.
+
+    Raises:
+      InvalidIndex: See `IndexEngine.build_files`.
+      OSError: The files cannot be written.
+    """
+    size, dim = vectors.shape
+    check_parameters(kind, parameters, size)
+    vectors = prepared(vectors, distance)
+    measure = "dot_product"
+    threshold = _ANISOTROPIC_THRESHOLD
+    if distance == "squared_l2":
+        measure = "squared_l2"
+        threshold = math.nan  # anisotropic quantization is for products
+    # Each search states how many neighbors it wants, whatever is stated here.
+    builder = _scann.builder(np.ascontiguousarray(vectors, np.float32), 10, measure)
+    if kind == "brute_force":
+        builder = builder.score_brute_force()
+    else:
+        builder = (
+            builder.tree(
+                num_leaves=parameters["num_leaves"],
+                num_leaves_to_search=parameters["leaves_to_search"],
+                training_sample_size=min(size, sample_size(parameters["num_leaves"])),
+            )
+            .score_ah(
+                parameters["dimensions_per_block"], anisotropic_quantization_threshold=threshold
+            )
+            .reorder(parameters["reorder"])
+        )
+    try:
+        searcher = builder.build()
+    except (RuntimeError, ValueError) as problem:
+        raise InvalidIndex(
+            f"ScaNN builds no {kind} index over {size} vectors of dim {dim} with "
+            f"{dict(parameters)}: {problem}"
+        ) from problem
+
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        searcher.serialize(str(directory), True)
+    except RuntimeError as problem:
+        raise OSError(f"ScaNN cannot write to {directory}: {problem}") from problem
+    if kind == "tree_ah":
+        assets = _read_assets(directory, directory.name)
+        _remove_vectors(assets)
+        _write_assets(directory, assets)
+        (directory / DATASET).unlink()
 
 
 def set_search_parameters(
@@ -363,42 +233,6 @@ def encode(trained: Path, directory: Path) -> None:
         searcher.serialize(str(directory), True)
     except (RuntimeError, ValueError) as problem:
         raise InvalidIndex(f"ScaNN finds no codes of {directory.name}: {problem}") from problem
-
-
-def write_index(
-    vectors: Vectors, distance: Distance, kind: Kind, parameters: Mapping[str, Any], directory: Path
-) -> ScannIndex:
-    """Builds an index, writes it, and returns it. See ScannIndex.build and ScannIndex.write."""
-    index = ScannIndex.build(vectors, distance, kind, parameters)
-    index.write(directory)
-    return index
-
-
-def check_parameters(kind: Kind, parameters: Mapping[str, Any], size: int) -> None:
-    """Checks the parameters with which an index over `size` vectors is built and searched.
-
-    Raises:
-      InvalidIndex: A parameter is unknown, missing or no positive integer, or too large.
-    """
-    expected: tuple[str, ...] = ()
-    if kind == "tree_ah":
-        expected = TREE_PARAMETERS
-    if set(parameters) != set(expected):
-        raise InvalidIndex(
-            f"a {kind} index takes parameters {list(expected)}; {sorted(parameters)} were given"
-        )
-    for name, value in parameters.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidIndex(f"parameter {name!r} is {value!r}; a positive integer was expected")
-    if kind == "tree_ah" and parameters["num_leaves"] > size:
-        raise InvalidIndex(
-            f"num_leaves is {parameters['num_leaves']}, but there are only {size} vectors"
-        )
-    if kind == "tree_ah" and parameters["leaves_to_search"] > parameters["num_leaves"]:
-        raise InvalidIndex(
-            f"leaves_to_search is {parameters['leaves_to_search']}, but the tree has "
-            f"{parameters['num_leaves']} leaves"
-        )
 
 
 def _load(directory: Path, config: Any, assets: Any) -> Any:

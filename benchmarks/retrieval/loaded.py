@@ -14,9 +14,9 @@ from bundle.format.indexes import Codes
 from bundle.stores.attribute_index import AttributeIndex, write_attribute_index
 from bundle.stores.reader import CandidateStore
 from bundle.stores.writer import write_store
+from runtime.candidate_index import CandidateIndex
 from runtime.codes import VectorCodes
 from runtime.exact import ExactIndex
-from runtime.scann import ScannIndex
 from service.versions.filter_cache import FilterCache
 from service.versions.version import LoadedIndex, LoadedStore, ServedIndex
 
@@ -36,7 +36,7 @@ def write_attributes(base: Path, attributes: dict[str, NDArray[np.int64]]) -> No
 def load_index(
     base: Path,
     entry: Any,
-    approximate: ScannIndex,
+    approximate: CandidateIndex,
     vectors: NDArray[np.float32],
     attributes: list[str],
     cache_bytes: int,

@@ -128,7 +128,8 @@ def _built(base: Path, distance: Any, k: int, arguments: Any) -> tuple[ServedInd
         recall=RecallSection(k=k, value=RECALL, queries=_EXAMPLES),
     )
     entry = build_index(base, NAME, part, examples, coded=True)
-    tree = load_tree([base / partition for partition in entry.directories], distance, vectors)
+    directories = [base / partition for partition in entry.directories]
+    tree = load_tree(entry.engine, directories, distance, vectors)
     return load_index(base, entry, tree, vectors, ["percent", "cluster"], _CACHE_BYTES), queries
 
 

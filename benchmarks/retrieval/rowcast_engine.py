@@ -22,8 +22,8 @@ from bundle.format.indexes import Codes
 from export.corpora.codes import write_codes
 from export.corpora.search_costs import measure_costs
 from runtime.codes import VectorCodes
+from runtime.engines import open_engine
 from runtime.exact import rank_exactly
-from runtime.scann import ScannIndex, write_index
 from runtime.vectors import VectorFile
 from service.config import ServiceSettings
 from service.contract.messages import Condition, Filter, RetrievalRequest, Target
@@ -48,14 +48,16 @@ def main() -> None:
     directory = Path(sys.argv[1])
     base = directory / "rowcast"
     vectors = np.load(directory / "vectors.npy", mmap_mode="r")
+    engine = open_engine("scann")
     if not (base / "index").exists():
         write_attributes(base, {"a": np.load(directory / "attribute.npy")})
         vectors[:].tofile(base / "vectors.bin")
-        write_index(vectors[:], "dot_product", "tree_ah", _PARAMETERS, base / "index")
+        file = VectorFile(base / "vectors.bin", DIM)
+        engine.build_files(file, "dot_product", "tree_ah", _PARAMETERS, base / "index")
     if not (base / Codes.of(NAME).file).exists():
         write_codes(base, NAME, VectorFile(base / "vectors.bin", DIM), "dot_product")
     mapped = VectorFile(base / "vectors.bin", DIM).mapped
-    approximate = ScannIndex.load(base / "index", "dot_product", mapped)
+    approximate = engine.load(base / "index", "dot_product", mapped)
 
     def search_alone(query: Any, _: int, setting: tuple[int, int]) -> Any:
         leaves, reorder = setting

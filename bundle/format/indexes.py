@@ -16,6 +16,12 @@ indexes of filters.
 """
 
 Distance = Literal["dot_product", "squared_l2", "cosine"]
+Engine = Literal["scann"]
+"""The library that an index was built with, and is searched with."""
+UNNAMED_ENGINE: Engine = "scann"
+"""The engine of an index whose manifest entry names none: of all that were written before the field
+existed.
+"""
 
 
 class Recall(StrictModel):
@@ -79,6 +85,7 @@ class Index(StrictModel):
     corpus: Name
     query_tower: Name
     candidate_tower: Name
+    engine: Engine = UNNAMED_ENGINE
     kind: Literal["brute_force", "tree_ah"]
     distance: Distance
     dim: Positive
@@ -127,5 +134,5 @@ class Index(StrictModel):
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """The directories of ScaNN's files, one for each partition."""
+        """The directories of the engine's files, one for each partition."""
         return paths.index_partitions(self.directory, self.partitions)

@@ -38,7 +38,7 @@ from bundle.format.ids import (
     KeyedIds,
     lookup_tables_of,
 )
-from bundle.format.indexes import CostPoint, Distance, Index, Recall
+from bundle.format.indexes import UNNAMED_ENGINE, CostPoint, Distance, Index, Recall
 from bundle.format.input_lengths import InputLength
 from bundle.format.log_position import LogPosition
 from bundle.format.tables import (
@@ -578,6 +578,9 @@ def dump(manifest: Manifest) -> bytes:
         if not getattr(manifest, field):
             excluded.add(field)
     content = manifest.model_dump(mode="json", exclude=excluded, exclude_none=True)
+    for index in content["indexes"].values():
+        if index["engine"] == UNNAMED_ENGINE:
+            del index["engine"]
     data = orjson.dumps(head | content, option=orjson.OPT_INDENT_2) + b"\n"
     if len(data) > MANIFEST_BYTES_MAX:
         raise FormatError(f"manifest has {len(data)} bytes; readers take {MANIFEST_BYTES_MAX}")

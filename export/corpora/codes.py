@@ -8,7 +8,7 @@ from bundle.format import paths
 from bundle.format.indexes import Codes
 from bundle.format.manifest import Distance
 from runtime.codes import CodeBook
-from runtime.scann_build import SAMPLE_ROWS, read_sample
+from runtime.index_files import SAMPLE_ROWS, read_sample
 from runtime.vectors import VectorFile
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from bundle.format.indexes import Distance
+from bundle.format.indexes import Distance, Engine
 from bundle.format.search_costs import SearchCosts
 from export.corpora.recall import load_written
 from export.corpora.search_costs import measure_costs
@@ -34,8 +34,9 @@ class CostTask(BaseModel):
 
     Attributes:
       name: The name of the index.
+      engine: The engine of the index.
       distance: The distance of the index.
-      directories: The directories of ScaNN's files, one for each partition.
+      directories: The directories of the engine's files, one for each partition.
       vectors: The file of the vectors.
       size: The number of vectors.
       dim: Their dim.
@@ -47,6 +48,7 @@ class CostTask(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
+    engine: Engine
     distance: Distance
     directories: tuple[Path, ...]
     vectors: Path
@@ -89,7 +91,7 @@ def measure(task: CostTask) -> SearchCosts:
       task: The index.
     """
     vectors = VectorFile(task.vectors, task.dim)
-    index = load_written(task.directories, task.distance, vectors, task.name)
+    index = load_written(task.engine, task.directories, task.distance, vectors, task.name)
     codes: VectorCodes | None = None
     if task.codes is not None:
         # faiss takes time and memory to load, and most indexes have no codes.

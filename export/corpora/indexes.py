@@ -1,4 +1,4 @@
-"""Builds ScaNN indexes of candidate vectors, each with the cheapest setting whose recall against
+"""Builds indexes of candidate vectors, each with the cheapest setting whose recall against
 exact search reaches the target.
 """
 
@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import paths
-from bundle.format.indexes import Codes, DepthPoint
+from bundle.format.indexes import UNNAMED_ENGINE, Codes, DepthPoint, Engine
 from bundle.format.manifest import Corpus, CostPoint, Distance, Index
 from bundle.format.search_costs import SearchCosts
 from bundle.storage.staging import Staging
@@ -35,17 +35,11 @@ from export.corpora.search_costs import COST_QUERIES_MAX
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexSection
 from export.steps import Step, Written
+from runtime.candidate_index import TREE_PARAMETERS, CandidateIndex, Kind, check_parameters
+from runtime.engines import open_engine
 from runtime.errors import InvalidIndex, InvalidInput
+from runtime.index_files import Run, run_here
 from runtime.partitions import partition_rows
-from runtime.scann import (
-    CONFIG,
-    TREE_PARAMETERS,
-    Kind,
-    ScannIndex,
-    check_parameters,
-    set_search_parameters,
-)
-from runtime.scann_build import Run, build_files, run_here
 from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
@@ -66,6 +60,20 @@ _DEPTHS = (100, 1000)
 """Other k at which the recall of a tree is measured."""
 _GROWTHS = ((0.5, 0.75), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.0, 1.25))
 """How the leaves and the reordered candidates may grow with k, as powers, by rising cost."""
+
+
+class IndexChoice(NamedTuple):
+    """What is built of an index.
+
+    Attributes:
+      engine: The engine of the index.
+      kind: The kind of the index.
+      parameters: The parameters that each of its partitions is trained with.
+    """
+
+    engine: Engine
+    kind: Kind
+    parameters: dict[str, Any]
 
 
 def build_index(
@@ -104,14 +112,15 @@ def build_index(
 
     Raises:
       UsageError: A parameter is unknown or does not belong to the kind.
-      NotConvertible: ScaNN cannot build from these vectors and parameters, or the queries are
+      NotConvertible: The engine cannot build from these vectors and parameters, or the queries are
         unfit.
       VerificationFailed: The required recall is not reached. The partitions stay as they are.
       DestinationError: The files cannot be written.
     """
     vectors_file = vectors_file or paths.index_vectors(name)
     vectors = open_vectors(base / vectors_file, name, queries)
-    kind, parameters = choose(section, name, len(vectors))
+    choice = choose(section, name, len(vectors))
+    engine, kind, parameters = choice
     directory = paths.index_directory(name)
     row_ranges = partition_rows(len(vectors), section.partitions)
     partitions = paths.index_partitions(directory, len(row_ranges))
@@ -121,9 +130,7 @@ def build_index(
         _remove_others(base / directory, directories)
         # The smallest partition, which is the last one, comes first: it fails first.
         for partition, rows in reversed([*zip(partitions, row_ranges, strict=True)]):
-            _build_partition(
-                base, vectors, section.distance, kind, parameters, partition, rows, run, stage
-            )
+            _build_partition(base, vectors, section.distance, choice, partition, rows, run, stage)
         sampled = queries[sample_rows(len(queries), section.recall.queries)]
         exact = ExactNeighbors(
             vectors, section.distance, section.recall.k, sampled, k_max=max(deeper_k, default=0)
@@ -139,7 +146,7 @@ def build_index(
     # half, which did not choose it, judges it.
     levels = _levels(section, parameters, len(vectors))
     split = QuerySplit.of(np.arange(len(sampled)), has_choice=sum(map(len, levels)) > 1)
-    index = load_written(directories, section.distance, vectors, name)
+    index = load_written(engine, directories, section.distance, vectors, name)
     trials = _try(index, exact, split, levels, section.recall.value)
     best = _choose(trials, section.recall.value)
     judging = best.judging
@@ -151,8 +158,8 @@ def build_index(
         # first: two of them may not fit into memory.
         del index
         for partition_directory in directories:
-            set_search_parameters(partition_directory, **best.setting)
-        index = load_written(directories, section.distance, vectors, name)
+            open_engine(engine).set_search_parameters(partition_directory, **best.setting)
+        index = load_written(engine, directories, section.distance, vectors, name)
         judging = exact.measure(index, {}).of(split.judging)
         if representative:
             _check_recall(name, section, judging, best, split)
@@ -165,9 +172,8 @@ def build_index(
     del index
     costs = None
     if kind == "tree_ah":
-        leaves = parameters["num_leaves"]
         costs = _costs(
-            base, name, section.distance, directories, vectors, exact.queries, leaves, coded
+            base, name, section.distance, choice, directories, vectors, exact.queries, coded
         )
     codes = None
     if coded:
@@ -176,6 +182,7 @@ def build_index(
         corpus=section.corpus,
         query_tower=section.query_tower,
         candidate_tower=section.candidate_tower,
+        engine=engine,
         kind=kind,
         distance=section.distance,
         dim=vectors.shape[1],
@@ -227,8 +234,9 @@ def partition_step(partition: str) -> str:
     return f"built {partition}"
 
 
-def choose(section: IndexSection, name: str, size: int) -> tuple[Kind, dict[str, Any]]:
-    """Chooses the kind of an index and the parameters that each of its partitions is trained with.
+def choose(section: IndexSection, name: str, size: int) -> IndexChoice:
+    """Chooses the engine and the kind of an index, and the parameters that each of its partitions
+    is trained with.
 
     Raises:
       UsageError: A parameter is unknown or does not belong to the kind, or there are more
@@ -247,6 +255,7 @@ def choose(section: IndexSection, name: str, size: int) -> tuple[Kind, dict[str,
             f"indexes.{name}.parameters: unknown key {unknown_keys[0]!r}; known: "
             f"{', '.join(TREE_PARAMETERS)}"
         )
+    engine: Engine = UNNAMED_ENGINE
     kind: Kind
     if section.kind != "auto":
         kind = section.kind
@@ -260,7 +269,7 @@ def choose(section: IndexSection, name: str, size: int) -> tuple[Kind, dict[str,
                 f"indexes.{name}.parameters are of a tree, but {largest} candidates are searched "
                 "by exact search; leave them out or set kind = 'tree_ah'"
             )
-        return kind, {}
+        return IndexChoice(engine, kind, {})
     # All partitions have as many leaves, and none may have fewer vectors than leaves.
     leaves = section.parameters.get("num_leaves", min(max(1, round(math.sqrt(largest))), smallest))
     # The parameters of searches are provisional until a setting is measured and chosen.
@@ -270,7 +279,7 @@ def choose(section: IndexSection, name: str, size: int) -> tuple[Kind, dict[str,
         "dimensions_per_block": 2,
         "reorder": section.recall.k,
     }
-    return kind, chosen | section.parameters
+    return IndexChoice(engine, kind, chosen | section.parameters)
 
 
 def has_codes(kind: Kind, corpus: Corpus) -> bool:
@@ -307,7 +316,7 @@ class _Trial:
 
 
 def _try(
-    index: ScannIndex,
+    index: CandidateIndex,
     exact: ExactNeighbors,
     split: QuerySplit,
     levels: Iterable[Sequence[Setting]],
@@ -355,7 +364,7 @@ def _deeper_k(kind: Kind, section: IndexSection, size: int) -> list[int]:
 
 
 def _measure_depths(
-    index: ScannIndex,
+    index: CandidateIndex,
     exact: ExactNeighbors,
     section: IndexSection,
     parameters: Mapping[str, Any],
@@ -388,10 +397,10 @@ def _costs(
     base: Path,
     name: str,
     distance: Distance,
+    choice: IndexChoice,
     directories: Sequence[Path],
     vectors: VectorFile,
     queries: Vectors,
-    leaves: int,
     coded: bool,
 ) -> SearchCosts:
     """Returns the costs of the parts of searches of a tree."""
@@ -405,6 +414,7 @@ def _costs(
         codes = base / written.file, base / written.codebook
     task = CostTask(
         name=name,
+        engine=choice.engine,
         distance=distance,
         directories=tuple(directories),
         vectors=vectors.path,
@@ -412,7 +422,7 @@ def _costs(
         dim=dim,
         codes=codes,
         queries=queries[:COST_QUERIES_MAX].tolist(),
-        leaves=leaves,
+        leaves=choice.parameters["num_leaves"],
     )
     return measure_in_process(task)
 
@@ -440,29 +450,30 @@ def _build_partition(
     base: Path,
     vectors: VectorFile,
     distance: Distance,
-    kind: Kind,
-    parameters: Mapping[str, Any],
+    choice: IndexChoice,
     partition: str,
     rows: RowRange,
     run: Run,
     stage: Staging | None,
 ) -> None:
     """Builds one partition, unless an earlier run did."""
-    check_parameters(kind, parameters, rows.rows)
+    check_parameters(choice.kind, choice.parameters, rows.rows)
     # The same files are built whatever searches will use, so that another choice keeps them.
-    built = dict(parameters)
+    parameters = dict(choice.parameters)
     for key in SEARCH_PARAMETERS:
-        if key in built:
-            built[key] = 1
+        if key in parameters:
+            parameters[key] = 1
+    built = choice._replace(parameters=parameters)
     file = Written(vectors.path.relative_to(base).as_posix())
     dim = vectors.shape[1]
     if stage is None:
-        _build(base, partition, file, dim, distance, kind, built, rows, run=run)
+        _build(base, partition, file, dim, distance, built, rows, run=run)
         return
     # The setting that is chosen is written to the configuration.
-    config = f"{partition}/{CONFIG}"
-    step = Step(partition_step(partition), ("numpy", "scann"), partition, rewritten=config)
-    config_hex = step.run(stage, _build, partition, file, dim, distance, kind, built, rows, run=run)
+    engine = open_engine(choice.engine)
+    config = f"{partition}/{engine.config}"
+    step = Step(partition_step(partition), ("numpy", engine.library), partition, rewritten=config)
+    config_hex = step.run(stage, _build, partition, file, dim, distance, built, rows, run=run)
     (base / config).write_bytes(bytes.fromhex(config_hex))
 
 
@@ -472,8 +483,7 @@ def _build(
     vectors: Written,
     dim: int,
     distance: Distance,
-    kind: Kind,
-    parameters: Mapping[str, Any],
+    choice: IndexChoice,
     rows: RowRange,
     run: Run,
 ) -> str:
@@ -481,8 +491,10 @@ def _build(
     # Files that an interrupted run left would be taken for a part of this index.
     shutil.rmtree(base / partition, ignore_errors=True)
     partition_vectors = VectorFile(base / vectors.path, dim, rows)
-    build_files(partition_vectors, distance, kind, parameters, base / partition, run)
-    return (base / partition / CONFIG).read_bytes().hex()
+    engine = open_engine(choice.engine)
+    directory = base / partition
+    engine.build_files(partition_vectors, distance, choice.kind, choice.parameters, directory, run)
+    return (directory / engine.config).read_bytes().hex()
 
 
 def _levels(section: IndexSection, parameters: dict[str, Any], size: int) -> list[list[Setting]]:

@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.format.indexes import Engine
 from bundle.format.manifest import Distance, Index, Recall
 from export.errors import DestinationError, NotConvertible, VerificationFailed
 from export.recipe.schema import IndexSection
+from runtime.candidate_index import CandidateIndex
 from runtime.errors import IndexUnreadable, InvalidInput
 from runtime.exact import ExactIndex, normalized
 from runtime.partitions import load_index
-from runtime.scann import ScannIndex
 from runtime.vectors import VectorFile, is_searchable
 
 Vectors = NDArray[np.float32]
@@ -137,7 +138,7 @@ class ExactNeighbors:
 
     def measure(
         self,
-        index: ScannIndex,
+        index: CandidateIndex,
         setting: Setting,
         sent_queries: Vectors | None = None,
         k: int = 0,
@@ -278,7 +279,7 @@ def recall_of_cold_users(
     stated = written.recall
     exact = ExactNeighbors(vectors, written.distance, stated.k, cold)
     directories = [base / directory for directory in written.directories]
-    index = load_written(directories, written.distance, vectors, name)
+    index = load_written(written.engine, directories, written.distance, vectors, name)
     measured = exact.measure(index, {})
     if limit is not None and measured.recall < limit:
         raise VerificationFailed(
@@ -340,7 +341,7 @@ def measure_again(
     exact = ExactNeighbors(vectors, written.distance, before.k, queries[split.judging])
 
     directories = [base / directory for directory in written.directories]
-    index = load_written(directories, written.distance, vectors, name)
+    index = load_written(written.engine, directories, written.distance, vectors, name)
     measured = exact.measure(index, {}, sent_queries=served_queries[split.judging])
     return recall_entry(measured, before.k, before.target, split.chosen_on, before.representative)
 
@@ -399,15 +400,15 @@ def open_vectors(path: Path, name: str, queries: Vectors) -> VectorFile:
 
 
 def load_written(
-    directories: Sequence[Path], distance: Distance, vectors: VectorFile, name: str
-) -> ScannIndex:
+    engine: Engine, directories: Sequence[Path], distance: Distance, vectors: VectorFile, name: str
+) -> CandidateIndex:
     """Loads an index as it was written.
 
     Raises:
       DestinationError: A file of the index is damaged.
     """
     try:
-        return load_index(directories, distance, vectors.mapped)
+        return load_index(engine, directories, distance, vectors.mapped)
     except IndexUnreadable as problem:
         raise DestinationError(
             f"index {name!r} was not written whole: {problem}; is the disk full?"

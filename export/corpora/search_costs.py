@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.search_costs import SearchCosts, cached_vectors
+from runtime.candidate_index import CandidateIndex
 from runtime.exact import VectorBlock, exact_scores, rank_exactly
-from runtime.scann import ScannIndex
 
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
     from runtime.codes import PackedCodes, VectorCodes
@@ -47,7 +47,7 @@ _UNIT_MIN_S = 1e-10
 
 
 def measure_costs(
-    index: ScannIndex,
+    index: CandidateIndex,
     vectors: Vectors,
     codes: VectorCodes | None,
     queries: Vectors,
@@ -82,7 +82,7 @@ class SearchParts:
       cached: Vectors that the processor's cache holds.
     """
 
-    def __init__(self, index: ScannIndex, vectors: Vectors, leaves: int) -> None:
+    def __init__(self, index: CandidateIndex, vectors: Vectors, leaves: int) -> None:
         """Chooses the vectors and the leaves of each part.
 
         Args:

@@ -13,8 +13,8 @@ from export.recipe.schema import IndexSection
 from rows.batches import count_rows
 from rows.errors import FileRejected
 from rows.files import SourceFile
+from runtime.index_files import sample_size
 from runtime.partitions import partition_rows
-from runtime.scann_build import SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF
 
 MILLION = 1_000_000
 _ENCODER_BYTES = 640 << 20
@@ -72,7 +72,7 @@ def forecast_index(
     size = MILLION
     if candidates is not None:
         size = max(1, candidates)
-    kind, parameters = choose(section, name, size)
+    _, kind, parameters = choose(section, name, size)
     partitions = partition_rows(size, section.partitions)
     vectors = 4 * dim * size
     # Partitions are built one after another, and none is larger than the first.
@@ -81,7 +81,7 @@ def forecast_index(
     if kind == "brute_force":
         return IndexForecast(candidates, 2 * vectors, 2 * vectors, 2 * vectors, len(partitions))
     codes = size * (4 + ceil_div(dim, parameters["dimensions_per_block"]))
-    sample = min(rows, max(SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF * parameters["num_leaves"]))
+    sample = min(rows, sample_size(parameters["num_leaves"]))
     encoding = 0
     if rows > sample:
         # ScaNN trains on a sample, and processes encode the vectors by blocks.

@@ -150,8 +150,8 @@ class IndexSteps:
                 "real ones as verify.examples"
             )
         vectors = Written(paths.index_vectors(self.vector_owners[name]))
-        kind, _ = indexes.choose(section, name, corpus.size)
-        has_codes = indexes.has_codes(kind, corpus)
+        choice = indexes.choose(section, name, corpus.size)
+        has_codes = indexes.has_codes(choice.kind, corpus)
         if has_codes:
             step = Step(paths.index_codes(name), ("numpy", "faiss-cpu"))
             dim = queries.served.shape[1]

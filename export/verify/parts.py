@@ -19,9 +19,9 @@ from export.corpora.indexes import index_steps
 from export.errors import VerificationFailed
 from export.graphs.loading import load_tensorflow
 from export.report_text import partitions_text
+from runtime.engines import open_engine
 from runtime.exact import ExactIndex
 from runtime.partitions import load_index, partition_rows
-from runtime.scann_build import match_stored
 from runtime.towers import open_form
 from runtime.vectors import VectorFile
 
@@ -106,12 +106,15 @@ def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
         )
 
     directories = [bundle / directory for directory in index.directories]
-    loaded = load_index(directories, index.distance, vectors.mapped)
+    loaded = load_index(index.engine, directories, index.distance, vectors.mapped)
+    engine = open_engine(index.engine)
     ranges = partition_rows(size, len(directories))
     for directory, rows in zip(directories, ranges, strict=True):
         partition_vectors = VectorFile(path, index.dim, rows)
         positions = _spread(len(partition_vectors), VECTORS_COMPARED)
-        same = match_stored(directory, partition_vectors, positions, index.distance, index.kind)
+        same = engine.match_stored(
+            directory, partition_vectors, positions, index.distance, index.kind
+        )
         if same.mean() < SAME_SHARE_MIN:
             raise VerificationFailed(
                 f"index {directory.relative_to(bundle).as_posix()!r} does not hold "

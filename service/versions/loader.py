@@ -362,7 +362,9 @@ class Loader:
         )
         vectors = vectors[first:end]
         partition_sizes = [rows.rows for rows in ranges]
-        approximate = load_index(directories, entry.distance, vectors, partition_sizes)
+        approximate = load_index(
+            entry.engine, directories, entry.distance, vectors, partition_sizes
+        )
         self.throttle()
 
         codes = None

@@ -38,8 +38,8 @@ from bundle.stores.reader import CandidateStore
 from bundle.tables.id_values import distinct, int64_of
 from bundle.tables.reader import TableReader
 from runtime import tower
+from runtime.candidate_index import CandidateIndex
 from runtime.exact import ExactIndex, VectorBlock
-from runtime.scann import ScannIndex
 from runtime.vectors import is_searchable
 from service.contract.messages import Sizes
 from service.versions.filter_cache import FilterCache
@@ -454,7 +454,7 @@ class LoadedIndex:
     """
 
     entry: Index
-    approximate: ScannIndex | None
+    approximate: CandidateIndex | None
     exact: ExactIndex
     vectors: NDArray[np.float32]
     corpus: FilteredCorpus

@@ -35,7 +35,7 @@ from bundle.format.manifest import (
     Unknown,
 )
 from runtime.partitions import partition_rows
-from runtime.scann import write_index
+from tests.bundles.indexes import write_index
 from tests.bundles.search_costs import COSTS
 from tests.bundles.tables import write_int8_table, write_linked_table, write_table
 from tests.bundles.towers import write_tower, write_tower_parts

@@ -26,7 +26,7 @@ from export.recipe.schema import read_recipe
 from export.verify.checks import OF_BUNDLE, OF_MODEL, STAGED
 from export.verify.published import Verified, verify_against_recipe, verify_bundle
 from runtime.partitions import partition_rows
-from runtime.scann import write_index
+from tests.bundles.indexes import write_index
 from tests.bundles.search_costs import COSTS
 from tests.hostile.manifest_edits import Json, reseal, rewrite, setting
 from tests.units.export.damaged_indexes import (

@@ -18,14 +18,17 @@ from bundle.errors import BundleError
 from bundle.format.manifest import Distance
 from bundle.storage import arrow
 from runtime.codes import CodeBook
+from runtime.engines import open_engine
 from runtime.litert import CompiledTower
-from runtime.scann import CODE_BOOK, PARTITIONER, TOKENS, ScannIndex
+from runtime.scann import CODE_BOOK, PARTITIONER, TOKENS
 from runtime.vectors import LENGTH_MAX
+from tests.bundles.indexes import write_index
 
 Vectors = NDArray[np.float32]
 
 DISTANCES: tuple[Distance, ...] = ("dot_product", "squared_l2", "cosine")
 DIM = 8
+ENGINE = open_engine("scann")
 TREE = {"num_leaves": 20, "leaves_to_search": 5, "dimensions_per_block": 2, "reorder": 50}
 NUMBERS = (np.nan, np.inf, 3e38, -3e38, 1e38, 1e30, 1e19, LENGTH_MAX, 1e-45, 0.0)
 SEARCHABLE = (1e-45, 0.0)
@@ -37,7 +40,7 @@ def main(directory: Path) -> None:
     random = np.random.default_rng(0)
     vectors = random.standard_normal((2000, DIM)).astype(np.float32)
     try_searches(directory, vectors)
-    try_vectors(vectors)
+    try_vectors(directory / "hostile", vectors)
     try_damaged_index(directory, vectors)
     try_codes(vectors)
     try_damaged_tower(directory)
@@ -58,8 +61,8 @@ def report(name: str, compute: Callable[..., object], *arguments: Any) -> None:
 def try_searches(directory: Path, vectors: Vectors) -> None:
     """Searches trees for hostile queries and numbers of neighbors."""
     for distance in DISTANCES:
-        ScannIndex.build(vectors, distance, "tree_ah", TREE).write(directory / distance)
-        index = ScannIndex.load(directory / distance, distance, vectors)
+        write_index(vectors, distance, "tree_ah", TREE, directory / distance)
+        index = ENGINE.load(directory / distance, distance, vectors)
         for number in NUMBERS:
             signs = np.tile(np.array([1, -1], np.float32), DIM // 2)
             for query in (np.full(DIM, number, np.float32), signs * np.float32(number)):
@@ -72,18 +75,18 @@ def try_searches(directory: Path, vectors: Vectors) -> None:
         report("dim", index.search, vectors[:1, :4], 5)
 
 
-def try_vectors(vectors: Vectors) -> None:
+def try_vectors(directory: Path, vectors: Vectors) -> None:
     """Builds indexes and code books of hostile vectors."""
     for number in NUMBERS:
         hostile = vectors.copy()
         hostile[7] = number
         for distance in DISTANCES:
             name = f"vector {number} {distance}"
-            report(name, ScannIndex.build, hostile, distance, "tree_ah", TREE)
+            report(name, write_index, hostile, distance, "tree_ah", TREE, directory)
             report(name, CodeBook.train, hostile, distance)
     equal = np.full((2000, DIM), LENGTH_MAX / DIM, np.float32)
     equal[::2] *= -1
-    report("longest vectors", ScannIndex.build, equal, "squared_l2", "tree_ah", TREE)
+    report("longest vectors", write_index, equal, "squared_l2", "tree_ah", TREE, directory)
 
 
 def try_damaged_index(directory: Path, vectors: Vectors) -> None:
@@ -102,7 +105,7 @@ def try_damaged_index(directory: Path, vectors: Vectors) -> None:
 
 
 def _load_and_search(directory: Path, vectors: Vectors) -> None:
-    ScannIndex.load(directory, "dot_product", vectors).search(vectors[:3], 5)
+    ENGINE.load(directory, "dot_product", vectors).search(vectors[:3], 5)
 
 
 def try_codes(vectors: Vectors) -> None:

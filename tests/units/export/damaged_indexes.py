@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bundle.format import paths
-from runtime.scann import write_index
+from tests.bundles.indexes import write_index
 from tests.units.export.movies_job import MOVIES
 
 VECTORS = paths.index_vectors("movies")

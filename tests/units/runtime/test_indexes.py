@@ -19,20 +19,23 @@ from numpy.typing import NDArray
 from bundle.format import paths
 from bundle.format.manifest import Distance
 from bundle.tables.segments import RowRange
-from runtime import scann_build
+from runtime import index_files
 from runtime import vectors as vectors_module
+from runtime.candidate_index import CandidateIndex, Kind
 from runtime.codes import CodeBook, VectorCodes
+from runtime.engines import open_engine
 from runtime.errors import IndexUnreadable
 from runtime.exact import ExactIndex, normalized
 from runtime.partitions import load_index, partition_rows
-from runtime.scann import TOKENS, Kind, ScannIndex, write_index
-from runtime.scann_build import build_files, match_stored
+from runtime.scann import TOKENS
 from runtime.vectors import VectorFile
+from tests.bundles.indexes import write_index
 
 Vectors = NDArray[np.float32]
 Written = Callable[[Distance, Kind, int], list[Path]]
 SIZE = 4000
 DIM = 16
+ENGINE = open_engine("scann")
 TREE: dict[str, Any] = {
     "num_leaves": 40,
     "leaves_to_search": 4,
@@ -89,8 +92,8 @@ def tree(written: Written, tmp_path: Path) -> Path:
     return shutil.copytree(written("dot_product", "tree_ah", 1)[0], tmp_path / "items" / "scann")
 
 
-def loaded(tree: Path, vectors: Vectors = VECTORS) -> ScannIndex:
-    return ScannIndex.load(tree, "dot_product", vectors)
+def loaded(tree: Path, vectors: Vectors = VECTORS) -> CandidateIndex:
+    return ENGINE.load(tree, "dot_product", vectors)
 
 
 @EVERY_DISTANCE
@@ -99,7 +102,7 @@ def loaded(tree: Path, vectors: Vectors = VECTORS) -> ScannIndex:
 def test_a_search_of_everything_finds_what_exact_search_finds(
     written: Written, distance: Distance, kind: Kind, partitions: int
 ) -> None:
-    index = load_index(written(distance, kind, partitions), distance, VECTORS)
+    index = load_index("scann", written(distance, kind, partitions), distance, VECTORS)
     assert (index.size, index.dim, index.distance) == (SIZE, DIM, distance)
     settings = ALL_OF_IT if kind == "tree_ah" else {}
     for count in (1, 40):
@@ -122,7 +125,9 @@ def test_a_search_of_everything_finds_what_exact_search_finds(
 def test_a_search_of_few_leaves_finds_some_the_same_for_each_query_alone(
     written: Written, partitions: int
 ) -> None:
-    index = load_index(written("dot_product", "tree_ah", partitions), "dot_product", VECTORS)
+    index = load_index(
+        "scann", written("dot_product", "tree_ah", partitions), "dot_product", VECTORS
+    )
     queries = queries_of("dot_product", 20)
     exact, _ = ExactIndex(VECTORS, "dot_product").search(queries, 10)
     narrow = index.search(queries, 10, leaves_to_search=1, reorder=10)
@@ -146,10 +151,11 @@ def test_a_search_of_few_leaves_finds_some_the_same_for_each_query_alone(
 
 def test_settings_that_are_written_are_those_of_a_loaded_index(tree: Path) -> None:
     queries = queries_of("dot_product", 40)
-    built = ScannIndex.build(VECTORS, "dot_product", "tree_ah", TREE)
-    built.write(tree, leaves_to_search=1, reorder=12)
-    narrow = built.search(queries, 10, leaves_to_search=1, reorder=12)[0]
-    assert not np.array_equal(built.search(queries, 10)[0], narrow)
+    before = loaded(tree)
+    narrow = before.search(queries, 10, leaves_to_search=1, reorder=12)[0]
+    assert not np.array_equal(before.search(queries, 10)[0], narrow)
+    ENGINE.set_search_parameters(tree, leaves_to_search=1)
+    ENGINE.set_search_parameters(tree, reorder=12)
     np.testing.assert_array_equal(loaded(tree).search(queries, 10)[0], narrow)
 
 
@@ -193,9 +199,9 @@ def test_a_damaged_index_is_unreadable(tree: Path, file: str) -> None:
 
 def test_files_of_other_vectors_or_outside_are_unreadable(written: Written, tree: Path) -> None:
     with pytest.raises(IndexUnreadable, match="4001"):
-        ScannIndex.load(tree, "dot_product", clustered(SIZE + 1))
+        ENGINE.load(tree, "dot_product", clustered(SIZE + 1))
     with pytest.raises(IndexUnreadable, match="squared_l2"):
-        ScannIndex.load(tree, "squared_l2", VECTORS)
+        ENGINE.load(tree, "squared_l2", VECTORS)
     parts = written("dot_product", "brute_force", 3)
     missing = [parts[0], parts[1].with_name("missing"), parts[2]]
     for directories, size, words in (
@@ -204,10 +210,10 @@ def test_files_of_other_vectors_or_outside_are_unreadable(written: Written, tree
         (missing, SIZE, "missing lacks scann_assets"),
     ):
         with pytest.raises(IndexUnreadable, match=words):
-            load_index(directories, "dot_product", VECTORS[:size])
+            load_index("scann", directories, "dot_product", VECTORS[:size])
     many = np.broadcast_to(np.zeros((1, DIM), np.float32), ((1 << 32) + 1, DIM))
     with pytest.raises(IndexUnreadable, match="32 bits"):
-        load_index(parts[:1], "cosine", many)
+        load_index("scann", parts[:1], "cosine", many)
     (tree / "hashed_dataset.npy").rename(tree.parent / "codes.npy")
     assets = tree / "scann_assets.pbtxt"
     text = assets.read_text()
@@ -219,7 +225,7 @@ def test_files_of_other_vectors_or_outside_are_unreadable(written: Written, tree
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VectorFile:
     """More vectors than are sampled, in several blocks, amid others of a file."""
-    monkeypatch.setattr(scann_build, "SAMPLE_ROWS", 2000)
+    monkeypatch.setattr(index_files, "SAMPLE_ROWS", 2000)
     monkeypatch.setattr(vectors_module, "BLOCK_BYTES", 4 * DIM * 700)
     np.concatenate([VECTORS[:7] * 9, VECTORS, VECTORS[:5]]).tofile(tmp_path / "vectors.bin")
     return VectorFile(tmp_path / "vectors.bin", DIM, RowRange(7, SIZE))
@@ -236,8 +242,8 @@ def test_an_index_built_block_by_block_finds_its_vectors(
     file: VectorFile, tmp_path: Path, distance: Distance, kind: Kind
 ) -> None:
     parameters = TREE if kind == "tree_ah" else {}
-    build_files(file, distance, kind, parameters, tmp_path / "built", backwards)
-    index = ScannIndex.load(tmp_path / "built", distance, file.mapped)
+    ENGINE.build_files(file, distance, kind, parameters, tmp_path / "built", backwards)
+    index = ENGINE.load(tmp_path / "built", distance, file.mapped)
     queries = queries_of(distance, 40)
     exact, _ = ExactIndex(file, distance).search(queries, 10)
     settings = {"leaves_to_search": 20, "reorder": 200} if kind == "tree_ah" else {}
@@ -245,16 +251,16 @@ def test_an_index_built_block_by_block_finds_its_vectors(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["built", "vectors.bin"]
 
     rows = np.arange(0, SIZE, 40)
-    assert match_stored(tmp_path / "built", file, rows, distance, kind).all()
+    assert ENGINE.match_stored(tmp_path / "built", file, rows, distance, kind).all()
     VECTORS[::-1].tofile(tmp_path / "reversed.bin")
     reversed_file = VectorFile(tmp_path / "reversed.bin", DIM)
-    assert match_stored(tmp_path / "built", reversed_file, rows, distance, kind).mean() < 0.2
+    assert ENGINE.match_stored(tmp_path / "built", reversed_file, rows, distance, kind).mean() < 0.2
     if kind == "tree_ah":
         tokens = tmp_path / "built" / TOKENS
         assert np.load(tokens).shape == (SIZE,)
         tokens.write_bytes(tokens.read_bytes()[:200])
         with pytest.raises(IndexUnreadable, match=TOKENS):
-            match_stored(tmp_path / "built", file, rows, distance, kind)
+            ENGINE.match_stored(tmp_path / "built", file, rows, distance, kind)
 
 
 @EVERY_DISTANCE

@@ -13,18 +13,22 @@ import json, sys, tempfile
 from pathlib import Path
 import numpy as np
 import runtime.exact, runtime.savedmodel
-from runtime.scann import ScannIndex, write_index
+from runtime.engines import open_engine
 from runtime.litert import CompiledTower
+from runtime.vectors import VectorFile
 
 vector = CompiledTower(Path(sys.argv[1])).run(
     {"user": np.ones((1, 32), np.float32), "history": np.ones((1, 64), np.float32)})["vector"]
 vectors = np.random.default_rng(0).normal(size=(500, 64)).astype(np.float32)
 directory = Path(tempfile.mkdtemp()) / "scann"
-write_index(vectors, "dot_product", "brute_force", {}, directory)
+vectors.tofile(directory.parent / "vectors.bin")
+engine = open_engine("scann")
+file = VectorFile(directory.parent / "vectors.bin", 64)
+engine.build_files(file, "dot_product", "brute_force", {}, directory)
 from runtime.codes import CodeBook
 book = CodeBook.train(vectors, "dot_product")
 seems = book.pack(book.encode(vectors)).nearest(vector[:1], 100)[0]
-found, _ = ScannIndex.load(directory, "dot_product", vectors).search(vector, 3)
+found, _ = engine.load(directory, "dot_product", vectors).search(vector, 3)
 maps = Path("/proc/self/maps").read_text()
 print(json.dumps({
     "best": int(found[0, 0]) == int(np.argmax(vectors @ vector[0])),

@@ -60,7 +60,8 @@ def share_found(base: Path, index: Index, vectors: Vectors, queries: Vectors, k:
     directories = [base / directory for directory in index.directories]
     depth = next((depth for depth in index.depths if depth.k == k), None)
     setting = [] if depth is None else [depth.leaves_to_search, depth.reorder]
-    positions, _ = load_index(directories, index.distance, vectors).search(queries, k, *setting)
+    loaded = load_index(index.engine, directories, index.distance, vectors)
+    positions, _ = loaded.search(queries, k, *setting)
     wide = vectors.astype(np.float64)
     shares = []
     for query, mine in zip(queries.astype(np.float64), positions, strict=True):

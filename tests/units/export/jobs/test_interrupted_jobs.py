@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bundle.storage.staging import Staging
-from runtime.scann import CONFIG
+from runtime.engines import open_engine
 from tests.units.export.commands import Command
 from tests.units.export.damaged_indexes import (
     build_of_reversed_vectors,
@@ -140,7 +140,8 @@ def test_killed_job_resumes_to_the_bundle_of_an_undisturbed_one_and_does_again_w
     assert done.code == 0, done.err
     kept = {file: seen for file, seen in finished.items() if (model / "1" / file).exists()}
     written = rewritten(kept, model / "1")
-    again = {file.partition("/")[0] for file in written if not file.endswith(CONFIG)}
+    config = open_engine("scann").config  # which the chosen setting is written to
+    again = {file.partition("/")[0] for file in written if not file.endswith(config)}
     assert hidden(model.parent) == []
     assert again == meanwhile.again
     if name not in EDITED:

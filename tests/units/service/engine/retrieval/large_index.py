@@ -19,7 +19,6 @@ from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
 from runtime import partitions
 from runtime.exact import ExactIndex
-from runtime.scann import write_index
 from runtime.vectors import VectorFile
 from service.contract.messages import RetrievalRequest, Target
 from service.engine.execution import Execution
@@ -28,6 +27,7 @@ from service.engine.retrieval import search
 from service.engine.retrieval.queries import allowed_candidates
 from service.versions.filter_cache import FilterCache
 from service.versions.version import LoadedIndex, LoadedStore, ServedIndex
+from tests.bundles.indexes import write_index
 from tests.bundles.search_costs import COSTS
 from tests.bundles.stores import write_corpus
 
@@ -68,14 +68,14 @@ def load_index(
         curve=tuple(curve),
         costs=costs,
     )
-    directories = [place / name for name in entry.directories]
-    write_index(vectors, distance, "tree_ah", parameters, *directories)
+    directories = [place / entry.directory]
+    write_index(vectors, distance, "tree_ah", parameters, directories[0])
     filters = {
         name: AttributeIndex(place, attribute_filter, corpus.attributes[name], corpus.size)
         for name, attribute_filter in corpus.filters.items()
     }
     loaded = LoadedStore("items", corpus, filters, CandidateStore(place / corpus.file, corpus))
-    approximate = partitions.load_index(directories, distance, vectors)
+    approximate = partitions.load_index(entry.engine, directories, distance, vectors)
     codes = None
     if coded:
         # faiss is loaded where an index has codes.

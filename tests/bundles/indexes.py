@@ -1,0 +1,33 @@
+"""Indexes of vectors in memory, written as the exporter writes them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.format.indexes import Engine
+from bundle.format.manifest import Distance
+from runtime.candidate_index import Kind
+from runtime.engines import open_engine
+from runtime.vectors import VectorFile
+
+
+def write_index(
+    vectors: NDArray[np.float32],
+    distance: Distance,
+    kind: Kind,
+    parameters: Mapping[str, Any],
+    directory: Path,
+    engine: Engine = "scann",
+) -> None:
+    """Builds an index of [size, dim] float32 vectors, and writes its files."""
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "vectors.bin"
+        vectors.astype("<f4").tofile(path)
+        file = VectorFile(path, vectors.shape[1])
+        open_engine(engine).build_files(file, distance, kind, parameters, directory)
