@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
 import shutil
 import signal
@@ -86,17 +85,11 @@ def sample_bundle(committed_bundle: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def small_towers(request: pytest.FixtureRequest) -> Path:
-    """The compiled towers of small bundles, kept from run to run until the model's file changes."""
+def small_towers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled towers of small bundles."""
     from tests.bundles.towers import compiled_towers
-    from tests.models import linear
 
-    script = Path(linear.__file__).read_bytes()
-    cache = getattr(request.config, "cache", None)
-    assert cache is not None, (
-        "the towers are kept in pytest's cache: run without -p no:cacheprovider"
-    )
-    return compiled_towers(cache.mkdir("small_towers_" + hashlib.sha256(script).hexdigest()[:16]))
+    return compiled_towers(tmp_path_factory.mktemp("towers"))
 
 
 @pytest.fixture

@@ -1,26 +1,32 @@
-"""Towers of the linear model: compiled once, then copied into bundles."""
+"""Towers of the linear model, which are copied into bundles. They are kept as an archive, so that
+tests of the service need no TensorFlow, which has no release for every supported Python.
+
+`python -m tests.bundles.towers` compiles them again, with TensorFlow: where the weights or shapes
+of tests/models/linear.py change.
+"""
 
 from __future__ import annotations
 
 import shutil
+import tarfile
+import tempfile
 from pathlib import Path
 
 from bundle.format import paths
 from bundle.format.manifest import Tower, TowerForm, TowerInput, TowerOutput, TowerPart
 from tests.models import linear
-from tests.models.tensorflow_process import with_tensorflow
+
+ARCHIVE = Path(__file__).with_name("linear_towers.tar.xz")
 
 
 def compiled_towers(directory: Path) -> Path:
-    """Compiles the towers of every edition, once, in a process that has TensorFlow.
+    """Unpacks the towers of every edition.
 
     Returns:
       `directory`, which holds them.
     """
-    done = directory / "done"
-    if not done.exists():
-        with_tensorflow(linear.compile_towers, directory)
-        done.touch()
+    with tarfile.open(ARCHIVE) as tar:
+        tar.extractall(directory, filter="data")
     return directory
 
 
@@ -97,3 +103,15 @@ def _write_part(directory: Path, edition: Path, name: str) -> TowerPart:
         outputs=(TowerOutput(name=name, dtype="float32", shape=output_shape),),
         forms=(form,),
     )
+
+
+def main() -> None:
+    """Writes the archive."""
+    with tempfile.TemporaryDirectory() as scratch:
+        linear.compile_towers(Path(scratch))
+        with tarfile.open(ARCHIVE, "w:xz", preset=9) as tar:
+            tar.add(scratch, "")
+
+
+if __name__ == "__main__":
+    main()
