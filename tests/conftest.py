@@ -6,16 +6,17 @@ import gc
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from tests.bundles.sample import write_sample_bundle
 from tests.leftovers import end_what_this_process_leaves
+from tests.missing_packages import skip_marked, skip_where_missing
 
 if TYPE_CHECKING:
     from tests.bundles.small import SmallBundle
@@ -60,6 +61,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(COSTLY_FOLDERS))
+    for item in items:
+        skip_marked(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    call: pytest.CallInfo[Any] = report.call
+    if call.excinfo is not None:
+        skip_where_missing(report, call.excinfo.value, collector.path, 1)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.excinfo is not None:
+        line = item.reportinfo()[1] or 0
+        skip_where_missing(report, call.excinfo.value, item.path, line + 1)
+    return report
 
 
 def pytest_collection_finish() -> None:

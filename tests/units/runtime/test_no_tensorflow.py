@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _PROGRAM = """
 import json, sys, tempfile
 from pathlib import Path
@@ -73,6 +75,7 @@ def test_runtime_maps_no_tensorflow_while_it_runs_tower_and_index(towers: Path) 
     assert seen == loaded | {"tensorflow": [], "modules": []}
 
 
+@pytest.mark.needs("scann")
 def test_importing_scann_restores_a_tensorflow_that_was_there_before() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", _WITH_TENSORFLOW],
