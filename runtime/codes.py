@@ -3,8 +3,8 @@ without a tree.
 
 faiss compares 32 codes at a time with tables of a query in the processor's registers. Of two dims a
 code, it reads 1/16 of the bytes of the vectors, and so finds what is nearest among the matches of a
-filter several times as fast as exact scores do. The one import of faiss: it costs 0.1 s and 15 MB,
-so this module is imported where an index has codes.
+filter several times as fast as exact scores do. To import faiss costs 0.1 s and 15 MB, so this
+module is imported where an index has codes.
 
 Source: faiss 1.15, `IndexPQFastScan`; https://github.com/facebookresearch/faiss/wiki/Fast-accumulation-of-PQ-and-AQ-codes-(FastScan).
 """

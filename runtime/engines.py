@@ -16,6 +16,13 @@ def is_installed(engine: Engine) -> bool:
     return find_spec(engine) is not None
 
 
+def default_engine() -> Engine:
+    """Returns the engine of indexes for which none is named: ScaNN where it is installed."""
+    if is_installed("scann"):
+        return "scann"
+    return "faiss"
+
+
 def open_engine(engine: Engine) -> IndexEngine:
     """Returns an engine, and imports its library.
 
@@ -24,9 +31,13 @@ def open_engine(engine: Engine) -> IndexEngine:
     """
     if not is_installed(engine):
         raise LibraryMissing(
-            f"indexes of engine {engine!r} need the package {engine}, which is not installed; "
+            f"an index has engine {engine!r}, and the package {engine} is not installed here; "
             "install it, or export the model with another engine of the index"
         )
+    if engine == "faiss":
+        from runtime.faiss_build import FaissEngine
+
+        return FaissEngine()
     from runtime.scann_build import ScannEngine
 
     return ScannEngine()

@@ -16,7 +16,7 @@ indexes of filters.
 """
 
 Distance = Literal["dot_product", "squared_l2", "cosine"]
-Engine = Literal["scann"]
+Engine = Literal["scann", "faiss"]
 """The library that an index was built with, and is searched with."""
 UNNAMED_ENGINE: Engine = "scann"
 """The engine of an index whose manifest entry names none: of all that were written before the field

@@ -5,16 +5,25 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from bundle.format.indexes import Engine
 from bundle.format.manifest import Distance
 from runtime.candidate_index import Kind
-from runtime.engines import open_engine
+from runtime.engines import is_installed, open_engine
 from runtime.vectors import VectorFile
+
+ENGINES = [
+    pytest.param(
+        engine, marks=pytest.mark.skipif(not is_installed(engine), reason=f"needs {engine}")
+    )
+    for engine in get_args(Engine)
+]
+"""Every engine, as a parameter of tests; those that are not installed are skipped."""
 
 
 def write_index(

@@ -8,19 +8,19 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from bundle.errors import BundleError
+from bundle.format.indexes import Engine
 from bundle.format.manifest import Distance
 from bundle.storage import arrow
 from runtime.codes import CodeBook
-from runtime.engines import open_engine
+from runtime.engines import is_installed, open_engine
 from runtime.litert import CompiledTower
-from runtime.scann import CODE_BOOK, PARTITIONER, TOKENS
 from runtime.vectors import LENGTH_MAX
 from tests.bundles.indexes import write_index
 
@@ -28,7 +28,9 @@ Vectors = NDArray[np.float32]
 
 DISTANCES: tuple[Distance, ...] = ("dot_product", "squared_l2", "cosine")
 DIM = 8
-ENGINE = open_engine("scann")
+INSTALLED: list[Engine] = [engine for engine in get_args(Engine) if is_installed(engine)]
+ARRAYS = ("leaves.npy", "codes.npy", "datapoint_to_token.npy", "hashed_dataset.npy")
+"""The files with a value of each vector, which lies behind a header."""
 TREE = {"num_leaves": 20, "leaves_to_search": 5, "dimensions_per_block": 2, "reorder": 50}
 NUMBERS = (np.nan, np.inf, 3e38, -3e38, 1e38, 1e30, 1e19, LENGTH_MAX, 1e-45, 0.0)
 SEARCHABLE = (1e-45, 0.0)
@@ -39,9 +41,10 @@ def main(directory: Path) -> None:
     """Tries all inputs."""
     random = np.random.default_rng(0)
     vectors = random.standard_normal((2000, DIM)).astype(np.float32)
-    try_searches(directory, vectors)
-    try_vectors(directory / "hostile", vectors)
-    try_damaged_index(directory, vectors)
+    for engine in INSTALLED:
+        try_searches(engine, directory / engine, vectors)
+        try_vectors(engine, directory / engine / "hostile", vectors)
+        try_damaged_index(engine, directory / engine, vectors)
     try_codes(vectors)
     try_damaged_tower(directory)
     try_damaged_arrow(directory, random)
@@ -58,11 +61,11 @@ def report(name: str, compute: Callable[..., object], *arguments: Any) -> None:
     print(json.dumps([name, outcome]), flush=True)  # noqa: T201
 
 
-def try_searches(directory: Path, vectors: Vectors) -> None:
+def try_searches(engine: Engine, directory: Path, vectors: Vectors) -> None:
     """Searches trees for hostile queries and numbers of neighbors."""
     for distance in DISTANCES:
-        write_index(vectors, distance, "tree_ah", TREE, directory / distance)
-        index = ENGINE.load(directory / distance, distance, vectors)
+        write_index(vectors, distance, "tree_ah", TREE, directory / distance, engine)
+        index = open_engine(engine).load(directory / distance, distance, vectors)
         for number in NUMBERS:
             signs = np.tile(np.array([1, -1], np.float32), DIM // 2)
             for query in (np.full(DIM, number, np.float32), signs * np.float32(number)):
@@ -75,37 +78,39 @@ def try_searches(directory: Path, vectors: Vectors) -> None:
         report("dim", index.search, vectors[:1, :4], 5)
 
 
-def try_vectors(directory: Path, vectors: Vectors) -> None:
+def try_vectors(engine: Engine, directory: Path, vectors: Vectors) -> None:
     """Builds indexes and code books of hostile vectors."""
     for number in NUMBERS:
         hostile = vectors.copy()
         hostile[7] = number
         for distance in DISTANCES:
             name = f"vector {number} {distance}"
-            report(name, write_index, hostile, distance, "tree_ah", TREE, directory)
+            report(name, write_index, hostile, distance, "tree_ah", TREE, directory, engine)
             report(name, CodeBook.train, hostile, distance)
     equal = np.full((2000, DIM), LENGTH_MAX / DIM, np.float32)
     equal[::2] *= -1
-    report("longest vectors", write_index, equal, "squared_l2", "tree_ah", TREE, directory)
+    path = directory / "longest"
+    report("longest vectors", write_index, equal, "squared_l2", "tree_ah", TREE, path, engine)
+    report("longest vectors", _load_and_search, engine, path, "squared_l2", equal)
 
 
-def try_damaged_index(directory: Path, vectors: Vectors) -> None:
+def try_damaged_index(engine: Engine, directory: Path, vectors: Vectors) -> None:
     """Loads and searches a tree whose files are damaged."""
-    for file in (CODE_BOOK, PARTITIONER, TOKENS):
-        path = directory / "dot_product" / file
+    for path in sorted((directory / "dot_product").iterdir()):
         content = path.read_bytes()
-        header = len(content) - 4 * len(vectors)
         damaged = [b"", content[: len(content) // 2], b"\xff" * len(content)]
-        if file == TOKENS:
-            damaged = [*damaged[:2], content[:header] + b"\x7f" * (4 * len(vectors))]
+        if path.name in ARRAYS:
+            values = len(content) * 3 // 4
+            damaged = [*damaged[:2], content[:-values] + b"\x7f" * values]
         for number, written in enumerate(damaged):
             path.write_bytes(written)
-            report(f"damaged {file} {number}", _load_and_search, path.parent, vectors)
+            name = f"damaged {path.name} {number}"
+            report(name, _load_and_search, engine, path.parent, "dot_product", vectors)
         path.write_bytes(content)
 
 
-def _load_and_search(directory: Path, vectors: Vectors) -> None:
-    ENGINE.load(directory, "dot_product", vectors).search(vectors[:3], 5)
+def _load_and_search(engine: Engine, directory: Path, distance: Distance, vectors: Vectors) -> None:
+    open_engine(engine).load(directory, distance, vectors).search(vectors[:3], 5)
 
 
 def try_codes(vectors: Vectors) -> None:
