@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-_IN_TREE = ("bundle", "export", "object_store", "rows", "runtime", "service", "tensors")
-_IS_TREE = __name__.partition(".")[0] in _IN_TREE
-RESERVED = (*_IN_TREE, "rowcast") if _IS_TREE else ("rowcast",)
-"""Top-level packages of rowcast; in a wheel, all others lie in one."""
+RESERVED: tuple[str, ...] = ("rowcast",)
+"""Top-level packages of rowcast."""
+if __name__.startswith("export."):  # in the tree; in a wheel, all packages lie in one
+    RESERVED += ("bundle", "export", "object_store", "rows", "runtime", "service", "tensors")
 _PUBLIC = "rowcast.model_code"
 
 

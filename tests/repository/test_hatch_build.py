@@ -38,10 +38,10 @@ def hatch_build() -> ModuleType:
     ("of_tree", "of_wheel"),
     [
         ("from service import app", "from rowcast.service import app"),
-        ("from rows.cells import (\n    A,\n)", "from rowcast.rows.cells import (\n    A,\n)"),
+        ("from rows import (\n    cells,\n)", "from rowcast.rows import (\n    cells,\n)"),
         ("import os, rows.a as a, rows as b", "import os, rowcast.rows.a as a, rowcast.rows as b"),
-        ("def f():\n    from export import a", "def f():\n    from rowcast.export import a"),
-        ("'é\x0c'\nfrom bundle import a", "'é\x0c'\nfrom rowcast.bundle import a"),
+        ("def f():\n    from export import cli", "def f():\n    from rowcast.export import cli"),
+        ("'é\x0c'\nfrom bundle import native", "'é\x0c'\nfrom rowcast.bundle import native"),
         ("from rowcast.programs import serve", "from rowcast.programs import serve"),
         ("from .service import a", "from .service import a"),
         ("from services import a  # from service import b", None),
