@@ -20,7 +20,7 @@ help: ## this list
 venv: ## .venv with both programs, the client, the examples and the tools: 4 GB on disk, half of it TensorFlow (PYTHON=python3.12)
 	@scripts/make_venv .venv --editable '.[export,serve,examples,dev]' --editable client
 
-quickstart: ## serves a small bundle and asks it; installs the service alone, without TensorFlow (550 MB on disk)
+quickstart: ## serves a small bundle and asks it; installs the service alone, without TensorFlow (500 MB on disk)
 	@scripts/make_venv build/quickstart/venv --quiet '.[serve]' ./client
 	build/quickstart/venv/bin/python -m examples.quickstart
 

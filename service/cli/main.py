@@ -20,10 +20,7 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         # Whichever of its modules was imported first.
         package = str(missing.name).partition(".")[0]
-        sys.stderr.write(
-            f"error: {package} is not installed; in a checkout of rowcast, run `make venv`, "
-            "or `pip install '.[serve]'` in an environment of your own\n"
-        )
+        sys.stderr.write(f"error: {package} is not installed; run `pip install 'rowcast[serve]'`\n")
         code = EXIT_USAGE
     except SystemExit as exit_:
         code = 1
@@ -33,3 +30,7 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

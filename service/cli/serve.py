@@ -20,6 +20,7 @@ from service.config import PREFIX, ServiceSettings, SettingsError, read_settings
 from service.exit_codes import EXIT_OK, EXIT_USAGE
 
 PRINT_SETTINGS = "print_settings"
+DEMO = "demo"
 _REPEATABLE = {"allowed_hosts", "changes_from", "protocols", "require", "shard_addresses"}
 """The settings whose options may be repeated."""
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most"}
@@ -37,7 +38,11 @@ def command() -> typer.Typer:
     def serve(context: typer.Context, **options: Any) -> None:
         if context.invoked_subcommand is None:
             only_print = options.pop(PRINT_SETTINGS)
+            is_demo = options.pop(DEMO)
             del options["version"]
+            if is_demo:
+                arguments = [text for text in sys.argv[1:] if text != "--demo"]
+                raise typer.Exit(demo(options, arguments))
             # Settings take tuples; an empty one says that the option is not set.
             for name, value in options.items():
                 if isinstance(value, list):
@@ -56,6 +61,10 @@ def command() -> typer.Typer:
         "--print-settings", help="Print the effective settings as JSON and exit."
     )
     parameters.append(_parameter(PRINT_SETTINGS, Annotated[bool, print_settings], False))
+    demo_option = typer.Option(
+        "--demo", help="Serve a small model that is part of rowcast, and print a request to it."
+    )
+    parameters.append(_parameter(DEMO, Annotated[bool, demo_option], False))
     print_version = typer.Option(
         "--version", help="Print the version and exit.", callback=_show_version, is_eager=True
     )
@@ -73,6 +82,17 @@ def _show_version(is_requested: bool) -> None:
     if is_requested:
         typer.echo(f"rowcast-serve {version('rowcast')}")
         raise typer.Exit
+
+
+def demo(options: dict[str, Any], arguments: list[str]) -> int:
+    """Runs the demo; returns the exit code. See `run_demo`."""
+    from service.cli.demo import run_demo
+
+    try:
+        return run_demo(options, arguments)
+    except SettingsError as problem:
+        sys.stderr.write(f"error: {problem}\n")
+        return EXIT_USAGE
 
 
 def run(options: dict[str, Any], *, only_print: bool) -> int:

@@ -1,12 +1,17 @@
-"""The service as the image installs it: from its wheel, by the pinned versions, without
+"""The service as users and the image install it: from its wheel, by the pinned versions, without
 TensorFlow.
 """
 
 from __future__ import annotations
 
+import ast
+import json
 import os
+import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +21,14 @@ from rowcast_client import Client
 from examples import replay, trained
 from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.differential.write_examples import unpacked
-from tests.e2e.process import Process
+from tests.e2e.process import WAIT_S, Process
 
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 CONSTRAINTS = REPOSITORY / "deploy" / "constraints.txt"
+README = REPOSITORY / "README.md"
+COMMAND = re.compile(r"^curl -fsS localhost:(\d+)/.*?}'$", re.DOTALL | re.MULTILINE)
 
 
 def run(*command: str | Path, directory: Path) -> str:
@@ -63,6 +70,19 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "packages/bin"
 
 
+def module_names(tree: ast.Module) -> Iterator[str]:
+    """Names of the modules that a module imports, and those in strings that name nothing else."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield str(node.module)
+        elif isinstance(node, ast.Constant) and re.fullmatch(
+            r"\w+(\.\w+)+(:\w+)?", str(node.value)
+        ):
+            yield str(node.value).partition(":")[0]
+
+
 def assert_responses(url: str, small: SmallBundle) -> None:
     """Asserts that the service at an address retrieves and ranks what numpy computes."""
     with Client(url) as client:
@@ -91,7 +111,7 @@ def test_install_of_serve_has_no_tensorflow_and_its_program_starts(
     missing = run(
         installed / "python",
         "-c",
-        "from bundle import native; print(native.MISSING)",
+        "from rowcast.bundle import native; print(native.MISSING)",
         directory=tmp_path,
     )
     assert missing.strip() == "", "its wheel was built without compiled row reads"
@@ -100,6 +120,57 @@ def test_install_of_serve_has_no_tensorflow_and_its_program_starts(
         for line in CONSTRAINTS.read_text().splitlines()
     }
     assert names - {"rowcast"} <= pinned
+
+
+def test_wheel_has_one_package_whose_modules_name_no_other_one_of_the_tree(
+    installed: Path,
+) -> None:
+    (packages,) = installed.parent.glob("lib/python*/site-packages")
+    (record,) = packages.glob("rowcast-*.dist-info/RECORD")
+    files = [line.split(",")[0] for line in record.read_text().splitlines()]
+    installed_names = {Path(file).parts[0] for file in files if not file.startswith("..")}
+    assert installed_names == {"rowcast", record.parent.name}
+
+    package = packages / "rowcast"
+    for file in package.rglob("*.py"):
+        for name in module_names(ast.parse(file.read_text())):
+            path = package.joinpath(*name.split("."))
+            is_ours = path.is_dir() or path.with_name(f"{path.name}.py").is_file()
+            assert not is_ours, f"{file} names {name}, which is rowcast.{name}"
+
+
+def test_demo_of_the_wheel_responds_beside_a_users_modules_of_the_same_names(
+    installed: Path, tmp_path: Path
+) -> None:
+    for name in ("bundle", "export", "runtime", "service"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the module of the user')")
+    ports = [
+        option for name in ("http", "grpc", "admin", "health") for option in (f"--{name}-port", "0")
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    demo = subprocess.Popen(
+        [installed / "rowcast-serve", "--demo", *ports],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert demo.stdout is not None
+        text = ""
+        while not (printed := COMMAND.search(text)):
+            line = demo.stdout.readline()
+            assert line, f"it ended after {text!r}"
+            text += line
+        assert printed[0].replace(f":{printed[1]}/", ":8080/") in README.read_text()
+        response = run("bash", "-c", printed[0], directory=tmp_path)
+        assert json.loads(response)["ids"] == [151, 130, 47]
+        demo.send_signal(signal.SIGTERM)
+        assert demo.wait(WAIT_S) == 0
+        assert not [*tmp_path.glob("rowcast-demo-*")]
+    finally:
+        demo.kill()
+        demo.wait()
 
 
 @pytest.mark.nightly
