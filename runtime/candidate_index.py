@@ -119,10 +119,18 @@ class IndexEngine(ABC):
     Attributes:
       library: The distribution of the library, whose version decides what it builds.
       config: The file with the parameters of an index, those of its searches included.
+      load_factor: The memory that loading an index takes, as a multiple of its files.
     """
 
     library: str
     config: str
+    load_factor: int
+
+    @abstractmethod
+    def forecast_bytes(self, size: int, dim: int, kind: Kind, parameters: Mapping[str, Any]) -> int:
+        """Returns an upper bound of the bytes that files of an index hold of its vectors, beside
+        the file of the vectors.
+        """
 
     @abstractmethod
     def build_files(

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.arithmetic import ceil_div
 from bundle.format.manifest import Distance
 from runtime.candidate_index import CandidateIndex, IndexEngine, Kind
 from runtime.exact import prepared
@@ -46,6 +47,8 @@ from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
+_LEAF_BYTES = 4
+"""The size of the number of a leaf."""
 _ENCODED_BLOCKS = 4
 """The number of blocks of a file that are encoded at a time: writing an index costs ScaNN seconds
 and 0.3 GB, however small it is.
@@ -62,6 +65,13 @@ class ScannEngine(IndexEngine):
 
     library = "scann"
     config = CONFIG
+    load_factor = 2
+
+    def forecast_bytes(self, size: int, dim: int, kind: Kind, parameters: Mapping[str, Any]) -> int:
+        """See `IndexEngine.forecast_bytes`."""
+        if kind == "brute_force":
+            return 4 * dim * size
+        return size * (_LEAF_BYTES + ceil_div(dim, parameters["dimensions_per_block"]))
 
     def build_files(
         self,

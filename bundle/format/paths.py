@@ -106,9 +106,9 @@ def attribute_rows(corpus: str, number: int) -> str:
     return f"{attribute_index(corpus, number)}/rows.bin"
 
 
-def index_directory(index: str) -> str:
-    """Returns the directory of one ScaNN index."""
-    return f"indexes/{index}/scann"
+def index_directory(index: str, engine: str) -> str:
+    """Returns the directory of one index's files, which its engine has written."""
+    return f"indexes/{index}/{engine}"
 
 
 def index_partitions(directory: str, partitions: int) -> tuple[str, ...]:

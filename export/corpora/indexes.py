@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import paths
-from bundle.format.indexes import UNNAMED_ENGINE, Codes, DepthPoint, Engine
+from bundle.format.indexes import Codes, DepthPoint, Engine
 from bundle.format.manifest import Corpus, CostPoint, Distance, Index
 from bundle.format.search_costs import SearchCosts
 from bundle.storage.staging import Staging
@@ -36,7 +36,7 @@ from export.errors import DestinationError, NotConvertible, UsageError, Verifica
 from export.recipe.schema import IndexSection
 from export.steps import Step, Written
 from runtime.candidate_index import TREE_PARAMETERS, CandidateIndex, Kind, check_parameters
-from runtime.engines import open_engine
+from runtime.engines import default_engine, is_installed, open_engine
 from runtime.errors import InvalidIndex, InvalidInput
 from runtime.index_files import Run, run_here
 from runtime.partitions import partition_rows
@@ -121,7 +121,7 @@ def build_index(
     vectors = open_vectors(base / vectors_file, name, queries)
     choice = choose(section, name, len(vectors))
     engine, kind, parameters = choice
-    directory = paths.index_directory(name)
+    directory = paths.index_directory(name, engine)
     row_ranges = partition_rows(len(vectors), section.partitions)
     partitions = paths.index_partitions(directory, len(row_ranges))
     directories = [base / partition for partition in partitions]
@@ -239,8 +239,8 @@ def choose(section: IndexSection, name: str, size: int) -> IndexChoice:
     is trained with.
 
     Raises:
-      UsageError: A parameter is unknown or does not belong to the kind, or there are more
-        partitions than candidates.
+      UsageError: A parameter is unknown or does not belong to the kind, the engine is not
+        installed, or there are more partitions than candidates.
     """
     if section.partitions > size:
         raise UsageError(
@@ -255,7 +255,15 @@ def choose(section: IndexSection, name: str, size: int) -> IndexChoice:
             f"indexes.{name}.parameters: unknown key {unknown_keys[0]!r}; known: "
             f"{', '.join(TREE_PARAMETERS)}"
         )
-    engine: Engine = UNNAMED_ENGINE
+    if section.engine == "auto":
+        engine = default_engine()
+    elif is_installed(section.engine):
+        engine = section.engine
+    else:
+        raise UsageError(
+            f"indexes.{name}.engine is {section.engine!r}, which is not installed; install the "
+            f"package {section.engine}, or leave engine out"
+        )
     kind: Kind
     if section.kind != "auto":
         kind = section.kind

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from bundle.arithmetic import ceil_div
 from export.corpora.candidates import check_candidate_count
 from export.corpora.indexes import choose
 from export.recipe.schema import IndexSection
 from rows.batches import count_rows
 from rows.errors import FileRejected
 from rows.files import SourceFile
+from runtime.engines import open_engine
 from runtime.index_files import sample_size
 from runtime.partitions import partition_rows
 
 MILLION = 1_000_000
 _ENCODER_BYTES = 640 << 20
-"""The memory in bytes of a process that encodes blocks of vectors: one block, and ScaNN's own
-memory.
+"""The memory in bytes of a process that encodes blocks of vectors: one block, and the memory of
+ScaNN, which takes more than faiss.
 """
 _TRAINING_COPIES = 8
 """The number of copies of the sample that the memory of training amounts to, beyond libraries
@@ -72,19 +72,20 @@ def forecast_index(
     size = MILLION
     if candidates is not None:
         size = max(1, candidates)
-    _, kind, parameters = choose(section, name, size)
+    choice = choose(section, name, size)
+    engine = open_engine(choice.engine)
     partitions = partition_rows(size, section.partitions)
     vectors = 4 * dim * size
     # Partitions are built one after another, and none is larger than the first.
     rows = partitions[0].rows
-    # ScaNN searches a copy of its own of these vectors (ADR 23).
-    if kind == "brute_force":
-        return IndexForecast(candidates, 2 * vectors, 2 * vectors, 2 * vectors, len(partitions))
-    codes = size * (4 + ceil_div(dim, parameters["dimensions_per_block"]))
-    sample = min(rows, sample_size(parameters["num_leaves"]))
+    index = engine.forecast_bytes(size, dim, choice.kind, choice.parameters)
+    load = engine.load_factor * index
+    if choice.kind == "brute_force":
+        return IndexForecast(candidates, vectors + index, load, load, len(partitions))
+    sample = min(rows, sample_size(choice.parameters["num_leaves"]))
     encoding = 0
     if rows > sample:
-        # ScaNN trains on a sample, and processes encode the vectors by blocks.
+        # A sample trains the index, and processes encode the vectors by blocks.
         encoding = encoders * _ENCODER_BYTES
-    build = max(_TRAINING_COPIES * 4 * dim * sample, encoding, 2 * codes, _ID_BYTES * size)
-    return IndexForecast(candidates, vectors + 2 * codes, build, 2 * codes, len(partitions))
+    build = max(_TRAINING_COPIES * 4 * dim * sample, encoding, load, _ID_BYTES * size)
+    return IndexForecast(candidates, vectors + 2 * index, build, load, len(partitions))

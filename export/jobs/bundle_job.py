@@ -137,7 +137,7 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
         owners = steps.vector_owners
         steps_from_rows = [
             *map(paths.index_vectors, owners.values()),
-            *map(paths.index_directory, owners),
+            *[index.directory for index in indexes.values()],
             *[paths.index_codes(name) for name, index in indexes.items() if index.codes],
         ]
         bundle = staged_bundle(

@@ -157,7 +157,7 @@ class IndexSteps:
             dim = queries.served.shape[1]
             context.staged.run(step, _write_codes, name, vectors, dim, section.distance)
         entry = context.staged.run(
-            Step(paths.index_directory(name), LIBRARIES),
+            Step(paths.index_directory(name, choice.engine), LIBRARIES),
             _build_index,
             name,
             section,

@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from bundle.format.fields import Boundaries
+from bundle.format.indexes import Engine
 from bundle.format.input_lengths import Keep, PadSide, PadValue
 from bundle.format.manifest import Distance, Name, Precision, Role, Unknown
 from bundle.storage.regular_files import read_regular
@@ -531,10 +532,14 @@ class IndexSection(Section):
     """Tower that computes the vectors of candidates."""
     distance: Distance = "dot_product"
     """Distance between vectors. For every distance, a larger score is nearer."""
+    engine: Literal["auto"] | Engine = "auto"
+    """Library that builds the index, and that searches it in a service. auto selects scann if it is
+    installed here, else faiss.
+    """
     kind: Literal["auto", "brute_force", "tree_ah"] = "auto"
-    """Kind of the index. brute_force compares all vectors. tree_ah is a ScaNN tree with asymmetric
-    hashing and reordering. auto selects brute_force for fewer than 20,000 candidates per partition,
-    else tree_ah.
+    """Kind of the index. brute_force compares all vectors. tree_ah is a tree with quantized vectors
+    in its leaves, and reordering. auto selects brute_force for fewer than 20,000 candidates per
+    partition, else tree_ah.
     """
     partitions: int = Field(default=1, ge=1, le=1 << 16)
     """Number of ranges of candidates with an index each, which are searched together. A build needs
@@ -544,7 +549,7 @@ class IndexSection(Section):
     recall: RecallSection = RecallSection()
     """Recall that the index must reach."""
     parameters: dict[str, Any] = {}
-    """ScaNN parameters that override the automatic choice: num_leaves, leaves_to_search,
+    """Parameters of a tree that override the automatic choice: num_leaves, leaves_to_search,
     dimensions_per_block, reorder. The first three apply to each partition.
     """
 

@@ -33,6 +33,7 @@ from bundle.tables.row_deltas import merged_bytes
 from bundle.tables.segments import RowRange
 from bundle.tables.sharding import ShardNumber
 from bundle.tables.whole_segments import remove_damaged, with_whole_files
+from runtime.engines import open_engine
 from runtime.exact import ExactIndex
 from runtime.partitions import load_index, partition_rows
 from runtime.tower import Device
@@ -418,8 +419,8 @@ def forecast_bytes(
 
     What is mapped does not count: tables, vectors, attribute indexes. Which rows deltas have is in
     memory. A compiled tower is packed once per thread that computes, the event loop's and the
-    loading one among them; an index is in memory twice while it is read; keys of stores and
-    vocabularies become hash tables of about four times their bytes.
+    loading one among them; an index takes several times the size of its files while it is read;
+    keys of stores and vocabularies become hash tables of about four times their bytes.
     """
     sizes = {file.path: file.bytes for file in manifest.files}
 
@@ -437,8 +438,11 @@ def forecast_bytes(
                 # Once, however many SavedModels there are.
                 tensorflow_bytes = _TENSORFLOW_BYTES
 
-    # The index's vectors are mapped: their file does not lie under its directory.
-    total += sum(2 * bytes_under(index.directory) for index in manifest.indexes.values())
+    for index in manifest.indexes.values():
+        # Its vectors are mapped: their file does not lie under its directory.
+        index_bytes = bytes_under(index.directory)
+        if index_bytes:  # a process that leaves it to others needs no engine
+            total += open_engine(index.engine).load_factor * index_bytes
     for entries in (manifest.corpora, manifest.contexts, manifest.vocabularies, manifest.lists):
         for entry in entries.values():
             total += 4 * sizes.get(entry.file, 0)

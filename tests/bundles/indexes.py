@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bundle.format.indexes import Engine
 from bundle.format.manifest import Distance
 from runtime.candidate_index import Kind
-from runtime.engines import is_installed, open_engine
+from runtime.engines import default_engine, is_installed, open_engine
 from runtime.vectors import VectorFile
 
 ENGINES = [
@@ -32,11 +32,16 @@ def write_index(
     kind: Kind,
     parameters: Mapping[str, Any],
     directory: Path,
-    engine: Engine = "scann",
+    engine: Engine | None = None,
 ) -> None:
-    """Builds an index of [size, dim] float32 vectors, and writes its files."""
+    """Builds an index of [size, dim] float32 vectors, and writes its files.
+
+    Args:
+      engine: The engine; None: the default one.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "vectors.bin"
         vectors.astype("<f4").tofile(path)
         file = VectorFile(path, vectors.shape[1])
-        open_engine(engine).build_files(file, distance, kind, parameters, directory)
+        opened = open_engine(engine or default_engine())
+        opened.build_files(file, distance, kind, parameters, directory)

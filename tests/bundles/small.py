@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.format import paths
+from bundle.format.indexes import Engine
 from bundle.format.manifest import (
     DenseFeature,
     Distance,
@@ -34,6 +35,7 @@ from bundle.format.manifest import (
     Table,
     Unknown,
 )
+from runtime.engines import default_engine
 from runtime.partitions import partition_rows
 from tests.bundles.indexes import write_index
 from tests.bundles.search_costs import COSTS
@@ -112,6 +114,7 @@ def write_small_bundle(
     size: int = 40,
     saved_model_only: frozenset[str] = frozenset(),
     index_kind: Literal["brute_force", "tree_ah"] = "brute_force",
+    engine: Engine | None = None,
     parameters: Mapping[str, Any] | None = None,
     partitions: int = 1,
     features: Mapping[str, Feature] | None = None,
@@ -139,6 +142,7 @@ def write_small_bundle(
       size: The number of candidates.
       saved_model_only: The towers that get no compiled form.
       index_kind: The kind of the index.
+      engine: The engine of the index; None: the default one.
       parameters: The parameters of the index.
       partitions: The number of partitions of the index.
       features: Entries that replace those of `feature_entries`.
@@ -236,6 +240,7 @@ def write_small_bundle(
                     corpus,
                     rows,
                     index_kind,
+                    engine or default_engine(),
                     distance,
                     parameters or {},
                     partitions,
@@ -390,6 +395,7 @@ def _write_index(
     corpus: str,
     vectors: Array,
     kind: Literal["brute_force", "tree_ah"],
+    engine: Engine,
     distance: Distance,
     parameters: Mapping[str, Any],
     partitions: int,
@@ -402,10 +408,11 @@ def _write_index(
         corpus=corpus,
         query_tower="query",
         candidate_tower="candidate",
+        engine=engine,
         kind=kind,
         distance=distance,
         dim=linear.DIM,
-        directory=paths.index_directory(name),
+        directory=paths.index_directory(name, engine),
         partitions=partitions,
         vectors=file,
         parameters=dict(parameters),

@@ -25,6 +25,7 @@ from export.errors import UsageError, VerificationFailed
 from export.recipe.schema import read_recipe
 from export.verify.checks import OF_BUNDLE, OF_MODEL, STAGED
 from export.verify.published import Verified, verify_against_recipe, verify_bundle
+from runtime.engines import default_engine
 from runtime.partitions import partition_rows
 from tests.bundles.indexes import write_index
 from tests.bundles.search_costs import COSTS
@@ -49,7 +50,9 @@ PEOPLE: list[dict[str, Any]] = [
     {"name": "bob", "number": 1, "groups": [], "age": 41, "weight": 1.5},
     {"name": "cid", "number": 2, "groups": ["red|blue"], "age": None, "weight": 2.5},
 ]
-TREE_STEPS = ("built indexes/tree/scann", "indexes/tree/scann", "indexes/tree/codes")
+INDEX = paths.index_directory("movies", default_engine())
+TREE = paths.index_directory("tree", default_engine())
+TREE_STEPS = (f"built {TREE}", TREE, paths.index_codes("tree"))
 
 
 @pytest.fixture(scope="module")
@@ -225,8 +228,7 @@ def swap_candidates(bundle: Path) -> None:
     """Gives two candidates each other's vector, and builds the index of exact search of these."""
     swap_vectors(bundle)
     vectors = np.fromfile(bundle / VECTORS, "<f4").reshape(MOVIES, -1)
-    directory = bundle / paths.index_directory("movies")
-    write_index(vectors, "dot_product", "brute_force", {}, directory)
+    write_index(vectors, "dot_product", "brute_force", {}, bundle / INDEX)
 
 
 def write_partitions(bundle: Path, swapped: bool) -> None:
@@ -308,7 +310,7 @@ DAMAGES = {
         ("saved_model.pbtxt", "is not in the manifest"),
     ),
     "a file that ScaNN would read": Damage(
-        "files", in_bundle(partial(add, "indexes/movies/scann/tokens.npy")), ("tokens.npy",)
+        "files", in_bundle(partial(add, f"{INDEX}/tokens.npy")), ("tokens.npy",)
     ),
     "a tower that is no program": Damage(
         "parts",
@@ -322,8 +324,8 @@ DAMAGES = {
     "vectors in another order than their exact index": Damage(
         "parts",
         in_bundle(reverse_vectors),
-        ("indexes/movies/scann", "40 of 40", *ORDER),
-        ("built indexes/movies/scann", "indexes/movies/scann"),
+        (INDEX, "40 of 40", *ORDER),
+        (f"built {INDEX}", INDEX),
     ),
     "a tree of vectors in another order": Damage(
         "parts", in_bundle(partial(build_of_reversed_vectors, tree="tree")), ORDER, TREE_STEPS

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bundle.format import paths
+from runtime.engines import default_engine
 from tests.units.export.commands import Command, CommandResult, rejected
 from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.movies_job import (
@@ -48,7 +50,7 @@ def test_recall_that_is_not_reached_publishes_nothing(
     [
         (TOWER, TOWER, TOWER),
         (TOWER, USERS, "tower 'query', SavedModel f32"),
-        ("indexes/movies/scann", USERS, "table 'users'"),
+        (paths.index_directory("movies", default_engine()), USERS, "table 'users'"),
     ],
 )
 def test_file_that_is_damaged_between_steps_is_found(

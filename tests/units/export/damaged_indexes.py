@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bundle.format import paths
+from runtime.engines import default_engine
 from tests.bundles.indexes import write_index
 from tests.units.export.movies_job import MOVIES
 
@@ -31,7 +32,7 @@ def build_of_reversed_vectors(bundle: Path, tree: str = "movies") -> None:
     vectors = np.fromfile(bundle / VECTORS, "<f4").reshape(MOVIES, -1)
     built = dict.fromkeys(("num_leaves", "leaves_to_search", "reorder"), 1)
     parameters = built | {"num_leaves": 20, "dimensions_per_block": 2}
-    directory = bundle / paths.index_directory(tree)
+    directory = bundle / paths.index_directory(tree, default_engine())
     write_index(vectors[::-1].copy(), "squared_l2", "tree_ah", parameters, directory)
 
 

@@ -4,6 +4,7 @@ cheapest setting that reaches the target, and are rejected below it.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from bundle.format import paths
-from bundle.format.indexes import Index
+from bundle.format.indexes import Engine, Index
 from export.corpora.indexes import build_index
 from export.corpora.recall import (
     measure_again,
@@ -23,10 +24,12 @@ from export.corpora.recall import (
     recall_of_tables,
 )
 from export.corpora.size_estimates import forecast_index
-from export.errors import ExportError, VerificationFailed
+from export.errors import ExportError, UsageError, VerificationFailed
 from export.recipe.schema import IndexSection
 from rows.files import SourceFile
+from runtime.engines import default_engine
 from runtime.partitions import load_index
+from tests.bundles.indexes import ENGINES
 
 Vectors = NDArray[np.float32]
 DISTANCES = ("dot_product", "squared_l2", "cosine")
@@ -75,19 +78,27 @@ def share_found(base: Path, index: Index, vectors: Vectors, queries: Vectors, k:
     return float(np.mean(shares))
 
 
+EACH_ENGINE = pytest.mark.parametrize("engine", ENGINES)
+
+
+@EACH_ENGINE
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("distance", DISTANCES)
-def test_brute_force_finds_all_of_many_ties(tmp_path: Path, distance: Any, partitions: int) -> None:
+def test_brute_force_finds_all_of_many_ties(
+    tmp_path: Path, engine: Engine, distance: Any, partitions: int
+) -> None:
     vectors = np.random.default_rng(1).integers(1, 3, (600, DIM)).astype(np.float32)
-    part = section({"value": 1.0}, distance=distance, partitions=partitions)
+    part = section({"value": 1.0}, engine=engine, distance=distance, partitions=partitions)
     index = build_index(staged(tmp_path, vectors), "movies", part, vectors[:10])
-    assert (index.kind, index.partitions, index.parameters) == ("brute_force", partitions, {})
+    assert (index.engine, index.kind, index.partitions) == (engine, "brute_force", partitions)
+    assert index.parameters == {}
     assert (index.recall.value, index.recall.queries, index.recall.chosen_on) == (1, 10, 0)
     assert index.recall.low == pytest.approx(0.722467, abs=1e-6)  # R: prop.test(10, 10)
     assert (index.depths, index.costs) == ((), None)
     assert share_found(tmp_path, index, vectors, vectors[:10]) == 1
 
 
+@EACH_ENGINE
 @pytest.mark.parametrize(
     ("distance", "partitions", "size"),
     [
@@ -98,16 +109,16 @@ def test_brute_force_finds_all_of_many_ties(tmp_path: Path, distance: Any, parti
     ],
 )
 def test_tree_records_its_true_recall_and_how_deep_to_search_for_more_neighbors(
-    tmp_path: Path, distance: Any, partitions: int, size: int
+    tmp_path: Path, engine: Engine, distance: Any, partitions: int, size: int
 ) -> None:
     vectors = clustered(size, 1, 200)
     queries = clustered(60, 2, 200)
     kind = "auto" if size == 20_000 else "tree_ah"
-    part = section(
-        {"value": 0.9, "queries": 60}, distance=distance, partitions=partitions, kind=kind
-    )
+    recall = {"value": 0.9, "queries": 60}
+    part = section(recall, engine=engine, distance=distance, partitions=partitions, kind=kind)
     index = build_index(staged(tmp_path, vectors), "movies", part, queries)
-    assert (index.kind, index.dim, len(index.directories)) == ("tree_ah", DIM, partitions)
+    assert (index.engine, index.kind, index.dim) == (engine, "tree_ah", DIM)
+    assert len(index.directories) == partitions
     assert index.parameters["num_leaves"] == pytest.approx((size / partitions) ** 0.5, abs=1)
     # ScaNN adds up in the order that its threads give: a tie may fall the other way.
     judged = share_found(tmp_path, index, vectors, queries[1::2])
@@ -157,7 +168,7 @@ BASE = {"kind": "tree_ah"}
         (300, np.zeros((3, DIM)), BASE | {"parameters": {"leaves": 3}}, "unknown key 'leaves'"),
         (300, np.zeros((3, DIM)), {"parameters": {"reorder": 3}}, "set kind = 'tree_ah'"),
         (300, np.zeros((3, DIM)), {"partitions": 301}, "only 300 candidates"),
-        (300, np.zeros((3, DIM)), BASE | {"partitions": 30}, "over 10 vectors"),
+        (300, np.zeros((3, DIM)), BASE | {"partitions": 30, "engine": "scann"}, "over 10 vectors"),
     ],
 )
 def test_index_that_cannot_be_built_is_rejected(
@@ -166,6 +177,28 @@ def test_index_that_cannot_be_built_is_rejected(
     base = staged(tmp_path, clustered(size, 1))
     with pytest.raises(ExportError, match=words):
         build_index(base, "movies", section(**changes), queries.astype(np.float32))
+
+
+@pytest.mark.parametrize("engine", ["scann", "faiss"])
+def test_engine_of_a_recipe_that_is_not_installed_is_a_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    # To Python, a module that is None is not installed.
+    monkeypatch.setitem(sys.modules, engine, None)
+    base = staged(tmp_path, clustered(300, 1))
+    with pytest.raises(UsageError, match=rf"indexes\.movies\.engine is '{engine}'.*not installed"):
+        build_index(base, "movies", section(engine=engine), clustered(3, 2))
+
+
+def test_index_is_of_faiss_where_scann_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scann", None)
+    vectors = clustered(300, 1, 10)
+    part = section({"value": 0.9}, kind="tree_ah")
+    index = build_index(staged(tmp_path, vectors), "movies", part, clustered(40, 2, 10))
+    assert index.engine == "faiss"
+    assert share_found(tmp_path, index, vectors, clustered(40, 2, 10)) >= 0.9
 
 
 def test_recall_out_of_reach_is_rejected_with_the_best_setting_and_the_remedy(
@@ -177,7 +210,7 @@ def test_recall_out_of_reach_is_rejected_with_the_best_setting_and_the_remedy(
     base = staged(tmp_path, vectors)
     with pytest.raises(VerificationFailed, match=r"indexes\.movies\.recall\.value"):
         build_index(base, "movies", part, clustered(50, 2))
-    assert (tmp_path / paths.index_directory("movies")).exists()
+    assert (tmp_path / paths.index_directory("movies", default_engine())).exists()
     # Made-up queries show nothing of real ones.
     index = build_index(base, "movies", part, clustered(50, 2), representative=False)
     assert (index.recall.value < 0.99, index.recall.representative) == (True, False)
@@ -257,12 +290,15 @@ def counted(directory: Path, *sizes: int) -> list[SourceFile]:
     return files
 
 
+@EACH_ENGINE
 @pytest.mark.parametrize(("size", "partitions"), [(3000, 1), (3000, 4), (30_000, 1)])
-def test_index_takes_no_more_disk_than_forecast(tmp_path: Path, size: int, partitions: int) -> None:
+def test_index_takes_no_more_disk_than_forecast(
+    tmp_path: Path, engine: Engine, size: int, partitions: int
+) -> None:
     vectors = np.random.default_rng(0).random((size, DIM), np.float32)
     base = staged(tmp_path, vectors)
     stated = {"parameters": {"leaves_to_search": 1, "reorder": 10}} if size > 20_000 else {}
-    part = section(partitions=partitions, **stated)
+    part = section(engine=engine, partitions=partitions, **stated)
     build_index(base, "movies", part, vectors[:5], representative=False)
     folder = (base / paths.index_vectors("movies")).parent
     written = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from bundle.format import paths
 from bundle.storage.staging import Staging
-from runtime.engines import open_engine
+from runtime.engines import default_engine, open_engine
 from tests.units.export.commands import Command
 from tests.units.export.damaged_indexes import (
     build_of_reversed_vectors,
@@ -44,9 +45,14 @@ pytestmark = pytest.mark.slow
 FORMS = TABLE_STEPS + 2
 """The steps when two of the four forms of towers are noted."""
 VOCABULARY = "vocabularies/movies.arrow"
+INDEX = paths.index_directory("movies", default_engine())
 STAGED = {
     TABLE_STEPS: ["tables/users/rows-00000-of-00001.bin", "corpora/movies/store.arrow"],
-    STEPS: ["towers/query/compiled-f32.tflite", "indexes/movies/scann/dataset.npy"],
+    STEPS: [
+        "towers/query/compiled-f32.tflite",
+        f"{INDEX}/dataset.npy",  # of ScaNN
+        f"{INDEX}/config.json",  # of faiss
+    ],
 }
 
 
@@ -140,7 +146,7 @@ def test_killed_job_resumes_to_the_bundle_of_an_undisturbed_one_and_does_again_w
     assert done.code == 0, done.err
     kept = {file: seen for file, seen in finished.items() if (model / "1" / file).exists()}
     written = rewritten(kept, model / "1")
-    config = open_engine("scann").config  # which the chosen setting is written to
+    config = open_engine(default_engine()).config  # which the chosen setting is written to
     again = {file.partition("/")[0] for file in written if not file.endswith(config)}
     assert hidden(model.parent) == []
     assert again == meanwhile.again

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.format import manifest
-from bundle.format.indexes import Codes
+from bundle.format.indexes import Codes, Engine
 from bundle.format.search_costs import SearchCosts
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
 from runtime import partitions
+from runtime.engines import default_engine
 from runtime.exact import ExactIndex
 from runtime.vectors import VectorFile
 from service.contract.messages import RetrievalRequest, Target
@@ -44,13 +45,16 @@ def load_index(
     curve: Sequence[manifest.CostPoint] = (),
     coded: bool = False,
     costs: SearchCosts = COSTS,
+    engine: Engine | None = None,
 ) -> LoadedIndex:
     """Writes and loads a tree index; the id of candidate i is i, its attributes are int64.
 
     Args:
       coded: Whether the index has codes.
       costs: The costs by which searches choose their ways.
+      engine: The engine of the index; None: the default one.
     """
+    engine = engine or default_engine()
     ids = np.arange(len(vectors))
     arrays = {name: pa.array(values) for name, values in attributes.items()}
     corpus = write_corpus(place, "items", ids, {"item": Column(ids)}, arrays, [*attributes])
@@ -58,10 +62,11 @@ def load_index(
         corpus="items",
         query_tower="query",
         candidate_tower="candidate",
+        engine=engine,
         kind="tree_ah",
         distance=distance,
         dim=vectors.shape[1],
-        directory="items/scann",
+        directory="items/index",
         vectors="items/vectors.f32",
         parameters=dict(parameters),
         recall=manifest.Recall(k=20, value=0.9, low=0.89, queries=100, target=0.9),
@@ -69,7 +74,7 @@ def load_index(
         costs=costs,
     )
     directories = [place / entry.directory]
-    write_index(vectors, distance, "tree_ah", parameters, directories[0])
+    write_index(vectors, distance, "tree_ah", parameters, directories[0], engine)
     filters = {
         name: AttributeIndex(place, attribute_filter, corpus.attributes[name], corpus.size)
         for name, attribute_filter in corpus.filters.items()

@@ -38,15 +38,17 @@ VECTORS[BASE + 100 :: 1_000] = 0
 PERCENT = np.arange(len(VECTORS)) % 100
 
 
-@pytest.fixture(scope="module", params=DISTANCES)
+@pytest.fixture(scope="module", params=[*DISTANCES, "cosine by faiss"])
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
     parameters = {"num_leaves": 20, "leaves_to_search": 20, "dimensions_per_block": 2}
+    distance, _, engine = request.param.partition(" by ")
     return load_index(
         tmp_path_factory.mktemp("base"),
         VECTORS[:BASE],
         {"percent": PERCENT[:BASE]},
-        distance=request.param,
+        distance=distance,
         parameters=parameters | {"reorder": 300},
+        engine=engine or None,
     )
 
 

@@ -61,20 +61,33 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
     return load_index(place, vectors, attributes(), parameters=TREE, curve=CURVE)
 
 
-@pytest.fixture(scope="module", params=["tree", "dot_product", "squared_l2", "cosine"])
+@pytest.fixture(scope="module")
+def faiss_tree(tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
+    """The same index by the other engine."""
+    place = tmp_path_factory.mktemp("tree")
+    vectors, _ = clustered(SIZE, DIM)
+    return load_index(place, vectors, attributes(), parameters=TREE, curve=CURVE, engine="faiss")
+
+
+@pytest.fixture(
+    scope="module",
+    params=["tree", "faiss_tree", "dot_product", "squared_l2", "cosine", "squared_l2 by faiss"],
+)
 def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
-    """The tree, or an index with codes of a distance."""
-    if request.param == "tree":
-        loaded: LoadedIndex = request.getfixturevalue("tree")
+    """A tree, or an index with codes of a distance."""
+    distance, _, engine = request.param.partition(" by ")
+    if distance in ("tree", "faiss_tree"):
+        loaded: LoadedIndex = request.getfixturevalue(distance)
         return loaded
     return load_index(
         tmp_path_factory.mktemp("index"),
         clustered(SIZE, DIM)[0],
         attributes(),
-        distance=request.param,
+        distance=distance,
         parameters=DEEP_TREE,
         coded=True,
         costs=CHEAP_SCANS,
+        engine=engine or None,
     )
 
 
