@@ -11,7 +11,8 @@ from service.resources import raise_open_files_limit
 from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
 
 _OTHER_FILES = 1024
-"""Open files of a process beside its connections: bundles while they are mapped, pipes, logs."""
+"""Open files of a process beside its connections: bundles while they are mapped, pipes, logs. Of a
+lower limit than twice as many, half."""
 _TRANSPORTS = 2
 """HTTP and gRPC, which each have connections."""
 _BODIES_DIVISOR = 4
@@ -26,7 +27,9 @@ def fitted(settings: ServiceSettings, open_files: int, memory: int) -> ServiceSe
       open_files: The number of files that a process may open.
       memory: The memory that all processes share, in bytes.
     """
-    connections = max(1, (open_files - _OTHER_FILES) // _TRANSPORTS)
+    other_files = min(_OTHER_FILES, open_files // 2)
+    # uvicorn counts the connection that it accepts: a limit of 1 would reject every request.
+    connections = max(2, (open_files - other_files) // _TRANSPORTS)
     body_bytes = memory // _BODIES_DIVISOR // settings.workers
     # Below the size of one body, the largest request that is allowed could never be served.
     largest_body_bytes = max(settings.max_request_bytes, settings.max_response_bytes)

@@ -147,7 +147,8 @@ def test_help_lists_every_setting_with_its_type_unit_limits_and_variable() -> No
     [
         ({}, 1 << 16, 64 * GIB, 20_000, GIB),
         ({}, 16_384, 64 * GIB, 7_680, GIB),  # the limit of deploy/rowcast-serve.service
-        ({}, 1024, 64 * GIB, 1, GIB),
+        ({}, 1024, 64 * GIB, 256, GIB),  # the limit of buildah, and of a login
+        ({}, 4, 64 * GIB, 2, GIB),
         ({"workers": 2}, 1 << 16, GIB, 20_000, GIB // 8),
         ({"workers": 8}, 1 << 16, GIB, 20_000, 64 << 20),  # one largest response
         ({"max_connections": 9, "max_inflight_bytes": 2 * GIB}, 1024, GIB, 9, 2 * GIB),
