@@ -1,42 +1,37 @@
-# Two images from one file:
+# Two images from one file, with the wheels that `make wheels` writes to dist/:
 #   docker build --target serve  -t rowcast-serve .     the service, without TensorFlow
 #   docker build --target export -t rowcast-export .    the exporter, with TensorFlow and TensorFlow Recommenders
+# Without Docker: scripts/build_image.
 # Base images are tags; to pin them by digest:
 #   docker build --build-arg RUN_IMAGE=python:3.11-slim-bookworm@sha256:... --build-arg BUILD_IMAGE=... ...
 ARG BUILD_IMAGE=python:3.11-bookworm
 ARG RUN_IMAGE=python:3.11-slim-bookworm
 
-# The wheel of rowcast. The build image has a compiler, for packages without a wheel for this platform.
+# What both images are built with. The build image has a compiler, for packages without a wheel for this platform.
 FROM ${BUILD_IMAGE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
-WORKDIR /source
 COPY deploy/constraints.txt /constraints.txt
-RUN pip install --constraint /constraints.txt hatch-vcs hatchling numpy
-COPY pyproject.toml hatch_build.py README.md ./
-COPY bundle bundle
-COPY runtime runtime
-COPY object_store object_store
-COPY tensors tensors
-COPY rows rows
-COPY export export
-COPY service service
-COPY rowcast rowcast
-COPY examples/quickstart/bundles examples/quickstart/bundles
-# Rows are to be read by compiled code in the images: a wheel for any platform has none.
-RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
- && ! ls /wheels/rowcast-*-none-any.whl 2>/dev/null
+RUN python -m venv --without-pip /tools \
+ && pip --python /tools/bin/python install --constraint /constraints.txt cyclonedx-bom
+COPY scripts/write_sbom /write_sbom
+COPY dist/rowcast-*.whl /wheels/
+# The wheel for this Python. Rows are to be read by compiled code in the images: a wheel for any platform has none.
+RUN pip download --no-index --find-links /wheels --no-deps --pre --dest /wheel rowcast \
+ && ! ls /wheel/rowcast-*-none-any.whl 2>/dev/null
 
-# What each image installs, in a virtual environment without pip.
+# What each image installs, in a virtual environment without pip, and the list of it.
 FROM build AS serve-packages
 ARG SERVE_EXTRAS=serve
 RUN python -m venv --without-pip /opt/rowcast \
- && pip --python /opt/rowcast/bin/python install --constraint /constraints.txt "$(echo /wheels/*.whl)[${SERVE_EXTRAS}]"
+ && pip --python /opt/rowcast/bin/python install --constraint /constraints.txt "$(echo /wheel/*.whl)[${SERVE_EXTRAS}]" \
+ && /tools/bin/python /write_sbom /opt/rowcast /opt/rowcast/sbom.cdx.json
 # The service is to run without TensorFlow, unless it was asked for: SERVE_EXTRAS=serve,savedmodel (or serve,gpu).
 RUN case ",${SERVE_EXTRAS}," in *,savedmodel,* | *,gpu,*) ;; *) ! /opt/rowcast/bin/python -c 'import tensorflow' 2>/dev/null ;; esac
 
 FROM build AS export-packages
 RUN python -m venv --without-pip /opt/rowcast \
- && pip --python /opt/rowcast/bin/python install --constraint /constraints.txt "$(echo /wheels/*.whl)[export,examples]"
+ && pip --python /opt/rowcast/bin/python install --constraint /constraints.txt "$(echo /wheel/*.whl)[export,examples]" \
+ && /tools/bin/python /write_sbom /opt/rowcast /opt/rowcast/sbom.cdx.json
 
 # What both images are: one user, one directory of bundles that belongs to it. A new volume mounted there takes over that
 # owner from whichever image comes first.
