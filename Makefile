@@ -11,7 +11,7 @@ THOROUGH ?=
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv quickstart wheels docs demo demo-models demo-scale zoo test test-change test-all test-clients test-openapi test-triton check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export images clean
+.PHONY: help venv quickstart wheels docs demo demo-models demo-scale zoo test test-change test-all test-clients test-openapi test-triton check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export images release-check clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -127,6 +127,9 @@ soak-export: venv ## 10,000 random computations of ids; 2,000 random models; dam
 images: ## both container images, of the wheels in dist/, without Docker: needs buildah, as root (BASE_IMAGES=debian: without a registry of images)
 	scripts/build_image serve
 	scripts/build_image export
+
+release-check: venv ## all that a release needs up to the upload, on a tagged commit; writes dist/; see RELEASING.md
+	scripts/release_check
 
 clean: ## removes what was built, but .venv
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
