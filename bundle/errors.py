@@ -5,6 +5,8 @@ BundleError
 │   ├── UnknownFormat       a format version that this reader does not support
 │   └── UnsafePath          a path that leaves the bundle
 ├── DigestMismatch          committed bytes that differ from their checksum, or are missing
+├── SignatureRejected       a bundle that is not, or not wholly, what a trusted key signed
+│   └── SignatureMissing    a bundle without a signature, where one is required
 ├── NotCommitted            a directory without a manifest: not a bundle, or an incomplete one
 ├── DestinationExists       a version that exists already; bundles are never overwritten
 ├── OutputRejected          a name under which no file can be published
@@ -51,6 +53,23 @@ class UnsafePath(FormatError):
 
 class DigestMismatch(BundleError):
     """A file differs from its checksum, is missing, or is truncated."""
+
+
+class SignatureRejected(BundleError):
+    """The bundle is not what a trusted key signed: the signature is by none of the keys, or a file
+    differs from the signed one, was added, or is missing.
+
+    Attributes:
+      path: The file that differs; "": it is not a single one.
+    """
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class SignatureMissing(SignatureRejected):
+    """The bundle has no signature, and one is required."""
 
 
 class NotCommitted(BundleError):

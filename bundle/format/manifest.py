@@ -349,6 +349,12 @@ class Manifest(StrictModel):
         """
         return readers_of(self.features)
 
+    @property
+    def listed_files(self) -> set[str]:
+        """The paths of all files of the bundle but the manifest."""
+        extents = [extent for table in self.tables.values() for extent, _ in table.extents()]
+        return {file.path for file in self.files} | {extent.file for extent in extents}
+
     @cached_property
     def towers_of_stages(self) -> frozenset[str]:
         """The towers that come before others; a request means one of them only by its name."""

@@ -3,6 +3,8 @@
 A store holds the content of files as objects that are named by the SHA-256 of their content, and
 `objects.json`, which says which objects each file consists of. That file is what makes a version:
 it is written last, and only if there is none.
+
+The list of files that a signature covers has the same form: docs/reference/format.md, Signatures.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ class StoredFile(StrictModel):
 
 
 class ObjectMap(StrictModel):
-    """The content of `objects.json`.
+    """The content of `objects.json`, and of the list that a signature covers.
 
     Attributes:
       format_version: 1.
@@ -108,17 +110,21 @@ def pool_path(sha256: str) -> str:
     return f"{POOL}/{sha256[:2]}/{sha256}"
 
 
-def parse(data: bytes) -> ObjectMap:
-    """Reads the content of an `objects.json`.
+def parse(data: bytes, name: str = OBJECTS) -> ObjectMap:
+    """Reads the content of an `objects.json`, or of a file of the same form.
+
+    Args:
+      data: The content.
+      name: The name of the file, for messages.
 
     Raises:
       UnknownFormat: It has a format version that this reader does not know.
       FormatError: It breaks a rule of the format; names the field.
     """
-    content = read_json(data, OBJECTS, FORMAT_VERSION)
+    content = read_json(data, name, FORMAT_VERSION)
     try:
         return ObjectMap.model_validate(content)
     except ValidationError as problem:
         first = problem.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or OBJECTS
-        raise FormatError(f"{OBJECTS}: {where}: {first['msg']}") from problem
+        where = ".".join(str(part) for part in first["loc"]) or name
+        raise FormatError(f"{name}: {where}: {first['msg']}") from problem

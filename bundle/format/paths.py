@@ -14,6 +14,12 @@ WHOLE = ".whole"
 """The directory of the segments that a service wrote from a base and deltas. It is no part of the
 bundle: the service removes it, and writes it anew.
 """
+SIGNED_FILES = "signature/files.json"
+"""The list of the files of a signed bundle, with the SHA-256 of each of their blocks."""
+SIGNATURE = "signature/files.json.sig"
+"""The signature of that list."""
+SIGNATURE_FILES = (SIGNED_FILES, SIGNATURE)
+"""The files that a signed bundle has beside those of its manifest."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
 

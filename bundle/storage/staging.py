@@ -16,7 +16,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,6 +33,7 @@ from bundle.format.manifest import File, Manifest, dump
 from bundle.storage import files, journal, lock
 from bundle.storage.catalog import VERSION
 from bundle.storage.integrity import check_file, check_sizes
+from bundle.storage.signatures import Signature
 
 _ATTEMPTS = ".attempts-"
 
@@ -165,7 +166,12 @@ class Staging:
             candidates = sorted(staged.rglob("*"))
         return tuple(_digest_file(self.directory, file) for file in candidates if file.is_file())
 
-    def commit(self, manifest: Manifest, data: bytes | None = None) -> Path:
+    def commit(
+        self,
+        manifest: Manifest,
+        data: bytes | None = None,
+        sign: Callable[[Path], Signature | None] = lambda _staged: None,
+    ) -> Path:
         """Publishes the version: files synced, manifest last, one rename. Files that no manifest
         names are swept first.
 
@@ -173,6 +179,8 @@ class Staging:
           manifest: The manifest of the version, or of the part of it that is staged.
           data: The bytes that are written as its manifest, where they were read from a file. None:
             They are made from `manifest`.
+          sign: A function that returns the signature of the whole bundle, given the directory where
+            it is staged; None: it is not signed.
 
         Returns:
           The directory of the bundle.
@@ -199,12 +207,22 @@ class Staging:
         path = self.directory / paths.MANIFEST
         try:
             path.write_bytes(data)
+            signature = sign(self.directory)
+            if signature is not None:
+                self.write_signature(signature)
             return self._publish()
-        except (OSError, DestinationExists) as problem:
+        except BaseException as problem:
             path.unlink(missing_ok=True)
             if isinstance(problem, OSError):
                 problem.filename = problem.filename or str(path)
             raise
+
+    def write_signature(self, signature: Signature) -> None:
+        """Stages the files of a signature."""
+        for path, content in signature.by_path().items():
+            file = self.directory / path
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(content)
 
     def publish(self) -> Path:
         """Publishes the version as it lies, without a manifest: what is no bundle, and no service
@@ -323,8 +341,7 @@ def _digest_file(root: Path, path: Path) -> File:
 
 def _sweep_unlisted(staged: Path, manifest: Manifest) -> None:
     """Removes files that the manifest does not name, and the directories that they leave empty."""
-    listed = {file.path for file in manifest.files}
-    listed |= {segment.file for table in manifest.tables.values() for segment, _ in table.extents()}
+    listed = manifest.listed_files
     # From the bottom, so that a directory is met after the ones in it.
     for name, _, file_names in os.walk(staged, topdown=False):
         directory = Path(name)

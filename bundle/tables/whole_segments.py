@@ -8,7 +8,7 @@ under its name once its bytes match that checksum.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from io import RawIOBase
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from bundle.format.dtypes import SCALE_BYTES
 from bundle.format.manifest import Manifest
 from bundle.format.tables import Segment, Table
 from bundle.storage import files
-from bundle.tables.row_deltas import lay_over_range, open_deltas
+from bundle.tables.row_deltas import MappedDelta, lay_over_range, open_deltas
 from bundle.tables.segment_writer import SegmentWriter
 
 PIECE_BYTES = 4 << 20
@@ -116,6 +116,33 @@ def remove_damaged(
     return damaged
 
 
+def remove_unequal(
+    bundle: Path, table: Table, pause: Callable[[], object] = lambda: None
+) -> list[str]:
+    """Compares the whole files of a table, byte by byte, with its segments and their deltas, and
+    removes those that differ; returns them.
+
+    A checksum shows damage alone. This also shows what somebody else has put in the place of a
+    whole file, if the segments and the deltas are known to be right.
+
+    Args:
+      bundle: The directory of the bundle.
+      table: The table, all of its rows.
+      pause: A function that is called after each piece that was compared.
+
+    Raises:
+      BundleError: A segment or a delta is damaged.
+      OSError: A file cannot be read or removed.
+    """
+    removed = []
+    for unmerged in unmerged_segments(table):
+        size = _size(bundle, unmerged.file)
+        if size >= 0 and not (size == unmerged.bytes and _is_equal(bundle, unmerged, pause)):
+            (bundle / unmerged.file).unlink(missing_ok=True)
+            removed.append(unmerged.file)
+    return removed
+
+
 def remove_others(bundle: Path, manifest: Manifest) -> None:
     """Removes what is no whole file of a bundle from the directory of whole files: unfinished
     files, and those of another bundle that had the same directory. No other process may write
@@ -150,20 +177,12 @@ def write_whole(
       UnsafePath: A file lies outside the bundle.
       OSError: The disk is full, broken or read-only; nothing was written.
     """
-    segment, row_bytes = unmerged
+    segment = unmerged.segment
     if _size(bundle, unmerged.file) == unmerged.bytes:
         return False
-    deltas = open_deltas(bundle, segment, row_bytes)
-    piece = np.empty((max(1, PIECE_BYTES // row_bytes), row_bytes), np.uint8)
-    with (
-        files.locate(bundle, segment.file).open("rb", buffering=0) as base,
-        SegmentWriter(bundle / unmerged.file) as writer,
-    ):
-        base.seek(segment.offset)
-        for first in range(0, segment.rows, len(piece)):
-            stored = piece[: segment.rows - first]
-            _fill(stored, base, segment)
-            lay_over_range(deltas, first, stored)
+    deltas = open_deltas(bundle, segment, unmerged.row_bytes)
+    with SegmentWriter(bundle / unmerged.file) as writer:
+        for stored in _merged(bundle, unmerged, deltas):
             writer.write(stored)
             pause(stored.nbytes)
         if writer.crc32c != segment.result:
@@ -173,6 +192,34 @@ def write_whole(
                 f"file {segment.file!r} differs from its checksum: with its deltas, its crc32c is "
                 f"{writer.crc32c}, {segment.result} was expected; copy the bundle again"
             )
+    return True
+
+
+def _merged(
+    bundle: Path, unmerged: UnmergedSegment, deltas: Sequence[MappedDelta]
+) -> Iterator[NDArray[np.uint8]]:
+    """Yields the rows of a segment under its deltas, [n, row_bytes] uint8, each time in the same
+    memory.
+    """
+    segment, row_bytes = unmerged
+    piece = np.empty((max(1, PIECE_BYTES // row_bytes), row_bytes), np.uint8)
+    with files.locate(bundle, segment.file).open("rb", buffering=0) as base:
+        base.seek(segment.offset)
+        for first in range(0, segment.rows, len(piece)):
+            stored = piece[: segment.rows - first]
+            _fill(stored, base, segment)
+            lay_over_range(deltas, first, stored)
+            yield stored
+
+
+def _is_equal(bundle: Path, unmerged: UnmergedSegment, pause: Callable[[], object]) -> bool:
+    """Returns whether a whole file has the rows of its segment and deltas."""
+    deltas = open_deltas(bundle, unmerged.segment, unmerged.row_bytes)
+    with files.locate(bundle, unmerged.file).open("rb") as whole:
+        for stored in _merged(bundle, unmerged, deltas):
+            if whole.read(stored.nbytes) != stored.tobytes():
+                return False
+            pause()
     return True
 
 

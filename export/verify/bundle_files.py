@@ -13,7 +13,7 @@ from export.verify.parts import towers_and_parts
 
 def check_unlisted(bundle: Path, manifest: Manifest) -> tuple[str, ...]:
     """Returns the files of a bundle that the manifest does not name, without those that a service
-    writes beside it.
+    writes beside it, and those of a signature.
 
     Raises:
       VerificationFailed: One lies in a directory that is opened as a whole, whose reader might take
@@ -23,7 +23,7 @@ def check_unlisted(bundle: Path, manifest: Manifest) -> tuple[str, ...]:
     for directory, _, names in os.walk(bundle):
         for name in names:
             existing.add(Path(directory, name).relative_to(bundle).as_posix())
-    unnamed = existing - listed_files(manifest) - {paths.MANIFEST}
+    unnamed = existing - manifest.listed_files - {paths.MANIFEST, *paths.SIGNATURE_FILES}
     unlisted = sorted(path for path in unnamed if not paths.is_written_beside(path))
 
     # TensorFlow and ScaNN find the files of their directories by themselves.
@@ -38,11 +38,3 @@ def check_unlisted(bundle: Path, manifest: Manifest) -> tuple[str, ...]:
                     "whole; remove it, or copy the bundle again"
                 )
     return tuple(unlisted)
-
-
-def listed_files(manifest: Manifest) -> set[str]:
-    """Returns the files of a manifest, relative to the bundle."""
-    segments = {
-        str(segment.file) for table in manifest.tables.values() for segment, _ in table.extents()
-    }
-    return segments | {str(file.path) for file in manifest.files}

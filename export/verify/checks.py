@@ -32,7 +32,7 @@ from export.corpora.recall import measure_again
 from export.errors import UsageError, VerificationFailed
 from export.front_end.interface import Results
 from export.tables.key_indexes import check_key_indexes
-from export.verify.bundle_files import check_unlisted, listed_files
+from export.verify.bundle_files import check_unlisted
 from export.verify.candidate_checks import check_candidates
 from export.verify.examples import Examples
 from export.verify.parity import check_towers, query_vectors
@@ -141,7 +141,7 @@ def raising_verification_failed() -> Iterator[None]:
 
 def _check_files(bundle: CheckedBundle) -> dict[str, Any]:
     integrity.check_files(bundle.root, bundle.manifest, tables="full")
-    listed = listed_files(bundle.manifest)
+    listed = bundle.manifest.listed_files
     return {
         "files": len(listed),
         "bytes": sum(files.size(bundle.root, path) for path in listed),
