@@ -192,6 +192,39 @@ WithChanges = Annotated[
         "contexts.",
     ),
 ]
+SignKey = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Sign the bundle with this private key: PEM without a password, of the curve P-256, "
+        "P-384 or P-521. Needs the extra `sign`.",
+    ),
+]
+RequiredSignKey = Annotated[
+    Path,
+    typer.Option(
+        "--sign-key",
+        metavar="FILE",
+        help="Private key: PEM without a password, of the curve P-256, P-384 or P-521.",
+    ),
+]
+SignCertificates = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Certificate of the key of --sign-key, and behind it those that lead from its issuer "
+        "to the authority, PEM. Without it, the public key verifies the signature.",
+    ),
+]
+VerifySignatures = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--verify-signatures",
+        metavar="KEY",
+        help="Also verify that this public key, or a certificate of these authorities (PEM), has "
+        "signed the bundle. Repeatable: one of them must have signed it. Needs the extra `sign`.",
+    ),
+]
 TableMode = Annotated[
     Literal["copy", "link", "inline", "inline-link"] | None,
     typer.Option("--tables", help="How to write tables, instead of the way in the recipe."),

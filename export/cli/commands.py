@@ -219,6 +219,8 @@ def run(
     scratch: cl.Scratch = None,
     with_changes: cl.WithChanges = None,
     reuse: cl.Reuse = None,
+    sign_key: cl.SignKey = None,
+    sign_certificates: cl.SignCertificates = None,
     table_mode: cl.TableMode = None,
     as_json: cl.AsJson = False,
 ) -> None:
@@ -232,6 +234,8 @@ def run(
         scratch=scratch,
         with_changes=with_changes,
         reuse=reuse,
+        sign_key=sign_key,
+        sign_certificates=sign_certificates,
         full=full,
         unproved=unproved,
     )
@@ -247,6 +251,9 @@ def run(
         raise UsageError(
             "--with-changes is for a bundle; a self-contained SavedModel has no candidates"
         )
+
+    if settings.sign_key is not None and job.output.tables in options.INLINE:
+        raise UsageError("--sign-key is for a bundle; a self-contained SavedModel is not signed")
 
     with _showing_progress() as progress:
         prepared = _prepare(job, recipe, settings, version, progress)
@@ -304,6 +311,8 @@ def tables(
     budget_bytes: cl.Budget = None,
     scratch: cl.Scratch = None,
     reuse: cl.Reuse = None,
+    sign_key: cl.SignKey = None,
+    sign_certificates: cl.SignCertificates = None,
     table_mode: cl.RequiredTableMode = "copy",
     only: cl.Only = None,
     dtypes: cl.Dtypes = None,
@@ -326,6 +335,8 @@ def tables(
         budget_bytes=budget_bytes,
         scratch=scratch,
         reuse=reuse,
+        sign_key=sign_key,
+        sign_certificates=sign_certificates,
         full=full,
     )
     with _showing_progress() as progress:
@@ -361,6 +372,7 @@ def verify(
     recipe: cl.ComparedRecipe = None,
     with_changes: cl.WithChanges = None,
     full: cl.Full = False,
+    verify_signatures: cl.VerifySignatures = None,
     as_json: cl.AsJson = False,
 ) -> None:
     """Verify a published bundle again: compare every byte with its checksum, and open every
@@ -377,7 +389,11 @@ def verify(
         from export.cli import documents
         from export.cli.report import render
         from export.verify.published import verify_against_recipe, verify_bundle
+        from export.verify.signature import verify_signature
 
+        # First: before any library reads what somebody else may have put there.
+        if verify_signatures:
+            verify_signature(directory, verify_signatures)
         # Without a recipe, no model code runs.
         if recipe is not None:
             job = options.read_job(recipe, checkpoint)
@@ -390,7 +406,36 @@ def verify(
                 source = open_checkpoint(location_of(checkpoint))
             verified = verify_bundle(directory, source, full=full)
     document = documents.verified(verified)
+    document["signature_verified"] = bool(verify_signatures)
     print_report(document, render(document), as_json)
+
+
+@app.command()
+def sign(
+    bundle: cl.BundlePath,
+    sign_key: cl.RequiredSignKey,
+    sign_certificates: cl.SignCertificates = None,
+    as_json: cl.AsJson = False,
+) -> None:
+    """Sign a published bundle, or sign it again with another key. With --sign-key, `run` and
+    `tables` sign what they publish.
+    """
+    directory = location_of(bundle)
+    if isinstance(directory, RemotePath):
+        raise UsageError(
+            f"{directory} is a URL; an export signs what it publishes there: add --sign-key to it"
+        )
+    with _showing_progress() as progress, progress.step("sign"):
+        from bundle.storage.signatures import Signer
+        from export.jobs.signing import sign_bundle
+
+        signed = sign_bundle(directory, Signer(sign_key, sign_certificates))
+    document = {
+        "bundle": str(directory),
+        "files": len(signed.files),
+        "bytes": sum(file.bytes for file in signed.files.values()),
+    }
+    print_report(document, Text(f"signed {directory} ({len(signed.files)} files)"), as_json)
 
 
 @app.command()

@@ -279,6 +279,8 @@ def _verification(document: Document) -> Iterator[RenderableType]:
     notes = [*document.get("notes", ()), verification.get("note")]
     # They change no result, because nothing reads them.
     notes += [f"{path} is no part of the bundle" for path in document.get("unlisted", ())]
+    if document.get("signature_verified"):
+        notes.append("one of the keys has signed every byte")
     for note in filter(None, notes):
         yield Text(f"note: {note}")
     rejecting = document.get("rejects_unknown_ids")

@@ -49,7 +49,13 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
     inventory = prepared.inventory
     # A stated layout that nothing proves stops the job before anything is written.
     layouts = judge_recipe(job, prepared.checkpoint, inventory, model, prepared.entries)
-    staging = open_staged(prepared.destination, job.model, prepared.version, reuse=settings.reuse)
+    staging = open_staged(
+        prepared.destination,
+        job.model,
+        prepared.version,
+        reuse=settings.reuse,
+        signer=settings.signer,
+    )
     with staging as staged_version:
         notes = list(prepared.notes)
         changes = None

@@ -18,6 +18,8 @@ from bundle.arithmetic import ceil_div
 from bundle.format.manifest import Manifest
 from bundle.format.objects import OBJECT_BYTES, OBJECTS_MAX
 from bundle.storage import catalog
+from bundle.storage.signatures import Signature, Signer
+from bundle.storage.signed_content import list_content
 from bundle.storage.staging import Staging
 from export.errors import DestinationError, NotConvertible, UsageError
 from export.jobs.store_versions import StoreVersion, is_committed
@@ -138,6 +140,7 @@ class Destination:
         manifest: Manifest,
         uploads: Uploads | None,
         moved: Callable[[int], None],
+        signer: Signer | None = None,
     ) -> Location:
         """Publishes a staged version; nothing of it is left on this machine but the bundle itself.
 
@@ -146,8 +149,10 @@ class Destination:
           manifest: The manifest of the bundle.
           uploads: What `uploads` yielded.
           moved: Takes the bytes that were sent since its last call.
+          signer: Signs the bundle; None: it is not signed.
 
         Raises:
+          KeyRejected: The key cannot sign any more.
           BundleError: A staged file is not what the manifest says, or the version appeared.
           DestinationError: The store does not hold what was sent.
           OSError: The store or the disk cannot be written; the next run does not send again what
@@ -155,8 +160,13 @@ class Destination:
         """
         if uploads is None:
             # On a disk, one rename publishes the staged directory itself.
-            return stage.commit(manifest)
-        directory = uploads.publish(manifest, moved)
+            def sign(staged: Path) -> Signature | None:
+                if signer is None:
+                    return None
+                return signer.sign(list_content(staged, manifest))
+
+            return stage.commit(manifest, sign=sign)
+        directory = uploads.publish(manifest, moved, signer)
         stage.discard()
         return directory
 

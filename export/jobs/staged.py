@@ -14,6 +14,7 @@ from typing import Any, Concatenate
 from bundle.errors import BundleError, DestinationExists, FeatureError, VersionBusy
 from bundle.format.manifest import Manifest, Provenance, Table
 from bundle.storage import staging
+from bundle.storage.signatures import KeyRejected, Signer
 from bundle.tables.reader import TableReader
 from export.checkpoint.inventory.specs import Inventory
 from export.errors import DestinationError, ExportError, UsageError, VerificationFailed
@@ -63,12 +64,14 @@ class StagedVersion:
       stage: The staging directory with its journal.
       destination: Where the version goes.
       uploads: Sends its files to a store; None: it goes to a disk.
+      signer: Signs the version; None: it is not signed.
       steps: The names of the steps that write its files.
     """
 
     stage: staging.Staging
     destination: Destination
     uploads: Uploads | None
+    signer: Signer | None = None
     steps: list[str] = field(default_factory=list)
 
     def run(
@@ -120,11 +123,15 @@ class StagedVersion:
         if kinds:
             progress.note("resumed", f"{', '.join(sorted(kinds))} of an earlier run")
         if self.uploads is None:
-            step = progress.step("commit")
+            name = "commit"
+            if self.signer is not None:
+                # The files are read again to sign them, which takes most of the time.
+                name = "sign and commit"
+            step = progress.step(name)
         else:
             step = progress.step("upload", sum(file.bytes for file in manifest.files))
         with step as moved:
-            return self.destination.publish(self.stage, manifest, self.uploads, moved)
+            return self.destination.publish(self.stage, manifest, self.uploads, moved, self.signer)
 
 
 def _time_of_first_run(_base: Path, _job: Any, _fingerprint: str) -> str:
@@ -133,7 +140,12 @@ def _time_of_first_run(_base: Path, _job: Any, _fingerprint: str) -> str:
 
 @contextmanager
 def open_staged(
-    destination: Destination, model: str, version: int, *, reuse: bool = True
+    destination: Destination,
+    model: str,
+    version: int,
+    *,
+    reuse: bool = True,
+    signer: Signer | None = None,
 ) -> Iterator[StagedVersion]:
     """Opens the staging directory of a version. Whatever fails, the finished files stay there for
     the next run.
@@ -143,6 +155,7 @@ def open_staged(
       model: The name of the model.
       version: The number of the version.
       reuse: Whether objects that a store has are not sent again.
+      signer: Signs the version; None: it is not signed.
     """
     try:
         # The staging directory is locked, so that no two runs write one version.
@@ -151,7 +164,7 @@ def open_staged(
             destination.uploads(model, version, stage, reuse=reuse) as uploads,
         ):
             try:
-                yield StagedVersion(stage, destination, uploads)
+                yield StagedVersion(stage, destination, uploads, signer)
             except VerificationFailed as problem:
                 # The next run writes again what a check found wrong, and keeps all else.
                 for step in problem.steps:
@@ -162,6 +175,8 @@ def open_staged(
                 raise VerificationFailed(f"{problem}; nothing is published; {remedy}") from problem
     except (DestinationExists, VersionBusy) as problem:
         raise DestinationError(str(problem)) from problem
+    except KeyRejected as problem:
+        raise UsageError(f"--sign-key: {problem}; run the export again: it resumes") from problem
     # Before BundleError, which a FeatureError is, too: the values are the user's own.
     except FeatureError as problem:
         raise UsageError(

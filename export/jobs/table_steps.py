@@ -14,7 +14,7 @@ from bundle.storage.staging import Staging
 from export.checkpoint.datafiles import check_unchanged, stamps_of
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
-from export.errors import CheckpointError
+from export.errors import CheckpointError, UsageError
 from export.jobs.destinations import Destination
 from export.jobs.executors import LocalExecutor, worker_count
 from export.jobs.progress import Progress
@@ -103,6 +103,11 @@ def plan_copy(
         workers=workers,
     )
     destination.reject_links(plan)
+    if plan.links and settings.sign_key is not None:
+        raise UsageError(
+            "tables that are linked lie in files of the checkpoint, of which a bundle holds only "
+            'parts; to sign it, copy them (tables = "copy")'
+        )
     if settings.reuse:
         if destination.store is None:
             plan = compare_with_newest(plan, staging.parent)

@@ -163,7 +163,7 @@ def export_tables(
         "that has verify.expected, or accept the statement with --accept-stated-layouts",
     )
     with open_staged(
-        prepared.destination, job.model, version, reuse=settings.reuse
+        prepared.destination, job.model, version, reuse=settings.reuse, signer=settings.signer
     ) as staged_version:
         stage = staged_version.stage
         created = staged_version.start_time(job, prepared.inventory.fingerprint)

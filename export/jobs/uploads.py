@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from bundle.format import manifest, paths
 from bundle.format.manifest import File, Manifest, dump
 from bundle.format.objects import ObjectMap, StoredFile, pool_path
+from bundle.storage.signatures import Signer
 from bundle.storage.staging import Staging
 from bundle.tables.reader import TableReader
 from export.errors import DestinationError
@@ -166,18 +167,22 @@ class Uploads:
                 segments += not any(unshared_bytes[name] for name in names)
         return ReusedSegments(segments, reused_bytes, written_bytes=sent_bytes)
 
-    def publish(self, whole: Manifest, moved: Callable[[int], None]) -> RemotePath:
+    def publish(
+        self, whole: Manifest, moved: Callable[[int], None], signer: Signer | None = None
+    ) -> RemotePath:
         """Sends what has not been sent, and makes the version visible.
 
         Args:
           whole: The manifest of the bundle.
           moved: Takes the bytes that were sent since its last call.
+          signer: Signs the bundle; None: it is not signed.
 
         Returns:
           The directory of the version.
 
         Raises:
           DestinationExists: Another exporter published the version first.
+          KeyRejected: The key cannot sign any more.
           DestinationError: As `send`, or the store has lost objects.
           OSError: As `send`.
         """
@@ -193,6 +198,14 @@ class Uploads:
         for table in whole.tables.values():
             for segment, _ in table.extents():
                 named[segment.file] = self._sent[segment.file]
+        if signer is not None:
+            # The names of objects are the digests that are signed: nothing is read again.
+            signature = signer.sign(
+                ObjectMap(model=whole.model, version=whole.version, files=dict(named))
+            )
+            self._stage.write_signature(signature)
+            for path in paths.SIGNATURE_FILES:
+                named |= self._send_files(self._stage.digests(path))
         # From now on, nothing is removed, however long ago the run began.
         self.version.mark()
         missing = self.version.missing(named.values())

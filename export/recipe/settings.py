@@ -6,8 +6,10 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from bundle.storage.signatures import KeyRejected, Signer
 
 PREFIX = "ROWCAST_EXPORT_"
 """The beginning of the names of environment variables."""
@@ -51,6 +53,40 @@ class ExportSettings(BaseSettings):
         description="publish a self-contained SavedModel even if the original model, with which it "
         "is compared, does not fit into memory",
     )
+
+    sign_certificates: Path | None = Field(
+        default=None,
+        description="certificate of sign_key, and behind it those that lead from its issuer to the "
+        "authority, PEM",
+    )
+    sign_key: Path | None = Field(
+        default=None,
+        validate_default=True,
+        description="private key that the bundle is signed with, PEM without a password, of the "
+        "curve P-256, P-384 or P-521",
+    )
+
+    @property
+    def signer(self) -> Signer | None:
+        """What signs the bundle; None: it is not signed."""
+        if self.sign_key is None:
+            return None
+        return Signer(self.sign_key, self.sign_certificates)
+
+    @field_validator("sign_key")
+    @classmethod
+    def _can_sign(cls, key: Path | None, info: ValidationInfo) -> Path | None:
+        certificates = info.data.get("sign_certificates")
+        if key is None:
+            if certificates is not None:
+                raise ValueError("sign_certificates needs the private key, sign_key")
+            return None
+        # Found out before the export, which may take hours.
+        try:
+            Signer(key, certificates).check()
+        except KeyRejected as problem:
+            raise ValueError(str(problem)) from problem
+        return key
 
     @field_validator("executor")
     @classmethod
