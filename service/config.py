@@ -150,6 +150,13 @@ class ServiceSettings(BaseSettings):
     """How tables, and the vectors of large indexes, are verified before a version is served: sizes
     compares file sizes, full reads and checksums every byte.
     """
+    verify_signatures: Annotated[tuple[Path, ...], NoDecode] = ()
+    """File of a public key, or of certificate authorities, PEM. Only versions whose signature is by
+    one of these keys, or by a certificate of one of these authorities, are served; every byte is
+    read and compared with the signature first. The file is read again for each version. Repeatable;
+    in the environment, separate the files with commas. Needs the extra `sign`. Default: signatures
+    are not verified.
+    """
     scrub_bytes_per_s: int = Field(default=32 * MIB, ge=0)
     """Rate at which tables and vectors are compared with their checksums in the background, in
     bytes per second, over all workers. 0 disables it.
@@ -430,7 +437,14 @@ class ServiceSettings(BaseSettings):
         # Routers use the older version until every shard has the newest.
         return max(2, value)
 
-    @field_validator("allowed_hosts", "changes_from", "require", "shard_addresses", mode="before")
+    @field_validator(
+        "allowed_hosts",
+        "changes_from",
+        "require",
+        "shard_addresses",
+        "verify_signatures",
+        mode="before",
+    )
     @classmethod
     def _split(cls, value: Any) -> Any:
         if not isinstance(value, str):

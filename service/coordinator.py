@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.managers import BaseManager
-from typing import Any
+from typing import Any, Literal
 
 Versions = Mapping[str, Collection[int]]
 """Numbers of versions by model."""
@@ -181,6 +181,11 @@ class Coordinator:
         self._workers: dict[int, _Worker] = {}
         self._loads: dict[int, _Load] = {}
         """The loads in progress, by the process id of the worker."""
+        self._verifications: dict[int, tuple[str, int, str]] = {}
+        """The model, version and fingerprint of what a worker compares with its signature, by its
+        process id."""
+        self._verified: dict[tuple[str, int], str] = {}
+        """The fingerprint of the files of each version that were as they were signed."""
         self._fatalities: dict[tuple[str, int], _Fatality] = {}
         self._started = False
         self._failed_starts = 0
@@ -295,6 +300,34 @@ class Coordinator:
             if loaded and load is not None:
                 self._fatalities.pop((load.model, load.version), None)
 
+    def begin_verification(
+        self, pid: int, model: str, version: int, files: str
+    ) -> Literal["verify", "wait", "verified"]:
+        """Gives a worker the turn to compare the files of a version with its signature, unless a
+        worker has done so and found nothing. All workers would read the same bytes, which may take
+        minutes.
+
+        Args:
+          pid: The worker.
+          model: The model.
+          version: Its version.
+          files: The fingerprint of its files.
+        """
+        with self._lock:
+            if self._verified.get((model, version)) == files:
+                return "verified"
+            if self._verifications.keys() - {pid}:
+                return "wait"
+            self._verifications[pid] = (model, version, files)
+            return "verify"
+
+    def end_verification(self, pid: int, verified: bool) -> None:
+        """Notes that a worker has ended its comparison, and whether all files are as signed."""
+        with self._lock:
+            model, version, files = self._verifications.pop(pid)
+            if verified:
+                self._verified[model, version] = files
+
     def worker_ended(self, pid: int, reason: str) -> dict[str, Any]:
         """Forgets a worker that ended by itself. What it was loading is not loaded again soon.
 
@@ -307,6 +340,7 @@ class Coordinator:
         """
         with self._lock:
             worker = self._workers.pop(pid, None)
+            self._verifications.pop(pid, None)
             self._has_news.notify_all()
             if worker is None or not worker.report.serves:
                 self._failed_starts += 1
@@ -339,6 +373,7 @@ class Coordinator:
         with self._lock:
             self._workers.pop(pid, None)
             self._loads.pop(pid, None)
+            self._verifications.pop(pid, None)
             self._has_news.notify_all()
 
     def _fresh_reports(self, besides: int) -> list[Report]:
@@ -421,7 +456,9 @@ _METHODS = (
     "await_peers",
     "statuses",
     "begin_load",
+    "begin_verification",
     "end_load",
+    "end_verification",
 )
 """The methods that workers call."""
 

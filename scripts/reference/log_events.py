@@ -190,6 +190,11 @@ EVENTS = {
         "from now on.",
         "",
     ),
+    "merged_file_replaced": (
+        "A file of merged segments did not have the rows of the signed segments and deltas. It was "
+        "removed, and is written again.",
+        "Find out who can write to the directory: the service had not written this file.",
+    ),
     "merge_postponed": (
         "A version could not be merged. Its rows are read through their deltas, and the attempt is "
         "repeated after a pause that grows from a minute to an hour. Logged once per version.",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,11 +21,14 @@ from functools import partial
 from pathlib import Path
 
 from bundle.arithmetic import ceil_div
-from bundle.errors import BundleError, DestinationExists, VersionBusy
+from bundle.errors import BundleError, DestinationExists, SignatureRejected, VersionBusy
 from bundle.format import paths
 from bundle.format.checksums import BLOCK_BYTES, crc32c, digest
 from bundle.format.manifest import Manifest
+from bundle.format.objects import ObjectMap
 from bundle.storage import retention
+from bundle.storage.signatures import KeyRejected, Signature, signed_files
+from bundle.storage.signed_content import check_content, check_data, check_paths
 from bundle.storage.staging import Staging
 from service.cli.bundle_source import (
     EXIT_DAMAGED,
@@ -35,6 +38,7 @@ from service.cli.bundle_source import (
     reading,
 )
 from service.cli.older_bundle import reuse_files
+from service.exit_codes import EXIT_USAGE
 
 CONNECTIONS = 8
 """Number of requests at a time: one waits for the store most of the time."""
@@ -112,6 +116,7 @@ def pull(
     keep: int | None,
     report: Callable[[int, int], object] = lambda *_: None,
     select_part: Callable[[Manifest], Manifest] = lambda manifest: manifest,
+    signing_keys: Sequence[Path] = (),
 ) -> Pulled:
     """Downloads a bundle, and removes old versions on request.
 
@@ -123,13 +128,16 @@ def pull(
       report: Called with the number of bytes to fetch, and the number of bytes fetched since its
         last call.
       select_part: Takes a manifest, and returns the part that is needed here.
+      signing_keys: The files of the keys one of which must have signed the bundle; (): no signature
+        is required.
 
     Raises:
-      PullError: A file differs from its checksum, or the destination cannot take it; fetched bytes
-        are kept.
+      PullError: A file differs from its checksum, or from what was signed, or the destination
+        cannot take it; fetched bytes are kept.
     """
     # The whole manifest is published, whatever part is downloaded: shards find their part by it.
     manifest = select_part(source.manifest)
+    signed = _signed_files(source, signing_keys)
     downloaded = 0
     reused_bytes = 0
     removed = list[int]()
@@ -142,7 +150,8 @@ def pull(
         is_adding = _exists(final, source)
         if is_adding:
             extents = [extent for extent in extents if not (final / extent.path).exists()]
-        if extents or not is_adding:
+        new_signature = _new_signature(final, source)
+        if extents or new_signature or not is_adding:
             with Staging(root, manifest.model, manifest.version, is_adding) as stage:
                 needed = {extent.path for extent in extents}
                 reused = reuse_files(source, root, needed, stage.directory)
@@ -158,10 +167,16 @@ def pull(
                 for extent in extents:
                     if extent.path in unchecked and not extent.is_complete(stage.directory):
                         raise _damage(source, extent)
+                _check_staged(stage.directory, signed, needed)
                 if is_adding:
-                    stage.add(sorted({extent.path for extent in extents}))
+                    if new_signature is not None:
+                        stage.write_signature(new_signature)
+                        needed.update(paths.SIGNATURE_FILES)
+                    stage.add(sorted(needed))
                 else:
-                    stage.commit(manifest, source.data)
+                    stage.commit(manifest, source.data, lambda _: source.signature)
+        if signed is not None and is_adding:
+            check_content(final, manifest, signed)
         # Last: the older versions are of use until this one is complete.
         if keep is not None:
             removed, in_use = retention.sweep_old(root, manifest.model, keep, manifest.version)
@@ -176,6 +191,65 @@ def pull(
         in_use=tuple(in_use),
         reused_bytes=reused_bytes,
     )
+
+
+def _signed_files(source: BundleSource, keys: Sequence[Path]) -> ObjectMap | None:
+    """Returns the files of a bundle that one of several keys has signed, before any is downloaded;
+    None: there are no keys.
+
+    Raises:
+      PullError: There is no such signature, or a key cannot be used.
+    """
+    if not keys:
+        return None
+    try:
+        signed = signed_files(source.signature, keys)
+        check_data(paths.MANIFEST, source.data, signed)
+    except KeyRejected as problem:
+        raise PullError(f"--verify-signatures: {problem}", EXIT_USAGE) from problem
+    except BundleError as problem:
+        raise PullError(f"{source.directory}: {problem}", EXIT_DAMAGED) from problem
+    if source.objects is not None:
+        # Objects are named by the digests that are signed.
+        for path, stored in source.objects.files.items():
+            if path not in paths.SIGNATURE_FILES and stored != signed.files.get(path):
+                raise PullError(
+                    f"{source.directory}: file {path!r} is not what was signed, by the names of "
+                    "its objects; publish the bundle again, and find out what changed it",
+                    EXIT_DAMAGED,
+                )
+    return signed
+
+
+def _new_signature(final: Path, source: BundleSource) -> Signature | None:
+    """Returns the signature of a bundle; None: it has none, or the destination has it already.
+
+    A version that was pulled before may have been signed since, or by another key.
+    """
+    if source.signature is None:
+        return None
+    local = {path: final / path for path in paths.SIGNATURE_FILES}
+    contents = {path: file.read_bytes() for path, file in local.items() if file.is_file()}
+    if contents == source.signature.by_path():
+        return None
+    return source.signature
+
+
+def _check_staged(staged: Path, signed: ObjectMap | None, needed: Collection[str]) -> None:
+    """Compares files with what was signed; None: no signature is required.
+
+    Raises:
+      SignatureRejected: A file differs. It is removed: the next pull would keep it, since its
+        checksum is right.
+    """
+    if signed is None:
+        return
+    try:
+        check_paths(staged, signed, needed)
+    except SignatureRejected as problem:
+        if problem.path:
+            (staged / problem.path).unlink(missing_ok=True)
+        raise
 
 
 def _check_space(directory: Path, needed_bytes: int) -> None:

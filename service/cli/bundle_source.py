@@ -17,6 +17,7 @@ from bundle.errors import BundleError, DigestMismatch
 from bundle.format import objects, paths
 from bundle.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse
 from bundle.format.objects import OBJECTS, OBJECTS_BYTES_MAX, ObjectMap
+from bundle.storage.signatures import SIGNATURE_BYTES_MAX, Signature
 from object_store.locations import location_of
 from object_store.remote_path import RemotePath
 from object_store.stored_content import StoredContent, content_of
@@ -48,12 +49,14 @@ class BundleSource:
       manifest: The bundle's manifest.
       data: The bytes of the manifest as they are in the store.
       objects: The objects of each file; None: the files lie under their own names.
+      signature: The signature of the bundle; None: it has none.
     """
 
     directory: RemotePath
     manifest: Manifest
     data: bytes
     objects: ObjectMap | None = None
+    signature: Signature | None = None
 
     def file(self, path: str) -> StoredContent:
         """Returns the content of a file of the bundle.
@@ -86,6 +89,7 @@ def find_bundle(url: str, model: str | None = None, version: int | None = None) 
         directory = _version_directory(location, model, version)
         stored = _read_objects(directory)
         data = _read_manifest(directory, stored)
+        signature = _read_signature(directory, stored)
     try:
         manifest = parse(data)
     except BundleError as problem:
@@ -100,7 +104,7 @@ def find_bundle(url: str, model: str | None = None, version: int | None = None) 
             "URL, --model or --version",
             EXIT_USAGE,
         )
-    return BundleSource(directory, manifest, data, stored)
+    return BundleSource(directory, manifest, data, stored, signature)
 
 
 @contextmanager
@@ -160,6 +164,27 @@ def _read_manifest(directory: RemotePath, stored: ObjectMap | None) -> bytes:
                 EXIT_DAMAGED,
             )
     return data
+
+
+def _read_signature(directory: RemotePath, stored: ObjectMap | None) -> Signature | None:
+    """Reads the signature of a bundle; None: it has none."""
+    contents = []
+    limits = {paths.SIGNED_FILES: OBJECTS_BYTES_MAX, paths.SIGNATURE: SIGNATURE_BYTES_MAX}
+    for path, limit in limits.items():
+        if stored is None:
+            if not (directory / path).is_file():
+                return None
+            contents.append(_read_small(directory / path, limit))
+            continue
+        if path not in stored.files:
+            return None
+        size = stored.files[path].bytes
+        if size > limit:
+            raise PullError(
+                f"{path!r} of {directory} has {size} bytes; the limit is {limit}", EXIT_SOURCE
+            )
+        contents.append(_file(directory, stored, path).read(0, size))
+    return Signature(*contents)
 
 
 def _file(directory: RemotePath, stored: ObjectMap | None, path: str) -> StoredContent:

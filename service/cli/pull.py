@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -71,6 +71,16 @@ def pull_command(
             "of the service.",
         ),
     ] = None,
+    verify_signatures: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            envvar="ROWCAST_VERIFY_SIGNATURES",
+            help="File of a public key, or of certificate authorities, PEM. Only a bundle that one "
+            "of them has signed is downloaded. Repeatable; in the environment, separate the files "
+            "with commas. Needs the extra `sign`.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Download a bundle from an object store (s3://, gs://, ...) to a local root.
@@ -80,8 +90,8 @@ def pull_command(
     What the newest version under ROOT contains is not downloaded again.
 
     Exit codes: 0 the bundle is complete, 1 a bug, 2 invalid usage, 3 the store or the bundle cannot
-    be read, 5 a file differs from its checksum, 6 the destination contains another bundle, is full
-    or busy, or cannot be written, 130 interrupted.
+    be read, 5 a file differs from its checksum, or the bundle from what a key has signed, 6 the
+    destination contains another bundle, is full or busy, or cannot be written, 130 interrupted.
     """
     from service.cli.bundle_source import PullError
 
@@ -100,7 +110,9 @@ def pull_command(
         version_number = int(version)
     began = time.monotonic()
     try:
-        pulled = _with_progress(url, root, model, version_number, keep, select_part)
+        pulled = _with_progress(
+            url, root, model, version_number, keep, select_part, _key_files(verify_signatures)
+        )
     except PullError as problem:
         # A path is read like a store, and is shown as the user wrote it.
         message = str(problem).replace("local://", "")
@@ -114,6 +126,12 @@ def pull_command(
         sys.stdout.write(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         sys.stdout.write(_summary(pulled))
+
+
+def _key_files(options: Sequence[str] | None) -> tuple[Path, ...]:
+    """Returns the files that the options name, several of them separated by commas."""
+    names = [name.strip() for option in options or () for name in option.split(",")]
+    return tuple(Path(name) for name in names if name)
 
 
 def _part_selection(
@@ -141,6 +159,7 @@ def _with_progress(
     version: int | None,
     keep: int | None,
     select_part: Callable[[Manifest], Manifest],
+    signing_keys: Sequence[Path],
 ) -> Pulled:
     """Finds and pulls a bundle, with a progress bar on a terminal. See `find_bundle` and `pull`."""
     from rich.console import Console
@@ -166,7 +185,7 @@ def _with_progress(
         def report(total: int, size: int) -> None:
             progress.update(task, total=total, advance=size)
 
-        return pull(source, Path(root), keep, report, select_part)
+        return pull(source, Path(root), keep, report, select_part, signing_keys)
 
 
 def _summary(pulled: Pulled) -> str:

@@ -21,7 +21,14 @@ from service.exit_codes import EXIT_OK, EXIT_USAGE
 
 PRINT_SETTINGS = "print_settings"
 DEMO = "demo"
-_REPEATABLE = {"allowed_hosts", "changes_from", "protocols", "require", "shard_addresses"}
+_REPEATABLE = {
+    "allowed_hosts",
+    "changes_from",
+    "protocols",
+    "require",
+    "shard_addresses",
+    "verify_signatures",
+}
 """The settings whose options may be repeated."""
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most"}
 """The words for the constraints of a setting."""
@@ -146,6 +153,7 @@ def _check(settings: ServiceSettings) -> None:
     Raises:
       SettingsError: One of them cannot be used; the message names the setting.
     """
+    from bundle.storage.signatures import KeyRejected, check_keys
     from service.loopback import on_loopback
     from service.observability.tracing import TracingUnavailable, require_packages
     from service.request_log.record import check_writable
@@ -155,6 +163,11 @@ def _check(settings: ServiceSettings) -> None:
 
     TokenStore.of(settings.tokens)
     TokenStore.of(settings.admin_tokens, "admin_tokens")
+    if settings.verify_signatures:
+        try:
+            check_keys(settings.verify_signatures)
+        except KeyRejected as problem:
+            raise SettingsError(f"--verify-signatures: {problem}") from problem
     Certificates.of(settings)
     check_writable(settings)
     check_readable(settings)

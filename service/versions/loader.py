@@ -23,7 +23,10 @@ from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.format.formula import parse_formula
 from bundle.format.manifest import Corpus, Index, Manifest, Precision, Table, dump
+from bundle.format.objects import ObjectMap
 from bundle.storage import catalog, files, integrity, retention
+from bundle.storage.signatures import KeyRejected, read_signature, signed_files
+from bundle.storage.signed_content import check_content
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.lists import read_list
 from bundle.stores.reader import CandidateStore
@@ -32,7 +35,7 @@ from bundle.tables.reader import TableReader
 from bundle.tables.row_deltas import merged_bytes
 from bundle.tables.segments import RowRange
 from bundle.tables.sharding import ShardNumber
-from bundle.tables.whole_segments import remove_damaged, with_whole_files
+from bundle.tables.whole_segments import remove_damaged, remove_unequal, with_whole_files
 from runtime.engines import open_engine
 from runtime.exact import ExactIndex
 from runtime.partitions import load_index, partition_rows
@@ -58,6 +61,9 @@ from service.versions.version import (
 )
 
 log = logger(__name__)
+
+Once = Callable[[Callable[[], object]], object]
+"""Calls a function, unless its work was done before."""
 
 _TENSORFLOW_BYTES = 600 << 20
 """Memory by which a process grows when a SavedModel makes it import TensorFlow (measured: 510 MB).
@@ -109,13 +115,22 @@ class Loader:
     def _compiled(self) -> FilterCache:
         return FilterCache(self.settings.filter_cache_bytes)
 
-    def load(self, model: str, version: int) -> ModelVersion:
+    def load(
+        self, model: str, version: int, run_once: Once = lambda compare: compare()
+    ) -> ModelVersion:
         """Loads one version; on any failure everything opened is closed again.
+
+        Args:
+          model: The model.
+          version: Its version.
+          run_once: Calls the function that compares all files with the signature, unless that was
+            done before.
 
         Raises:
           BundleError: A file is missing, damaged, or not what the format allows.
+          SignatureRejected: The version is not what a trusted key signed.
           LoadRejected: The version needs more memory than there is, or its parts do not fit each
-            other.
+            other; or a key cannot be read now.
           OSError: A file exists but cannot be read now.
           Exception: Whatever a tower or an index raises that cannot be loaded.
         """
@@ -146,6 +161,9 @@ class Loader:
             hold_descriptor = retention.hold(directory)
             if hold_descriptor is not None:
                 opened.callback(os.close, hold_descriptor)
+            if settings.verify_signatures:
+                signed = self._signed_files(directory)
+                run_once(lambda: self._compare(directory, here, signed))
             integrity.check_files(directory, here, settings.verify, self.throttle)
             if settings.shard is not None:
                 loaded = self._open_shard(directory, manifest, settings.shard, opened)
@@ -190,6 +208,23 @@ class Loader:
             f"tables in each process, {limit}",
             missing_bytes,
         )
+
+    def _signed_files(self, directory: Path) -> ObjectMap:
+        """Returns the files of a version that a trusted key signed."""
+        try:
+            return signed_files(read_signature(directory), self.settings.verify_signatures)
+        except KeyRejected as problem:
+            raise LoadRejected(f"verify_signatures: {problem}") from problem
+
+    def _compare(self, directory: Path, here: Manifest, signed: ObjectMap) -> None:
+        """Compares the part of a version that this process reads with what was signed."""
+        check_content(directory, here, signed, self.throttle)
+        # No signature covers whole files, but what they are merged from.
+        for table in here.tables.values():
+            for file in remove_unequal(directory, table, self.throttle):
+                log.warning(
+                    "merged_file_replaced", extra=fields(directory=str(directory), file=file)
+                )
 
     def _open(
         self, directory: Path, manifest: Manifest, shards: RemoteParts | None, opened: ExitStack

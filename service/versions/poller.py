@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from bundle.format import paths
 from bundle.storage import catalog
@@ -27,7 +28,7 @@ from service.observability.metrics import Metrics
 from service.versions.desired_state import Desired
 from service.versions.failures import LoadFailure, fingerprint, is_expected
 from service.versions.lifecycle import VersionManager, VersionState
-from service.versions.loader import InsufficientMemory, Loader
+from service.versions.loader import InsufficientMemory, Loader, LoadRejected, Once
 from service.versions.maintenance import Maintenance
 from service.versions.policy import arrange, choose_current, named_versions, rank_versions
 from service.versions.state_file import StateFile
@@ -387,7 +388,8 @@ class Poller:
     def _load_now(self, model: str, version: int, files: str) -> bool:
         began = time.monotonic()
         try:
-            loaded = self._make_room_and_load(model, version)
+            run_once = partial(self._verify_once, model, version, files)
+            loaded = self._make_room_and_load(model, version, run_once)
             self._serve(loaded)
         # Whatever a bundle does to its libraries, the old version stays.
         except Exception as problem:  # noqa: BLE001
@@ -437,12 +439,33 @@ class Poller:
             if permission.granted or permission.problem or self._stopping.wait(_TURN_S):
                 return permission
 
-    def _make_room_and_load(self, model: str, version: int) -> ModelVersion:
+    def _verify_once(
+        self, model: str, version: int, files: str, compare: Callable[[], object]
+    ) -> None:
+        """Compares a version with its signature when it is this worker's turn, unless a worker has
+        found the same files to be as they were signed.
+        """
+        while True:
+            turn = self._coordinator.begin_verification(self._worker, model, version, files)
+            if turn == "verified":
+                return
+            if turn == "verify":
+                break
+            if self._stopping.wait(_TURN_S):
+                raise LoadRejected("the service stops")
+        verified = False
+        try:
+            compare()
+            verified = True
+        finally:
+            self._coordinator.end_verification(self._worker, verified)
+
+    def _make_room_and_load(self, model: str, version: int, run_once: Once) -> ModelVersion:
         """Loads a version; gives up those kept for a rollback if it must, and if their memory may
         be enough.
         """
         try:
-            return self._loader.load(model, version)
+            return self._loader.load(model, version, run_once)
         except InsufficientMemory as problem:
             previous_versions: list[tuple[str, VersionState]] = []
             freed_bytes = 0
@@ -461,7 +484,7 @@ class Poller:
             self._manager.arrange(name, replace(arranged, previous=None))
         # Their memory is free once they are closed.
         self._manager.wait_closed()
-        return self._loader.load(model, version)
+        return self._loader.load(model, version, run_once)
 
     def _deny(self, version: ModelVersion) -> None:
         """Brings the deny list of a version up to date."""

@@ -73,6 +73,8 @@ def test_options_are_preferred_to_the_environment_and_that_to_defaults(
     names = ("max_k", "poll_interval_s", "http_port", "require", "admin")
     assert [settings[name] for name in names] == [9, 3.5, 8080, ["films", "books"], False]
     assert printed("--require", "a", "--require", "b")["require"] == ["a", "b"]
+    keys = printed("--verify-signatures", "a.pub", "--verify-signatures", "b.pub")
+    assert keys["verify_signatures"] == ["a.pub", "b.pub"]
 
 
 @pytest.mark.parametrize(("options", "option", "words"), WRONG)

@@ -108,6 +108,25 @@ def test_workers_load_side_by_side_until_one_could_respond(
     assert service.begin_load(5, MODEL, 2, FILES).granted
 
 
+def test_one_worker_compares_a_version_with_its_signature_and_the_others_rely_on_it(
+    service: Coordinator,
+) -> None:
+    assert service.begin_verification(1, MODEL, 1, FILES) == "verify"
+    assert service.begin_verification(2, MODEL, 1, FILES) == "wait"
+    # One that failed, or ended, has shown nothing.
+    service.end_verification(1, verified=False)
+    assert service.begin_verification(2, MODEL, 1, FILES) == "verify"
+    service.worker_ended(2, "SIGKILL")
+    assert service.begin_verification(3, MODEL, 1, FILES) == "verify"
+    service.forget(3)
+    assert service.begin_verification(4, MODEL, 1, FILES) == "verify"
+    service.end_verification(4, verified=True)
+    assert service.begin_verification(5, MODEL, 1, FILES) == "verified"
+    # Other files are another version.
+    assert service.begin_verification(5, MODEL, 1, "changed") == "verify"
+    assert service.begin_verification(6, MODEL, 2, FILES) == "wait"
+
+
 def test_starts_pause_longer_as_long_as_workers_end_before_they_serve(
     service: Coordinator,
 ) -> None:
