@@ -37,7 +37,7 @@ def test_option_in_place_of_the_directory_is_rejected_with_the_usage(option: str
 
 
 @pytest.mark.parametrize(
-    ("version", "message"), [("3.10", "is Python 3.10: "), ("3.14", "is Python 3.14: ")]
+    ("version", "message"), [("3.10", "is Python 3.10: "), ("3.15", "is Python 3.15: ")]
 )
 def test_other_version_of_python_is_named_with_those_that_are_supported(
     tmp_path: Path, version: str, message: str
@@ -45,7 +45,7 @@ def test_other_version_of_python_is_named_with_those_that_are_supported(
     done = make(tmp_path / "venv", interpreter(tmp_path / "python", version))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
-    assert message + "install Python 3.11, 3.12 or 3.13" in done.stderr
+    assert message + "install Python 3.11, 3.12, 3.13 or 3.14" in done.stderr
 
 
 def test_missing_python_is_named(tmp_path: Path) -> None:
