@@ -87,19 +87,8 @@ class Certificates:
             raise SettingsError(f"--tls-cert, --tls-key or --tls-client-ca: {problem}") from problem
 
     def ssl_context(self) -> ssl.SSLContext:
-        """Returns a context for a listening socket, which gives every new connection the newest
-        context.
-        """
-        context = self._set.value().context
-
-        def use_newest(
-            connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext
-        ) -> None:
-            connection.context = self._set.value().context
-
-        # OpenSSL also calls it for clients that send no server name.
-        context.sni_callback = use_newest
-        return context
+        """Returns a context for a listening socket: of every new connection, the newest context."""
+        return _Newest(self._set)
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Returns credentials of a gRPC server, which read newer files at the next connection."""
@@ -124,6 +113,35 @@ class Certificates:
         )
 
 
+class _Newest(ssl.SSLContext):
+    """Leaves each connection to the newest context, with its certificates and its sessions.
+
+    A server that resumes a session does not check the client's certificate, and looks for the
+    session in the context with which the connection began. If that were always the same one, a
+    client of an authority that is gone could resume its session until that expires.
+    """
+
+    _newest: WatchedFiles[CertificateSet]
+
+    def __new__(cls, newest: WatchedFiles[CertificateSet]) -> _Newest:
+        """Takes the certificates, of which it is a context."""
+        context = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+        context._newest = newest
+        return context
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """See `ssl.SSLContext.wrap_bio`, which event loops call for each connection."""
+        context = self._newest.value().context
+        return context.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+
 def _read_certificates(
     chain: Path, key: Path, client_ca: Path | None, report: Report
 ) -> CertificateSet:
@@ -141,7 +159,7 @@ def _read_certificates(
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
             context.sslobject_class = ClientConnection
-            # A resumed session would skip the check against new authorities.
+            # A client's certificate may expire before its ticket does.
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         _report_expiry(SERVER, chain, report)

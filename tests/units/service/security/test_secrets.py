@@ -289,7 +289,8 @@ def test_certificates_report_when_the_first_of_a_file_expires_at_start_and_when_
     ours.sign("server", NOW + 5 * DAY)
     # The certificate is valid until 2120.
     signed.cert.write_bytes(signed.cert.read_bytes() + b"a remark\n" + ours.file.read_bytes())
-    certificates.ssl_context()
+    listening = certificates.ssl_context()
+    listening.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
     assert reported["server"] == (NOW + 5 * DAY).timestamp()
     assert reported["client_ca"] > (NOW + 365 * DAY).timestamp()
     levels = {record.message: record.levelno for record in caplog.records}
