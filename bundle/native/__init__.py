@@ -1,4 +1,4 @@
-"""Rows gathered, combined and prefetched by compiled code where it was built.
+"""Rows gathered, combined and prefetched, and texts hashed, by compiled code where it was built.
 
 `_rows.c` is its Python interface, `hatch_build.py` builds it. Without it numpy does the same, to
 the same bits.
@@ -7,6 +7,10 @@ the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 try:
     from bundle.native import _rows
@@ -15,11 +19,19 @@ except ImportError as problem:
     """None: it was not built, or does not fit this Python."""
     read_tables: Callable[..., int] | None = None
     """None, as `Rows`."""
+    text_fingerprints: Callable[[NDArray[Any]], NDArray[np.uint64]] | None = None
+    """None, as `Rows`."""
+    column_fingerprints: (
+        Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.uint64]] | None
+    ) = None
+    """None, as `Rows`."""
     MISSING = str(problem)
     """The reason why there is no compiled code; empty if there is."""
 else:
     Rows = _rows.Rows
     read_tables = _rows.read_tables
+    text_fingerprints = _rows.text_fingerprints
+    column_fingerprints = _rows.column_fingerprints
     MISSING = ""
 
-__all__ = ["MISSING", "Rows", "read_tables"]
+__all__ = ["MISSING", "Rows", "column_fingerprints", "read_tables", "text_fingerprints"]

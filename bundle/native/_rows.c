@@ -1,4 +1,5 @@
-/* The Python interface of kernels.h: Rows(dtype, dim, values, scales) with take and bags over numpy arrays. */
+/* The Python interface of kernels.h: Rows(dtype, dim, values, scales) with take and bags over numpy arrays. What else is
+   compiled is in multi_table.h and fingerprints.h. */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000 /* one build for Python 3.11 and all later releases */
@@ -313,11 +314,15 @@ static PyType_Spec spec = {
 
 static PyTypeObject *RowsType; /* made by PyInit__rows */
 
+#include "fingerprints.h"
 #include "multi_table.h"
 
 static PyMethodDef functions[] = {
     {"read_tables", (PyCFunction)(void (*)(void))read_tables, METH_FASTCALL,
      "read_tables(readers, names, columns, first, out, start) -> number of the first feature that was not written"},
+    {"text_fingerprints", text_fingerprints, METH_O, "text_fingerprints(texts) -> [m] uint64"},
+    {"column_fingerprints", (PyCFunction)(void (*)(void))column_fingerprints, METH_FASTCALL,
+     "column_fingerprints(memory, offsets) -> [m] uint64"},
     {NULL, NULL, 0, NULL},
 };
 

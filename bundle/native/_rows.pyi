@@ -1,4 +1,5 @@
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,3 +40,7 @@ def read_tables(
     out: NDArray[np.float32],
     start: int,
 ) -> int: ...
+def text_fingerprints(texts: NDArray[Any]) -> NDArray[np.uint64]: ...
+def column_fingerprints(
+    memory: NDArray[np.uint8], offsets: NDArray[np.int64]
+) -> NDArray[np.uint64]: ...

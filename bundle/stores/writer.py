@@ -13,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import farmhash
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError, FormatError
 from bundle.features.columns import Column
+from bundle.fingerprints import column_fingerprints
 from bundle.storage import arrow
 from bundle.stores.attributes import CAST_REMEDY, attribute_array
 from bundle.tables.id_values import known_kind
@@ -364,7 +364,7 @@ def _hashes(ids: Any) -> NDArray[np.uint64]:
     if ids.type == pa.int64():
         result: NDArray[np.uint64] = ids.to_numpy(zero_copy_only=False).view(np.uint64)
         return result
-    return np.array([farmhash.fingerprint64(text) for text in ids.to_pylist()], np.uint64)
+    return column_fingerprints(ids.cast(pa.large_string()))
 
 
 def _checked_ids(ids: Any, first: int) -> NDArray[Any]:

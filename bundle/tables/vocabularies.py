@@ -7,11 +7,11 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Protocol
 
-import farmhash
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FormatError
+from bundle.fingerprints import column_fingerprints, fingerprints
 from bundle.storage import arrow
 from bundle.tables.id_values import Rows, Values, integers, known_kind, strings
 
@@ -23,8 +23,6 @@ _SEARCHED_MAX = 200
 """The maximum number of keys that are found by a binary search each. More keys are searched
 together, from the start of their buckets, step by step.
 """
-_HASHED_TOGETHER = 65_536
-"""The number of strings that are hashed at a time, as objects of Python: the others stay mapped."""
 
 
 class Keys(Protocol):
@@ -154,20 +152,23 @@ class MappedStringKeys:
         """
         self.size = len(keys)
         self._keys = keys
-        fingerprints = np.empty(self.size, np.uint64)
-        for first in range(0, self.size, _HASHED_TOGETHER):
-            texts = keys.slice(first, _HASHED_TOGETHER).to_pylist()
-            fingerprints[first : first + len(texts)] = _fingerprints(texts)
-        self._order: Rows = np.argsort(fingerprints, kind="stable")
-        self._fingerprints = fingerprints[self._order]
+        hashes = column_fingerprints(keys)
+        self._order: Rows = np.argsort(hashes, kind="stable")
+        self._fingerprints = hashes[self._order]
         self._ambiguous = self._find_ambiguous()
 
     def positions(self, feature: str, values: Values) -> Rows:
         """Returns [m] int64 positions, -1 where a key is not held; raises FeatureError for what is
         no string.
         """
-        texts = strings(feature, values).tolist()
-        indices = np.searchsorted(self._fingerprints, _fingerprints(texts))
+        ids = strings(feature, values)
+        texts = ids.tolist()
+        try:
+            hashes = fingerprints(ids)
+        except UnicodeEncodeError:
+            # What a caller sends may be no Unicode text; no key is equal to it.
+            hashes = fingerprints(_encoded(texts))
+        indices = np.searchsorted(self._fingerprints, hashes)
         positions = self._order.take(indices, mode="clip")
         pairs = zip(texts, self._texts_at(positions), strict=True)
         is_key = np.fromiter((text == key for text, key in pairs), np.bool_, len(texts))
@@ -278,10 +279,10 @@ def _are_consecutive(keys: NDArray[np.int64]) -> bool:
     return span == keys.size - 1 and bool((np.diff(keys) == 1).all())
 
 
-def _fingerprints(texts: list[str]) -> NDArray[np.uint64]:
-    # What a caller sends may be no Unicode text; no key is equal to it.
-    encoded = (text.encode("utf-8", "surrogatepass") for text in texts)
-    return np.fromiter(map(farmhash.fingerprint64, encoded), np.uint64, len(texts))
+def _encoded(texts: list[str]) -> NDArray[Any]:
+    encoded = np.empty(len(texts), object)
+    encoded[:] = [text.encode("utf-8", "surrogatepass") for text in texts]
+    return encoded
 
 
 def _repeated(key: str) -> FormatError:

@@ -1,7 +1,8 @@
 """Features at random, what is sent for them, and what they read by their definition.
 
 Every table has ROWS rows, and so has every indicator. A value is read by Python, one example after
-another: nothing here is shared with the code that serves.
+another: nothing here is shared with the code that serves, but fingerprints of texts, which
+`test_fingerprints.py` holds to TensorFlow's.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple, get_args
 
-import farmhash
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
+from bundle.fingerprints import fingerprints
 from bundle.format import manifest as entries
 from bundle.format.features import input_facts
 from bundle.format.graph_builder import GraphBuilder
@@ -64,7 +65,7 @@ class Ids(NamedTuple):
 
 
 def fingerprint(value: Any) -> int:
-    return int(farmhash.fingerprint64(str(value)))
+    return int(fingerprints(np.array([str(value)], object))[0])
 
 
 def bucket(number: float) -> int:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import farmhash
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from bundle.errors import DigestMismatch, FeatureError, FormatError
 from bundle.tables import new_keys as new_keys_module
+from bundle.tables import vocabularies as vocabularies_module
 from bundle.tables.key_index import KeyIndex, KeyIndexWriter, index_bytes
 from bundle.tables.new_keys import NewKeys
 from bundle.tables.vocabularies import (
@@ -63,6 +64,11 @@ def test_integers_are_found_in_indexes_and_vocabularies(
         assert single.tolist() == expected[position : position + 1]
 
 
+def lengths(texts: Any) -> NDArray[np.uint64]:
+    """A hash that many texts share."""
+    return np.array([len(text) for text in texts.tolist()], np.uint64)
+
+
 @given(keys=TEXTS, further=st.lists(st.text("abé\0", max_size=3), max_size=9))
 def test_texts_are_found_in_vocabularies_even_if_their_fingerprints_are_equal(
     keys: list[str], further: list[str]
@@ -76,7 +82,8 @@ def test_texts_are_found_in_vocabularies_even_if_their_fingerprints_are_equal(
                 assert index.positions("f", objects(*wanted)).tolist() == expected
                 with pytest.raises(FeatureError, match="integer"):
                     index.positions("f", np.array([10]))
-            patch.setattr(farmhash, "fingerprint64", len)
+            patch.setattr(vocabularies_module, "fingerprints", lengths)
+            patch.setattr(vocabularies_module, "column_fingerprints", lengths)
 
 
 @given(batches=st.lists(st.lists(st.integers(0, 60), unique=True, max_size=9), max_size=12))

@@ -4,16 +4,14 @@ SipHash-2-4 where there is a key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import farmhash
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
+from bundle.fingerprints import Hashes, fingerprints, mixed, rotated_right, texts_by_length
 from bundle.tables.id_values import Values
-
-Hashes = NDArray[np.uint64]
 
 _CAT = np.uint64(0xC6A4A7935BD1E995)
 """The multiplier of both FingerprintCat64 and MurmurHash64A."""
@@ -37,7 +35,7 @@ def hashes(feature: str, texts: Values) -> Hashes:
       FeatureError: A string is no Unicode text; names `feature`.
     """
     try:
-        return np.fromiter(map(farmhash.fingerprint64, texts.tolist()), np.uint64, texts.size)
+        return fingerprints(texts)
     except UnicodeEncodeError as problem:
         raise no_text(feature, problem) from problem
 
@@ -47,16 +45,8 @@ def concatenated(first: Hashes, second: Hashes) -> Hashes:
 
     Source: TensorFlow 2.20, core/platform/fingerprint.h, FingerprintCat64 (the formula).
     """
-    result = first ^ _CAT ^ (_mixed(second * _CAT) * _CAT)
-    return _mixed(_mixed(result * _CAT) * _CAT)
-
-
-def _mixed(hashes: Hashes) -> Hashes:
-    return hashes ^ (hashes >> np.uint64(47))
-
-
-def _rotated_right(hashes: Hashes, bits: int) -> Hashes:
-    return (hashes >> np.uint64(bits)) | (hashes << np.uint64(64 - bits))
+    result = first ^ _CAT ^ (mixed(second * _CAT) * _CAT)
+    return mixed(mixed(result * _CAT) * _CAT)
 
 
 def siphashes(texts: Sequence[bytes], key: tuple[int, int]) -> Hashes:
@@ -69,8 +59,8 @@ def siphashes(texts: Sequence[bytes], key: tuple[int, int]) -> Hashes:
     # The last byte of the last word is the length; the bytes before it are zeros.
     padded = [text + bytes(7 - len(text) % 8) + bytes([len(text) & 0xFF]) for text in texts]
     result = np.empty(len(padded), np.uint64)
-    for positions, words in _by_length(padded):
-        result[positions] = _siphash(words, low, high)
+    for positions, rows in texts_by_length(padded):
+        result[positions] = _siphash(_words(rows), low, high)
     return result
 
 
@@ -84,27 +74,19 @@ def older_hashes(texts: Sequence[bytes]) -> Hashes:
     remainders = [text[len(text) // 8 * 8 :] for text in texts]
     starts = _OLDER_SEED ^ (sizes * _CAT)
     result = np.empty(len(texts), np.uint64)
-    for positions, words in _by_length(whole):
+    for positions, rows in texts_by_length(whole):
         hashes = starts[positions]
-        for word in words:
-            hashes = (hashes ^ (_mixed(word * _CAT) * _CAT)) * _CAT
+        for word in _words(rows):
+            hashes = (hashes ^ (mixed(word * _CAT) * _CAT)) * _CAT
         result[positions] = hashes
     last = np.array([int.from_bytes(remainder, "little") for remainder in remainders], np.uint64)
     result = np.where(sizes % np.uint64(8) > 0, (result ^ last) * _CAT, result)
-    return _mixed(_mixed(result) * _CAT)
+    return mixed(mixed(result) * _CAT)
 
 
-def _by_length(
-    texts: Sequence[bytes],
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
-    """Yields the positions of texts of one length, 8 k bytes, and their words, [k, texts]."""
-    # Texts of one length are hashed at once, word by word.
-    lengths = np.array([len(text) for text in texts], np.int64)
-    for length in np.unique(lengths).tolist():
-        positions = np.flatnonzero(lengths == length)
-        joined = b"".join([texts[position] for position in positions.tolist()])
-        words = np.frombuffer(joined, "<u8").reshape(positions.size, length // 8)
-        yield positions, words.T.astype(np.uint64)
+def _words(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Returns the [k, texts] words of [texts, 8 k] bytes."""
+    return rows.view("<u8").T.astype(np.uint64)
 
 
 def _siphash(words: NDArray[np.uint64], low: np.uint64, high: np.uint64) -> Hashes:
@@ -127,10 +109,10 @@ def _siphash_round(
 ) -> tuple[Hashes, Hashes, Hashes, Hashes]:
     a = a + b
     c = c + d
-    b = _rotated_right(b, 64 - 13) ^ a
-    d = _rotated_right(d, 64 - 16) ^ c
-    a = _rotated_right(a, 32) + d
+    b = rotated_right(b, 64 - 13) ^ a
+    d = rotated_right(d, 64 - 16) ^ c
+    a = rotated_right(a, 32) + d
     c = c + b
-    b = _rotated_right(b, 64 - 17) ^ c
-    d = _rotated_right(d, 64 - 21) ^ a
-    return a, b, _rotated_right(c, 32), d
+    b = rotated_right(b, 64 - 17) ^ c
+    d = rotated_right(d, 64 - 21) ^ a
+    return a, b, rotated_right(c, 32), d

@@ -19,11 +19,11 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-import farmhash
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.ids.hashing import older_hashes, siphashes
+from bundle.fingerprints import fingerprints
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -225,9 +225,7 @@ def _gathered(_attributes: Attributes, values: Array, positions: Array) -> Array
 
 
 def _hashed(attributes: Attributes, texts: Array) -> Array:
-    listed = texts.ravel().tolist()
-    hashes = np.fromiter(map(farmhash.fingerprint64, listed), np.uint64, len(listed))
-    return _buckets(hashes.reshape(texts.shape), attributes)
+    return _buckets(fingerprints(texts.ravel()).reshape(texts.shape), attributes)
 
 
 def _strongly_hashed(attributes: Attributes, texts: Array) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.fingerprints import fingerprints
 from tests.bundles.small import (
     CITIES,
     CITY_DEFAULT,
@@ -40,14 +41,13 @@ def query_vector(
     hour: float = 0.0,
 ) -> Array:
     """[8] float64."""
-    import farmhash
-
     rows = [row for movie in history if (row := movie_row(small, movie)) is not None]
     movies = small.tables["movies"].astype(np.float64)
+    fingerprint = int(fingerprints(np.array([city], object))[0])
     inputs = {
         "user": _user(small, user),
         "history": movies[rows].mean(axis=0)[None] if rows else np.zeros((1, 8)),
-        "city": small.tables["cities"][farmhash.fingerprint64(city) % CITIES][None],
+        "city": small.tables["cities"][fingerprint % CITIES][None],
         "hour": np.array([hour]),
     }
     vector: Array = linear.formula("query", small.edition, inputs)["vector"][0]

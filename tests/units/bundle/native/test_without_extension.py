@@ -1,4 +1,6 @@
-"""Where there is no C compiler NumPy reads and combines rows, and the same tests pass."""
+"""Where there is no C compiler NumPy reads and combines rows and hashes texts, and the same tests
+pass.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from bundle import native
 
 ROOT = Path(__file__).parents[4]
 TESTS = (
-    ["tests/laws/test_features.py", "tests/laws/test_tables.py"],
+    ["tests/laws/test_features.py", "tests/laws/test_fingerprints.py", "tests/laws/test_tables.py"],
+    ["tests/laws/test_keys.py"],
     ["tests/cases/test_requests.py", "-k", "overflow"],
 )
 CODE = """
