@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #define COLD_ROWS 8192       /* rows that are advised of in vain before a table counts as being in memory */
 #define CALL_ROWS 128        /* rows that a smaller call counts as: a context's one row would keep its table cold for ever */
@@ -15,13 +16,17 @@
 #define ADVISED_PER_READ 128 /* rows that may be advised of for a page that is then read */
 #define SLOW_NS 20000        /* the time of a call, with SLOW_ROW_NS for each row, beyond which pages read are counted */
 #define SLOW_ROW_NS 100
-#define PAGE 4096
+#define DISK_BLOCK 512 /* bytes that the kernel counts as one block */
+
+/* Returns the bytes of a page: 4 KiB on x86-64, up to 64 KiB on aarch64. */
+static uintptr_t page_bytes(void) { return (uintptr_t)sysconf(_SC_PAGESIZE); }
 
 /* Advises the kernel which pages will be read: those of [n] rows at any addresses, except rows at `absent`. */
 static void advise_pages(const uintptr_t *at, ptrdiff_t n, uintptr_t absent, size_t row_bytes) {
+  const uintptr_t within_page = page_bytes() - 1;
   uintptr_t last = 0;
   for (ptrdiff_t k = 0; k < n; k++) {
-    const uintptr_t first = at[k] & ~(uintptr_t)(PAGE - 1);
+    const uintptr_t first = at[k] & ~within_page;
     if (at[k] == absent || first == last) continue;
     madvise((void *)first, at[k] + row_bytes - first, MADV_WILLNEED); /* advice: a failure means nothing */
     last = first;
@@ -40,7 +45,7 @@ static long pages_read(void) {
   static _Thread_local long seen;
   struct rusage used;
   if (getrusage(RUSAGE_THREAD, &used)) return 0;
-  const long blocks = used.ru_inblock / (PAGE / 512), before = seen;
+  const long blocks = used.ru_inblock / (long)(page_bytes() / DISK_BLOCK), before = seen;
   seen = blocks > used.ru_majflt ? blocks : used.ru_majflt;
   return seen - before;
 #else
