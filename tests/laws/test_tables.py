@@ -4,6 +4,7 @@ read and combine the rows that were written.
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -223,6 +224,40 @@ def test_compiled_bags_have_the_bits_of_numpys(
         packed = np.zeros((len(offsets) - 1, table.values.shape[1] + 5), np.float32)
         reader.bags(rows, offsets, combiner, weights, packed[:, 2:-3])
         assert_same_bits(packed[:, 2:-3], expected)
+
+
+BITS = {
+    "bfloat16": "1c70fbb7b65e2a6d7dfaeb1e6a66fa34ffa134bb2b737782b09237e4da49348e",
+    "float16": "9c32218926d0d1286e17b145660c3c33ee40fd4123bca594b58472bd2d98ac6e",
+    "float32": "a15f618b3857ee560341ec6340d2db9c3d16bfb078d6777fb48e69886708b150",
+    "int8": "7218d18b3a3da107ff771c61dd0d80a78307f53a256546a2660b70baeb30a52d",
+}
+"""SHA-256 of what the test below reads, on x86-64."""
+
+
+@READERS
+@pytest.mark.parametrize("dtype", sorted(STORED))
+def test_rows_and_bags_have_the_same_bits_on_every_cpu(use_native: bool, dtype: str) -> None:
+    digest = hashlib.sha256()
+    for dim in DIMS:
+        numbers = np.arange(211 * dim) * 7919 % 2003 - 1001
+        if dtype == "int8":
+            values = (numbers % 255 - 127).astype(np.int8)
+        else:  # thirds round, and the smallest are subnormal or 0
+            values = (numbers / 3 * 2.0 ** -(numbers % 140)).astype(STORED[dtype])
+        scales = (np.arange(211) % 17 / 7).astype(np.float32)
+        table = Stored(
+            dtype, values.reshape(211, dim), scales, [[50], []], 0, [[], []], hidden=(0, 0)
+        )
+        rows = np.arange(900) * 613 % 211
+        offsets = np.cumsum([0, *range(40), 120])
+        weights = (np.arange(900) % 11 / 9 - 0.5).astype(np.float32)
+        with opened(table, use_native) as reader:
+            digest.update(reader.take(rows).tobytes())
+            for combiner in ("sum", "mean", "sqrtn"):
+                digest.update(reader.bags(rows, offsets, combiner).tobytes())
+                digest.update(reader.bags(rows, offsets, combiner, weights).tobytes())
+    assert digest.hexdigest() == BITS[dtype]
 
 
 @compiled
