@@ -427,5 +427,6 @@ def _write_index(
             kind,
             dict(parameters),
             directory / partition,
+            engine,
         )
     return entry

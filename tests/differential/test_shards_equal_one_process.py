@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from bundle.format.indexes import Engine
+from tests.bundles.indexes import ENGINES
 from tests.differential.random_requests import (
     IDS,
     OPTIONS,
@@ -75,14 +77,16 @@ def test_router_responds_to_random_requests_as_one_process(
     assert not differing, f"{len(differing)} of {REQUESTS} differ: {differing[0]}"
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 def test_router_with_trees_responds_to_random_requests_with_the_statuses_of_one_process(
-    small_towers: Path, tmp_path: Path, request: pytest.FixtureRequest
+    small_towers: Path, tmp_path: Path, request: pytest.FixtureRequest, engine: Engine
 ) -> None:
     def status_and_message(received: tuple[int, Any]) -> tuple[int, Any]:
         return received[0], received[1].get("error")
 
     (seed,) = seeds(request, 1, 44)[:1]
-    with serving(tmp_path, small_towers, index_kind="tree_ah", parameters=TREE) as services:
+    tree: dict[str, Any] = {"index_kind": "tree_ah", "parameters": TREE, "engine": engine}
+    with serving(tmp_path, small_towers, **tree) as services:
         drawn = drawn_requests(seed)
         received, expected = [responses(service, drawn) for service in services]
     differing = differences(drawn, received, expected, status_and_message)

@@ -1,5 +1,5 @@
-"""One corpus with a whole index and indexes in partitions: exported, verified, served, and
-compared.
+"""One corpus with a whole index and indexes in partitions, of each engine: exported, verified,
+served, and compared.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from rowcast_client import Client
 
+from bundle.format import paths
 from bundle.storage.catalog import read_manifest
+from runtime.engines import default_engine, open_engine
 from tests.e2e.process import Process
 from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.movies_job import (
@@ -30,7 +32,9 @@ INDEXES = {
     "whole": INDEX,
     "thirds": INDEX | {"partitions": 3},
     "halves": INDEX | TREE | {"partitions": 2},
+    "faiss": INDEX | TREE | {"partitions": 2, "engine": "faiss"},
 }
+ENGINE = default_engine()
 QUERIES = [
     {key: example_request[key] for key in ("user_id", "history", "hour")}
     for example_request in example_requests(12)
@@ -86,15 +90,18 @@ def test_plan_run_explain_and_verify_show_the_partitions(
         "whole": 1,
         "thirds": 3,
         "halves": 2,
+        "faiss": 2,
     }
+    engines = {name: index.engine for name, index in manifest.indexes.items()}
+    assert engines == dict.fromkeys(INDEXES, ENGINE) | {"faiss": "faiss"}
     files = {str(file.path) for file in manifest.files}
-    assert "indexes/thirds/scann/partition-00002-of-00003/scann_config.pb" in files
-    assert not any(
-        path.startswith("indexes/thirds/scann/") and "/partition-" not in path for path in files
-    )
+    directory = paths.index_directory("thirds", ENGINE)
+    config = open_engine(ENGINE).config
+    assert f"{directory}/partition-00002-of-00003/{config}" in files
+    assert not any(path.startswith(f"{directory}/") and "/partition-" not in path for path in files)
 
 
-@pytest.mark.parametrize("name", ["thirds", "halves"])
+@pytest.mark.parametrize("name", ["thirds", "halves", "faiss"])
 def test_partitions_find_the_same_as_the_whole_index(client: Client, name: str) -> None:
     hits = 0
     for query in QUERIES:

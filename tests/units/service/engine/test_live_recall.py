@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from bundle.format.indexes import Engine
+from tests.bundles.indexes import ENGINES
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.units.service.changes.making import (
@@ -42,10 +44,11 @@ def retrieved(service: RunningService, count: int, seed: int, **options: Any) ->
     return results
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 def test_recall_is_that_of_exact_searches_among_what_each_query_may_find(
-    write: Write, serve: Serve
+    write: Write, serve: Serve, engine: Engine
 ) -> None:
-    write(**BUNDLE)
+    write(**BUNDLE, engine=engine)
     service = serve(**MEASURED)
     add(service, random_vectors(500, seed=5), 5000)
     add(service, random_vectors(100, seed=6), 6000)

@@ -7,11 +7,13 @@ import logging
 import os
 import resource
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from runtime.engines import default_engine
 from tests.units.service.versions.driven import Driven, Write
 
 Drive = Callable[..., Driven]
@@ -36,6 +38,21 @@ def test_version_copied_manifest_first_fails_once_and_is_then_served(
     driven.scan()
     assert driven.states() == {2: "available", 1: "kept"}
     assert events() == ["version_failed", "version_available"]
+
+
+def test_version_whose_engine_is_not_installed_fails_and_all_others_are_served(
+    write: Write, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(without=frozenset({"indexes"}))
+    write(model="films", without=frozenset({"indexes"}))
+    write(version=2)
+    engine = default_engine()
+    # To Python, a module that is None is not installed.
+    monkeypatch.setitem(sys.modules, engine, None)
+    driven = drive()
+    assert driven.states() == {2: "failed", 1: "available"}
+    assert f"the package {engine} is not installed" in driven.problem(2)
+    assert driven.states("films") == {1: "available"}
 
 
 @pytest.fixture
