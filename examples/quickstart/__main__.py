@@ -42,9 +42,7 @@ def main() -> int:
             if log.exists():
                 sys.stderr.write(log.read_text())
             return 1
-    console.print(
-        f"To keep it running: {served.program('rowcast-serve')} --root {BUNDLES}", soft_wrap=True
-    )
+    console.print(f"To keep it running: {served.program('rowcast-serve')} --demo", soft_wrap=True)
     console.print("Then open http://localhost:8080/docs")
     return 0
 
