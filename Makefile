@@ -11,7 +11,7 @@ THOROUGH ?=
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv quickstart wheels docs demo demo-models demo-scale zoo test test-change test-all test-clients test-openapi test-triton check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export images release-check clean
+.PHONY: help venv quickstart wheels docs demo demo-models demo-scale zoo test test-change test-serving test-all test-clients test-openapi test-triton check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export images release-check clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -50,6 +50,9 @@ test: venv ## the tests but the slow ones, in two processes (PROCESSES=N: in N, 
 
 test-change: venv ## what a change must pass: all tests but the nightly ones
 	$(PYTEST) -m "not nightly"
+
+test-serving: venv ## the quicker tests of what a service runs; what needs a package without a release for this Python is skipped
+	$(PYTEST) -m "not slow and not nightly" tests/units/bundle tests/units/object_store tests/units/runtime tests/units/service
 
 test-all: venv ## all tests: also kills at every step, memory at scale, rare conditions of clusters, benchmarks; prints the costliest (THOROUGH=1: laws on ten times as many cases, drawn anew)
 	$(PYTEST) --durations 30 $(if $(THOROUGH),--thorough)
