@@ -184,7 +184,8 @@ def signed_files(signature: Signature | None, keys: Sequence[Path]) -> ObjectMap
         problem = _problem_of(signature, config)
         if not problem:
             return objects.parse(signature.files, paths.SIGNED_FILES)
-        problems.append(f"{key}: {problem}")
+        # Clients see the message: the name says enough, and not where secrets lie.
+        problems.append(f"{key.name}: {problem}")
     raise SignatureRejected(
         f"{paths.SIGNATURE} is not a valid signature by any of the keys ({'; '.join(problems)}); "
         f"{_REMEDY}"

@@ -250,7 +250,7 @@ def test_missing_signature_is_an_error_of_its_own(bundle: Path, keys: KeyPair) -
 @pytest.mark.parametrize("take", TAKES)
 def test_signature_of_another_key_is_refused(bundle: Path, tmp_path: Path, take: Take) -> None:
     stranger = write_keys(tmp_path, "stranger")
-    with pytest.raises(SignatureRejected, match=str(stranger.public)):
+    with pytest.raises(SignatureRejected, match=stranger.public.name):
         take(bundle, stranger.public)
 
 
