@@ -60,7 +60,7 @@ class SignatureRejected(BundleError):
     differs from the signed one, was added, or is missing.
 
     Attributes:
-      path: The file that differs; "": it is not a single one.
+      path: The file that differs; "": the signature is missing, or by none of the keys.
     """
 
     def __init__(self, message: str, path: str = "") -> None:

@@ -72,7 +72,8 @@ def check_content(
     if (signed.model, signed.version) != (manifest.model, manifest.version):
         raise SignatureRejected(
             f"the signature is of model {signed.model!r} version {signed.version}; "
-            f"{manifest.model!r} version {manifest.version} was expected; {_REMEDY}"
+            f"{manifest.model!r} version {manifest.version} was expected; {_REMEDY}",
+            paths.SIGNED_FILES,
         )
     # Names and sizes first: what was added or cut short shows before TBs are read.
     _check_names(bundle, signed)
@@ -135,26 +136,28 @@ def _check_names(bundle: Path, signed: ObjectMap) -> None:
             if path not in signed_paths and not paths.is_written_beside(path):
                 raise SignatureRejected(
                     f"file {path!r} is in the bundle, and was not signed; remove it, and find out "
-                    "what added it"
+                    "what added it",
+                    path,
                 )
 
 
 def _check_size(bundle: Path, path: str, signed: ObjectMap) -> None:
     if path not in signed.files:
         raise SignatureRejected(
-            f"file {path!r} of the manifest is not among those that were signed; {_REMEDY}"
+            f"file {path!r} of the manifest is not among those that were signed; {_REMEDY}", path
         )
     expected = signed.files[path].bytes
     try:
         actual_bytes = files.size(bundle, path)
     except DigestMismatch as problem:
         raise SignatureRejected(
-            f"file {path!r} of {expected} bytes was signed, and is missing; {_REMEDY}"
+            f"file {path!r} of {expected} bytes was signed, and is missing; {_REMEDY}", path
         ) from problem
     if actual_bytes != expected:
         raise SignatureRejected(
             f"file {path!r} is not what was signed: it has {actual_bytes} bytes, {expected} were "
-            f"expected; {_REMEDY}"
+            f"expected; {_REMEDY}",
+            path,
         )
 
 

@@ -12,13 +12,19 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bundle.errors import BundleError, LogDamaged, LogLocked
+from bundle.errors import BundleError, LogDamaged, LogLocked, SignatureRejected
 from bundle.format import paths
-from service.versions.loader import InsufficientMemory, LoadRejected, ShardsMissing
+from service.versions.loader import (
+    InsufficientMemory,
+    KeysUnusable,
+    LoadRejected,
+    ShardsMissing,
+)
 
 RETRY_S = 60.0
 """Time until the next attempt where the machine was at fault: memory, permissions, open files, a
-disk. Shorter waits repeat an expensive load in vain; longer ones leave a mended machine unused.
+disk, the keys of signatures. Shorter waits repeat an expensive load in vain; longer ones leave a
+mended machine unused.
 """
 SHARDS_RETRY_S = 1.0
 """Time until the next attempt where shards were missing, which load the version at the same time,
@@ -69,7 +75,7 @@ class LoadFailure:
         retry_s = math.inf
         if isinstance(problem, ShardsMissing | LogLocked):
             retry_s = SHARDS_RETRY_S
-        elif machine_at_fault:
+        elif machine_at_fault or _is_without_key(problem):
             retry_s = RETRY_S
         starved = isinstance(problem, InsufficientMemory)
         return cls(files, reason, time.monotonic() + retry_s, files, starved)
@@ -85,6 +91,14 @@ class LoadFailure:
         before = self.seen
         self.seen = fingerprint(directory)
         return self.seen != self.files and self.seen == before
+
+
+def _is_without_key(problem: Exception) -> bool:
+    """Returns whether no key verifies the signature of a version. Keys are replaced, and attempts
+    cost little: files are read only if the signature counts.
+    """
+    is_signature_at_fault = isinstance(problem, SignatureRejected) and not problem.path
+    return is_signature_at_fault or isinstance(problem, KeysUnusable)
 
 
 def is_expected(problem: Exception) -> bool:

@@ -78,6 +78,10 @@ class ShardsMissing(LoadRejected):
     """A router cannot reach all parts of a version yet."""
 
 
+class KeysUnusable(LoadRejected):
+    """A key that signatures are verified with cannot be used now."""
+
+
 class InsufficientMemory(LoadRejected):
     """A version may need more memory than there is now.
 
@@ -214,7 +218,7 @@ class Loader:
         try:
             return signed_files(read_signature(directory), self.settings.verify_signatures)
         except KeyRejected as problem:
-            raise LoadRejected(f"verify_signatures: {problem}") from problem
+            raise KeysUnusable(f"verify_signatures: {problem}") from problem
 
     def _compare(self, directory: Path, here: Manifest, signed: ObjectMap) -> None:
         """Compares the part of a version that this process reads with what was signed."""

@@ -322,6 +322,23 @@ def test_service_goes_on_with_the_version_before(
     assert driven.serving() == 2
 
 
+def test_version_is_served_once_its_key_is_there(
+    signed: Path, keys: KeyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.versions.failures.RETRY_S", 0.0)
+    root = tmp_path / "root"
+    shutil.copytree(signed / "movies/1", root / "movies/1")
+    key = tmp_path / "key.pub"
+    driven = Driven(root, verify_signatures=(key,))
+    assert "No such file" in driven.problem(1)
+    shutil.copyfile(write_keys(tmp_path, "stranger").public, key)
+    driven.scan()
+    assert "key.pub" in driven.problem(1)
+    shutil.copyfile(keys.public, key)
+    driven.scan()
+    assert driven.serving() == 1
+
+
 def test_worker_relies_on_another_as_long_as_no_file_has_changed(
     signed: Path, keys: KeyPair, tmp_path: Path
 ) -> None:

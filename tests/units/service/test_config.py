@@ -36,6 +36,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"root": "/nowhere"}, "--root", "not a directory"),
     ({"replay_dir": "/nowhere"}, "--replay-dir", "no directory"),
     ({"tokens": "/nowhere"}, "--tokens", "No such file"),
+    # Without the library, too.
+    ({"verify_signatures": "/nowhere"}, "--verify-signatures", ""),
     ({"tls_cert": "/nowhere", "tls_key": "/nowhere"}, "--tls-cert", "No such file"),
     (SHARD, "--tokens", "all rows and vectors"),
 ]
