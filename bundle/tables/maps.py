@@ -145,7 +145,6 @@ class MappedRows:
         self._files = []
         self._segments = []
 
-
     def _contents(self) -> list[Bytes]:
         """Returns the mapped bytes of each file, those of deltas included."""
         contents = [file.data for file in self._files]

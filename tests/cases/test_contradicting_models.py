@@ -62,11 +62,14 @@ def test_model_of_which_only_positive_numbers_have_roots_is_compared_on_these(
 def test_model_in_half_precision_names_the_policy_and_takes_a_limit(tmp_path: Path) -> None:
     project = project_of(tmp_path, "build_half", {})
     # CPUs without instructions for bfloat16 round in other places than TensorFlow's kernels.
+    rejection = ""
     try:
         (form, *_) = export(project).manifest.towers["tower"].forms
     except VerificationFailed as problem:
+        rejection = str(problem)
+    if rejection:
         for words in ("bfloat16", "policy 'float32'", "towers.tower.max_abs_error.f32"):
-            assert words in str(problem)
+            assert words in rejection
     else:
         assert max(form.max_abs_error.values()) < 1e-5
     tower = {"role": "query", "max_abs_error": {"f32": 0.1}}
