@@ -120,7 +120,7 @@ class MappedRows:
         """Brings all pages into memory and maps them; yields the bytes of each piece, after it.
         Ends once closed.
         """
-        for data in self._contents():
+        for data in self._mapped_bytes():
             start = 0
             # The maps may be closed after each piece.
             while self._files and (size := residency.bring_in(data, start)):
@@ -129,7 +129,7 @@ class MappedRows:
 
     def resident_bytes(self) -> int:
         """Returns how many bytes are in memory, of large files by samples."""
-        return sum(map(residency.resident_bytes, self._contents()))
+        return sum(map(residency.resident_bytes, self._mapped_bytes()))
 
     def release(self) -> None:
         """Lets go of the pages that were read, for a program that reads all rows once."""
@@ -145,7 +145,7 @@ class MappedRows:
         self._files = []
         self._segments = []
 
-    def _contents(self) -> list[Bytes]:
+    def _mapped_bytes(self) -> list[Bytes]:
         """Returns the mapped bytes of each file, those of deltas included."""
         contents = [file.data for file in self._files]
         for segment in self._segments:
