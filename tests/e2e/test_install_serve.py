@@ -148,29 +148,28 @@ def test_demo_of_the_wheel_responds_beside_a_users_modules_of_the_same_names(
         option for name in ("http", "grpc", "admin", "health") for option in (f"--{name}-port", "0")
     ]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
-    demo = subprocess.Popen(
+    with subprocess.Popen(
         [installed / "rowcast-serve", "--demo", *ports],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
-    )
-    try:
-        assert demo.stdout is not None
-        text = ""
-        while not (printed := COMMAND.search(text)):
-            line = demo.stdout.readline()
-            assert line, f"it ended after {text!r}"
-            text += line
-        assert printed[0].replace(f":{printed[1]}/", ":8080/") in README.read_text()
-        response = run("bash", "-c", printed[0], directory=tmp_path)
-        assert json.loads(response)["ids"] == [151, 130, 47]
-        demo.send_signal(signal.SIGTERM)
-        assert demo.wait(WAIT_S) == 0
-        assert not [*tmp_path.glob("rowcast-demo-*")]
-    finally:
-        demo.kill()
-        demo.wait()
+    ) as demo:
+        try:
+            assert demo.stdout is not None
+            text = ""
+            while not (printed := COMMAND.search(text)):
+                line = demo.stdout.readline()
+                assert line, f"it ended after {text!r}"
+                text += line
+            assert printed[0].replace(f":{printed[1]}/", ":8080/") in README.read_text()
+            response = run("bash", "-c", printed[0], directory=tmp_path)
+            assert json.loads(response)["ids"] == [151, 130, 47]
+            demo.send_signal(signal.SIGTERM)
+            assert demo.wait(WAIT_S) == 0
+            assert not [*tmp_path.glob("rowcast-demo-*")]
+        finally:
+            demo.kill()
 
 
 @pytest.mark.nightly
