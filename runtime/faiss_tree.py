@@ -223,7 +223,9 @@ class FaissTree(CandidateIndex):
         super().__init__(distance, vectors, reorder)
         self._inverted_file = inverted_file
         self._leaves_to_search = leaves_to_search
-        self._sign = np.float32(-1 if distance == "squared_l2" else 1)
+        self._sign = np.float32(1)
+        if distance == "squared_l2":
+            self._sign = np.float32(-1)
 
     @classmethod
     def load(cls, directory: Path, config: Config, vectors: Vectors, where: str) -> FaissTree:
@@ -266,18 +268,18 @@ class FaissTree(CandidateIndex):
         count = min(pool, self.size)
         (distances,), (positions,) = self._inverted_file.search(padded, count, params=parameters)
         # faiss fills the end of a short list with -1.
-        found = np.count_nonzero(positions >= 0)
-        positions = positions[:found]
-        scores = self._sign * distances[:found]
-        if found < count:
+        found_count = int(np.count_nonzero(positions >= 0))
+        positions = positions[:found_count]
+        scores = self._sign * distances[:found_count]
+        if found_count < count:
             rest, rest_scores = self._left_out(padded, leaves, positions)
-            positions = np.concatenate([positions, rest[: count - found]])
-            scores = np.concatenate([scores, rest_scores[: count - found]])
+            positions = np.concatenate([positions, rest[: count - found_count]])
+            scores = np.concatenate([scores, rest_scores[: count - found_count]])
             np.minimum.accumulate(scores, out=scores)
         return positions.astype(np.uint32), scores
 
     def _left_out(
-        self, query: Vectors, leaves: int, found: NDArray[np.int64]
+        self, query: Vectors, leaves: int, found_positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], Vectors]:
         """Returns those in the leaves nearest to a query that faiss does not find.
 
@@ -287,7 +289,7 @@ class FaissTree(CandidateIndex):
         Args:
           query: [1, dim] float32.
           leaves: The number of leaves.
-          found: [m] positions that were found.
+          found_positions: [m] positions that were found.
 
         Returns:
           [r] positions and their scores by the centroids of their leaves, best first.
@@ -301,7 +303,7 @@ class FaissTree(CandidateIndex):
         ]
         sizes = [positions.size for positions in members]
         positions = np.concatenate(members)
-        is_left_out = np.isin(positions, found, invert=True)
+        is_left_out = np.isin(positions, found_positions, invert=True)
         scores = (self._sign * distances).repeat(sizes)
         return positions[is_left_out], scores[is_left_out]
 
@@ -349,10 +351,9 @@ def read_array(
         for size, expected in zip(array.shape, shape, strict=True)
     )
     if array.dtype != dtype or not has_shape or not array.flags.c_contiguous:
-        expected_shape = ["any" if size is None else size for size in shape]
         raise IndexUnreadable(
             f"{where}: {path.name} has {array.dtype} of shape {list(array.shape)}; "
-            f"{np.dtype(dtype)} of {expected_shape} was expected"
+            f"{np.dtype(dtype)} of shape {list(shape)} was expected (None: any size)"
         )
     # As a plain array, which is read faster than a memmap.
     return np.asarray(array)

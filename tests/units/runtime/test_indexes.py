@@ -194,8 +194,8 @@ def test_blocks_need_not_divide_the_dims(
     index = engine.load(tmp_path / "tree", "squared_l2", VECTORS)
     queries = queries_of("squared_l2", 20)
     exact, _ = ExactIndex(VECTORS, "squared_l2").search(queries, 10)
-    found, _ = index.search(queries, 10, leaves_to_search=40, reorder=400)
-    assert recall(found, exact) > 0.95
+    positions, _ = index.search(queries, 10, leaves_to_search=40, reorder=400)
+    assert recall(positions, exact) > 0.95
 
 
 @EVERY_DISTANCE

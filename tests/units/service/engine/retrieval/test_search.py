@@ -64,9 +64,14 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
 @pytest.fixture(scope="module")
 def faiss_tree(tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
     """The same index by the other engine."""
-    place = tmp_path_factory.mktemp("tree")
-    vectors, _ = clustered(SIZE, DIM)
-    return load_index(place, vectors, attributes(), parameters=TREE, curve=CURVE, engine="faiss")
+    return load_index(
+        tmp_path_factory.mktemp("faiss"),
+        clustered(SIZE, DIM)[0],
+        attributes(),
+        parameters=TREE,
+        curve=CURVE,
+        engine="faiss",
+    )
 
 
 @pytest.fixture(
