@@ -14,16 +14,11 @@ from numpy.typing import NDArray
 from bundle.format.indexes import Engine
 from bundle.format.manifest import Distance
 from runtime.candidate_index import Kind
-from runtime.engines import default_engine, is_installed, open_engine
+from runtime.engines import default_engine, open_engine
 from runtime.vectors import VectorFile
 
-ENGINES = [
-    pytest.param(
-        engine, marks=pytest.mark.skipif(not is_installed(engine), reason=f"needs {engine}")
-    )
-    for engine in get_args(Engine)
-]
-"""Every engine, as a parameter of tests; those that are not installed are skipped."""
+ENGINES = [pytest.param(engine, marks=pytest.mark.needs(engine)) for engine in get_args(Engine)]
+"""Every engine, as a parameter of tests; those without a release for this Python are skipped."""
 
 
 def write_index(

@@ -218,6 +218,7 @@ def test_a_tree_holds_no_path_and_no_vectors(tree: Path) -> None:
     assert sum(map(len, contents)) < VECTORS.nbytes / 2
 
 
+@pytest.mark.needs("scann")
 @pytest.mark.parametrize("name", ["scann"], indirect=True)
 def test_scann_lists_no_ids_and_opens_no_pickle(engine: IndexEngine, tree: Path) -> None:
     assert not [*tree.glob("*.pkl"), *tree.glob("dataset*")]
@@ -276,6 +277,7 @@ def test_files_of_other_vectors_are_unreadable(
         load_index(name, parts[:1], "cosine", many)
 
 
+@pytest.mark.needs("scann")
 @pytest.mark.parametrize("name", ["scann"], indirect=True)
 def test_scann_reads_no_file_outside_the_directory(engine: IndexEngine, tree: Path) -> None:
     (tree / "hashed_dataset.npy").rename(tree.parent / "codes.npy")
