@@ -274,4 +274,4 @@ def test_library_that_is_not_installed_is_named_with_its_extra(
     # HDF5 is listed by a process of its own.
     (tmp_path / f"{library}.py").write_text("raise ImportError")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert f"'.[{extra}]'" in rejected(tmp_path / "made")
+    assert f"'rowcast[{extra}]'" in rejected(tmp_path / "made")
