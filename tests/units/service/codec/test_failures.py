@@ -38,7 +38,7 @@ def test_failure_of_a_row_names_it_to_the_client_and_its_table_alone_to_the_log(
     assert failure.message.startswith("the row of id 19998 in table 'items' holds NaN or an infin")
     with caplog.at_level(logging.DEBUG):
         log_failure(logging.getLogger("rowcast.test"), "rank", failure, problem, "shop")
-    (record,) = caplog.records
+    (record,) = [record for record in caplog.records if record.name == "rowcast.test"]
     assert (record.levelname, record.exc_info) == ("ERROR", None)
     assert record.__dict__["rowcast_fields"]["reason"] == (
         "a row of table items holds NaN or an infinity"

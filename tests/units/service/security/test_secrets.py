@@ -104,6 +104,15 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records]
 
 
+def exposures(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """The fields of each warning of what is exposed."""
+    return [
+        record.__dict__["rowcast_fields"]
+        for record in caplog.records
+        if record.name == "rowcast.service.security.exposure"
+    ]
+
+
 def test_tokens_of_a_changed_file_are_read_and_the_last_usable_ones_stay(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -321,8 +330,7 @@ def test_endpoints_that_others_reach_unprotected_are_warned_of(
     if "tls" in closed:
         options |= {"tls_cert": tmp_path / "cert", "tls_key": tmp_path / "key"}
     warn_of_open_endpoints(ServiceSettings(root=tmp_path, host=host, **options))
-    logged = [record.__dict__["rowcast_fields"]["problems"] for record in caplog.records]
-    found = [problem for listed in logged for problem in listed]
+    found = [problem for fields in exposures(caplog) for problem in fields["problems"]]
     assert [problem.startswith(words) for problem, words in zip(found, problems, strict=True)] == [
         True
     ] * len(problems)
@@ -335,11 +343,11 @@ def test_secrets_that_everybody_can_read_are_warned_of(
     settings = ServiceSettings(root=tmp_path, tls_cert=signed.cert, tls_key=signed.key)
     signed.key.chmod(0o640)
     warn_of_exposed_secrets(settings)
-    assert not caplog.records
+    assert not exposures(caplog)
     signed.key.chmod(0o644)
     warn_of_exposed_secrets(settings)
-    (record,) = caplog.records
-    assert record.__dict__["rowcast_fields"]["files"] == [str(signed.key)]
+    (fields,) = exposures(caplog)
+    assert fields["files"] == [str(signed.key)]
 
 
 LOOPBACK = ("localhost", "LOCALHOST:8080", "127.0.0.1:8080", "[::1]:8080", "127.8.8.8")
