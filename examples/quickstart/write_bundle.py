@@ -21,6 +21,7 @@ from examples.movielens.settings import Settings
 
 BUNDLES = Path(__file__).with_name("bundles")
 RECIPE = Path(__file__).parents[1] / "movielens" / "recipe.toml"
+INDEX = "[indexes.movies]\n"
 SHAPE = Shape(users=200, movies=600, ratings=12_000, clusters=12)
 
 
@@ -32,7 +33,10 @@ def main() -> None:
         out = Path(scratch) / "demo"
         train.train(data.make(shape=SHAPE), out, replace(Settings(), epochs=6, narrower=4))
         recipe = out / "recipe.toml"
-        recipe.write_text(RECIPE.read_text().replace("../../build/demo/", ""))
+        text = RECIPE.read_text().replace("../../build/demo/", "")
+        # faiss has a release for every Python that serves; ScaNN has none for 3.14.
+        assert INDEX in text
+        recipe.write_text(text.replace(INDEX, f'{INDEX}engine = "faiss"\n'))
         shutil.copy(RECIPE.with_name("model.py"), out)
         command = [served.program("rowcast-export"), "run", str(recipe), "--version", "1"]
         subprocess.run(command, check=True, env=os.environ | {"MOVIELENS_DIR": str(out)})
