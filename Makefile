@@ -27,8 +27,8 @@ quickstart: ## serves a small bundle and asks it; installs the service alone, wi
 wheels: ## dist/ with the wheels and source distributions of rowcast and its client
 	@scripts/make_wheels
 
-docs: ## the documentation site in build/site, in an environment of its own (160 MB on disk)
-	@scripts/make_venv build/docs/venv --quiet 'mkdocs-material~=9.7'
+docs: ## the documentation site in build/site, in an environment of its own (160 MB on disk; DOCS_REPO_URL=https://... links pages to the published repository)
+	@scripts/make_venv build/docs/venv --quiet 'mkdocs-material~=9.7' 'hatchling>=1.27' 'hatch-vcs>=0.5'
 	NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs build
 	@echo "open build/site/index.html"
 

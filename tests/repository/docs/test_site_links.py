@@ -6,6 +6,7 @@ import os
 import re
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,3 +49,38 @@ def test_links_of_page_stay_in_the_site(page: Path) -> None:
             broken.append(f"{path}#{anchor}")
 
     assert not broken
+
+
+def test_link_to_a_file_that_the_site_lacks_is_dead(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<a href="folder/page.html#part">page</a> <a href="recipe.toml">lost</a>'
+        '<a href="https://example.com/x">elsewhere</a> <a href="#here">here</a>'
+    )
+    (tmp_path / "folder/page.html").write_text('<a href="../index.html"></a> <img src="/no.svg">')
+
+    assert docs_links.dead_links(tmp_path) == [
+        (Path("folder/page.html"), "/no.svg"),
+        (Path("index.html"), "recipe.toml"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("repository", "link"),
+    [
+        ("https://git.example/shop/rowcast/", "https://git.example/shop/rowcast/blob/main/"),
+        ("", ""),
+    ],
+)
+def test_file_of_the_repository_is_linked_where_the_repository_is_published(
+    repository: str, link: str
+) -> None:
+    recipe = "examples/zoo/tfrs/dcn/recipe.toml"
+
+    text = docs_links.on_page_markdown(
+        f"[dcn](../../{recipe}), [Deploy](../../deploy/README.md#with-compose)",
+        config=SimpleNamespace(repo_url=repository),
+    )
+
+    named = f"[dcn]({link}{recipe})" if link else "dcn"
+    assert text == f"{named}, [Deploy](../deploy/README.md#with-compose)"
