@@ -77,11 +77,12 @@ NOT_COPIED = ("sharded_float64", "sharded_int32", "sharded_int64")
 
 
 PAGE = Path(__file__).parents[2].joinpath("docs/reference/checkpoints.md").read_text()
+OUTPUTS = Path(__file__).with_name("inspect_outputs.md").read_text()
 SHOWN = re.findall(
-    r"^```\n\$ rowcast-export (inspect (\S+).*)\n((?:.*\n)*?)```$", PAGE, re.MULTILINE
+    r"^```\n\$ rowcast-export (inspect (\S+).*)\n((?:.*\n)*?)```$", PAGE + OUTPUTS, re.MULTILINE
 )
-"""What docs/reference/checkpoints.md shows: a command, the case it is given, and all that it
-prints.
+"""What docs/reference/checkpoints.md and inspect_outputs.md show: a command, the case it is given,
+and all that it prints.
 """
 
 
@@ -162,7 +163,7 @@ def test_table_with_lora_weights_beside_it_is_rejected_with_the_cure(written: Pa
 
 @pytest.fixture(scope="module")
 def shown(written: Path) -> Path:
-    """All cases of the page: those of Orbax, PyTorch and a dump lie beside TensorFlow's."""
+    """All cases that are shown: those of Orbax, PyTorch and a dump lie beside TensorFlow's."""
     for name in ("orbax.tar.xz", "torch.tar.xz"):
         with tarfile.open(Path(__file__).with_name(name)) as archive:
             archive.extractall(written, filter="data")
@@ -172,7 +173,7 @@ def shown(written: Path) -> Path:
 
 
 @pytest.mark.parametrize(("command", "name", "text"), SHOWN, ids=[name for _, name, _ in SHOWN])
-def test_page_shows_what_inspect_prints(
+def test_inspect_prints_what_is_shown(
     command: str,
     name: str,
     text: str,
@@ -190,7 +191,7 @@ def test_page_shows_what_inspect_prints(
     assert _lasting("\n".join(lines).rstrip()) == _lasting(text.rstrip())
 
 
-def test_page_shows_every_kind_of_checkpoint() -> None:
+def test_every_kind_of_checkpoint_is_shown() -> None:
     assert {name.partition("_")[0] for _, name, _ in SHOWN} >= {
         *(
             "mid",
