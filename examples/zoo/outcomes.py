@@ -72,7 +72,7 @@ class Outcome:
     def markdown(self) -> str:
         """Returns a row of the page."""
         source = self.entry.source
-        name, _, result, difference, seconds = self.cells()
+        name, _, result, difference, _ = self.cells()
         recipe = f"[{name}](../../{self.entry.recipe.relative_to(ROOT).as_posix()})"
         revision = self.revision or source.revision
         commit = revision if source.folder else f"v{revision}"
@@ -80,7 +80,7 @@ class Outcome:
         link = f"{source.url}/blob/{commit}/{self.entry.file}"
         published = f"[{project}/{self.entry.file}]({link})"
         text = result.replace("|", "\\|").replace("\n", " ")
-        return f"| {recipe} | {published} | {text} | {difference} | {seconds} |"
+        return f"| {recipe} | {published} | {text} | {difference} |"
 
     def write(self, folder: Path) -> None:
         """Writes the record of a run to its folder."""
@@ -151,8 +151,8 @@ def write_page(outcomes: Sequence[Outcome], page: Path = PAGE) -> None:
     _, end, after = table_and_after.partition(END)
     if not end:
         raise ValueError(f"{page} lacks the marks {BEGIN!r} and {END!r}")
-    heading = "| " + " | ".join(COLUMNS) + " |"
-    rule = "|---|---|---|---|---|"
+    heading = "| " + " | ".join(COLUMNS[:-1]) + " |"
+    rule = "|---|---|---|---|"
     rows = "\n".join((heading, rule, *(outcome.markdown() for outcome in outcomes)))
     text = f"{before}{BEGIN}\n{circumstances(outcomes)}\n\n{rows}\n{END}{after}"
     page.write_text(text, encoding="utf-8")
