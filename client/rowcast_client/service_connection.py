@@ -4,11 +4,13 @@ meaning of failures.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Concatenate, ParamSpec
 
 from rowcast_client.addresses import Address, parse_addresses
 from rowcast_client.calls import Call
@@ -23,6 +25,8 @@ from rowcast_client.retries import Deadline, Retries
 from rowcast_client.rotation import Rotation
 from rowcast_client.transport import File, Tls, Transport, checked_headers
 
+Arguments = ParamSpec("Arguments")
+
 TIMEOUT_S = 10.0
 """Timeout for all attempts of a call together, unless a client or a call sets another."""
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}", re.ASCII)
@@ -31,6 +35,28 @@ OF_ONE_SERVICE = ("Change", "GetChanges")
 """Methods of the contract that concern the changes of one service, which has a log of its own."""
 ELSEWHERE = (Unreachable, NotReady)
 """Failures after which a call goes to the next address at once."""
+
+
+def _naming_the_client(
+    construct: Callable[Concatenate[Any, Arguments], None],
+) -> Callable[Concatenate[Any, Arguments], None]:
+    """Returns a constructor whose TypeErrors name the class that users call, and its arguments."""
+    signature = inspect.signature(construct)
+
+    @functools.wraps(construct)
+    def check_and_construct(
+        self: Any, /, *arguments: Arguments.args, **options: Arguments.kwargs
+    ) -> None:
+        try:
+            signature.bind(self, *arguments, **options)
+        except TypeError as problem:
+            _, *names = signature.parameters
+            raise TypeError(
+                f"{type(self).__name__}: {problem}; its arguments are {', '.join(names)}"
+            ) from None
+        construct(self, *arguments, **options)
+
+    return check_and_construct
 
 
 class ServiceConnection:
@@ -42,6 +68,7 @@ class ServiceConnection:
 
     asynchronous: ClassVar[bool]
 
+    @_naming_the_client
     def __init__(
         self,
         url: str | Sequence[str],

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rowcast_client import Column, InvalidArgument, calls, near, where
+from rowcast_client import AsyncClient, Client, Column, InvalidArgument, calls, near, where
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 WIDTHS = {"int64s": ("q", 8), "int32s": ("i", 4), "float32s": ("f", 4)}
@@ -236,5 +236,8 @@ def test_call_with_an_invalid_argument_names_it(
 
 
 def test_call_with_an_option_that_it_does_not_have_names_it() -> None:
+    for client in (Client, AsyncClient):
+        with pytest.raises(TypeError, match=rf"^{client.__name__}: .*'timeout'.* timeout_s, "):
+            client("http://127.0.0.1:1", timeout=5)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="'modle'"):
         calls.embed(USER, modle="m")  # type: ignore[call-arg]
