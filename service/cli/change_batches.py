@@ -65,13 +65,15 @@ def read_batches(file: Path, size_max: int, applied: int) -> Iterator[ChangeBatc
         to this line and items behind it.
 
     Raises:
-      CtlError: The file cannot be read, or a line holds no object with an id.
+      CtlError: The file cannot be read or holds no item, or a line holds no object with an id.
     """
     batch = ChangeBatch()
+    is_empty = True
     for number, line in _lines(file):
         if not line.strip():
             continue
         item = _parse(file, number, line)
+        is_empty = False
         # The service repeats a batch as a whole: what it has applied must not be part of a new one.
         is_boundary = bool(batch.lines) and batch.lines[-1] <= applied < number
         if len(batch.items) == size_max or is_boundary or not batch.takes(item, line):
@@ -80,6 +82,11 @@ def read_batches(file: Path, size_max: int, applied: int) -> Iterator[ChangeBatc
         batch.add(item, number, line)
     if batch.items:
         yield batch
+    # As the service rejects a change without items, which may be meant for what does not exist.
+    if is_empty:
+        raise CtlError(
+            f"{file} has no items; a file with one JSON object per line was expected", EXIT_USAGE
+        )
 
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:

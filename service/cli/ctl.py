@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
 from typer.core import TyperGroup, TyperOption
 
@@ -361,9 +360,10 @@ def _run(context: typer.Context, command: str, body: _Status | None, model: str 
             prefix = scope(model)
         status = admin.request(prefix + command, body)
         if not status.get("changed", True):
-            sys.stderr.write(
-                "rowcast-serve ctl: nothing changed: the desired state is the same already\n"
-            )
+            reason = "the desired state is the same already"
+            if command == "load" and body == {"version": None}:
+                reason = f"{model} is not unloaded; name a version to load it as well"
+            sys.stderr.write(f"rowcast-serve ctl: nothing changed: {reason}\n")
 
         # A load goes on after the response of the service, and other workers follow a moment later.
         end = time.monotonic() + admin.wait_s
@@ -422,12 +422,27 @@ def _status_text(status: _Status) -> str:
     if status["state_problem"]:
         lines.append(f"problem: {status['state_problem']}")
     for model in status["models"]:
-        wanted = ", ".join(
-            f"{name} {orjson.dumps(value).decode()}" for name, value in model["wanted"].items()
-        )
+        wanted = ", ".join(_wanted_texts(model["wanted"]))
         lines.append(f"{model['name']}: {wanted or 'newest version'}")
         lines += [_version_line(version) for version in model["versions"]]
     return "\n".join(lines) + "\n"
+
+
+def _wanted_texts(wanted: _Status) -> Iterator[str]:
+    """Yields a phrase for each part of what is wanted of a model."""
+    if "stopped" in wanted:
+        yield "unloaded"
+    for name in ("pinned", "loaded", "unloaded"):
+        if name in wanted:
+            yield f"{name} {' and '.join(map(str, wanted[name]))}"
+    if "rolled_back" in wanted:
+        rollback = wanted["rolled_back"]
+        yield f"rolled back to {rollback['to']} until a version above {rollback['above']} appears"
+    if "labels" in wanted:
+        labels = [f"{label} = {version}" for label, version in wanted["labels"].items()]
+        yield f"labels {' and '.join(labels)}"
+    if "denied" in wanted:
+        yield f"denied {wanted['denied']:,}"
 
 
 def _version_line(version: _Status) -> str:

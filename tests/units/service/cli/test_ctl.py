@@ -47,6 +47,15 @@ def ports_of(service: RunningService, tmp_path: Path) -> tuple[str, str]:
     return "--ports-file", str(file)
 
 
+PAGES = {
+    "label movies next 2": "movies: labels next = 2\n",
+    "rollback movies": "movies: rolled back to 1 until a version above 2 appears, labels ",
+    "pin movies 1": "movies: pinned 1\n",
+    "load movies 2": "movies: pinned 1, loaded 2\n",
+    "unload movies": "movies: unloaded, pinned 1, loaded 2\n",
+    "load movies": "movies: pinned 1, loaded 2\n",
+}
+"""What a person reads of the desired state after some of the commands below."""
 EFFECTS: list[tuple[str, dict[str, Any] | str]] = [
     ("label movies next 2", {"labels": ["next"]}),
     ("unload movies 2", "remove them first"),
@@ -85,6 +94,9 @@ def test_commands_are_in_effect_when_they_return(write: Write, serve: Serve, roo
         labels = [label for entry in model["versions"] for label in entry["labels"]]
         status_by_name = {**status, **model, "labels": labels}
         assert {name: status_by_name[name] for name in expected} == expected, command
+        assert PAGES.get(command, "") in printed(service, "status"), command
+    done = ctl("--admin", service.admin, "load", "movies")
+    assert "nothing changed: movies is not unloaded; name a version" in done.stderr
     page = printed(service, "status")
     assert page.startswith(f"{root}: revision ")
     assert "1 available, current" in page

@@ -81,6 +81,7 @@ STEPS: list[tuple[str, list[Any], int, str]] = [
     ("candidates delete other 5", [], 2, "NOT_FOUND: "),
     ("candidates delete movies 5 --corpus no", [], 2, "has no corpus 'no'"),
     ("rows upsert movies --file /no/file", [], 2, "--file /no/file cannot be read"),
+    ("rows upsert movies --table userz --file /dev/null", [], 2, "/dev/null has no items"),
     ("rows upsert movies --file - --offset 3", [], 2, "together with --stream"),
     ("changes status other", [], 2, "NOT_FOUND: "),
     ("changes compact movies", [], 0, "changes.log: 11 changes kept, 3 left out, "),
