@@ -12,26 +12,28 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
 )
 
-from bundle.format.manifest import Precision
 from bundle.format.paths import MANIFEST
+from bundle.format.precision import Precision
 from bundle.service_links import is_service_link
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.loopback import on_loopback
 
 PREFIX = "ROWCAST_"
-_OTHER_PROGRAMS = re.compile(r"(EXPORT|CLIENT|CTL)_.*")
-"""The names, without the prefix, of the variables of rowcast's other programs."""
+_OTHER_PROGRAMS = re.compile(r"(EXPORT|CLIENT|CTL)_.*|URL|TOKEN(_FILE)?|(CA|CERT|KEY)_FILE")
+"""The names, without the prefix, of the variables of rowcast's other programs, and what users write
+for them.
+"""
 
 Protocol = Literal["tensorflow-serving", "open-inference"]
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -42,41 +44,19 @@ class SettingsError(Exception):
     """A setting is missing, unknown or out of range; the message names it."""
 
 
-class _Environment(EnvSettingsSource):
-    """The environment without the variables that Kubernetes sets."""
-
-    def __call__(self) -> dict[str, Any]:
-        # Of a Service named "rowcast-http", Kubernetes sets ROWCAST_HTTP_PORT to a URL.
-        links = {name.removeprefix(PREFIX).lower() for name in service_links()}
-        return {name: value for name, value in super().__call__().items() if name not in links}
-
-
-class ServiceSettings(BaseSettings):
+class ServiceSettings(BaseModel):
     """The settings of the service. Durations in seconds, sizes in bytes. What exceeds a limit is
     rejected.
     """
 
-    model_config = SettingsConfigDict(
+    # The validators are built with the first settings: `--help` needs the fields alone.
+    model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        env_prefix=PREFIX,
-        env_ignore_empty=True,
         use_attribute_docstrings=True,
+        validate_default=True,
+        defer_build=True,
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Returns the sources of the settings: the arguments, then the environment."""
-        # A .env file in the directory where the service happens to be started would be a surprise.
-        del env_settings, dotenv_settings, file_secret_settings
-        return init_settings, _Environment(settings_cls)
 
     root: Path
     """Directory that holds the bundles, as `<root>/<model>/<version>/`. It must exist and can be
@@ -90,7 +70,7 @@ class ServiceSettings(BaseSettings):
     """Port of the HTTP endpoint. 0 selects any free port."""
     grpc_port: Port = 9090
     """Port of the gRPC endpoint. 0 selects any free port."""
-    protocols: Annotated[tuple[Protocol, ...], NoDecode] = ()
+    protocols: tuple[Protocol, ...] = ()
     """Protocol that clients of other servers speak, which the service speaks beside its own, on the
     same ports: tensorflow-serving (the REST and gRPC APIs of TensorFlow Serving) or open-inference
     (the Open Inference Protocol v2 of KServe and Triton). Repeatable; separate several with commas.
@@ -111,7 +91,7 @@ class ServiceSettings(BaseSettings):
     """Port of `grpc.health.v1.Health` at health_host. 0 selects any free port. Default: not served
     there.
     """
-    changes_from: Annotated[tuple[str, ...], NoDecode] = ()
+    changes_from: tuple[str, ...] = ()
     """Name of a token or certificate whose client may change rows, candidates and contexts at the
     HTTP endpoint, as operators may at the admin API. Repeatable; in the environment, separate the
     names with commas.
@@ -133,7 +113,7 @@ class ServiceSettings(BaseSettings):
     """File of certificate authorities for the certificate of `follow_changes`, PEM. Default: those
     of the system.
     """
-    require: Annotated[tuple[str, ...], NoDecode] = ()
+    require: tuple[str, ...] = ()
     """Model that must load at start; if it cannot, the service exits with code 7. Repeatable; in
     the environment, separate the names with commas.
     """
@@ -150,7 +130,7 @@ class ServiceSettings(BaseSettings):
     """How tables, and the vectors of large indexes, are verified before a version is served: sizes
     compares file sizes, full reads and checksums every byte.
     """
-    verify_signatures: Annotated[tuple[Path, ...], NoDecode] = ()
+    verify_signatures: tuple[Path, ...] = ()
     """File of a public key, or of certificate authorities, PEM. Only versions whose signature is by
     one of these keys, or by a certificate of one of these authorities, are served; every byte is
     read and compared with the signature first. The file is read again for each version. Repeatable;
@@ -180,7 +160,7 @@ class ServiceSettings(BaseSettings):
     """Serve as one shard: hold one part of all large tables and indexes, and serve routers instead
     of clients. The value is the number of the shard and the number of shards, such as 1/4.
     """
-    shard_addresses: Annotated[tuple[str, ...], NoDecode] = ()
+    shard_addresses: tuple[str, ...] = ()
     """Serve as a router of the shards at these addresses: `HOST:PORT` of a gRPC endpoint,
     `dns:NAME:PORT` for all addresses of a name, `file:PATH` for a file with one address per line,
     or `ray:HOST:PORT` for the shards that Ray's dashboard lists. Repeatable; in the environment,
@@ -217,7 +197,7 @@ class ServiceSettings(BaseSettings):
     """
     shard_token: Path | None = None
     """File with the token that a router sends to shards."""
-    latest_versions: int = Field(default=1, ge=1, le=100, validate_default=True)
+    latest_versions: int = Field(default=1, ge=1, le=100)
     """Number of newest versions of a model to keep loaded. Older ones serve only requests that name
     them. A shard keeps at least 2, because routers use the older version until every shard has the
     newest.
@@ -358,11 +338,9 @@ class ServiceSettings(BaseSettings):
     """Maximum number of attributes, and of heads, in one request."""
     max_filter_terms: int = Field(default=100, ge=1, le=10_000)
     """Maximum number of conditions, circles and nested filters in the filter of one request."""
-    max_request_bytes: int = Field(default=16 * MIB, ge=1_024, le=1 << 30, validate_default=True)
+    max_request_bytes: int = Field(default=16 * MIB, ge=1_024, le=1 << 30)
     """Maximum size of the body of one request after decompression, in bytes."""
-    max_response_bytes: int = Field(
-        default=64 * MIB, ge=64 << 10, le=1 << 30, validate_default=True
-    )
+    max_response_bytes: int = Field(default=64 * MIB, ge=64 << 10, le=1 << 30)
     """Maximum size of one response, in bytes, estimated before anything is computed. Protobuf
     responses count as if they were JSON. It must be at most max_inflight_bytes.
     """
@@ -370,18 +348,18 @@ class ServiceSettings(BaseSettings):
     """File of the certificate chain, PEM. HTTP and gRPC then require TLS 1.2 or newer. The file is
     reloaded when it changes.
     """
-    tls_key: Path | None = Field(default=None, validate_default=True)
+    tls_key: Path | None = None
     """File of the private key of tls_cert, PEM without a password."""
     tls_client_ca: Path | None = None
     """File of certificate authorities, PEM. Clients must then present a certificate that one of
     them signed.
     """
-    tokens: Path | None = Field(default=None, validate_default=True)
+    tokens: Path | None = None
     """File of client tokens. Each line has a name, a token (or sha256: and its digest), and models.
     Clients must then send `authorization: Bearer <token>`. The file is reloaded when it changes. A
     shard that other machines can reach requires tokens or tls_client_ca.
     """
-    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    allowed_hosts: tuple[str, ...] = ()
     """Name that HTTP requests may have in `Host`, without a port. Default: any name, except on a
     loopback address without tokens and client certificates, where only loopback addresses are
     accepted. Loopback addresses stay accepted there. Repeatable; in the environment, separate the
@@ -544,17 +522,60 @@ def _split_names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, names))
 
 
-def service_links() -> list[str]:
-    """Returns the variables of the environment that look like settings, but which Kubernetes has
-    set for a Service; in capitals, sorted. They are ignored.
+class Environment(NamedTuple):
+    """The variables of the environment that begin with the prefix of the settings.
+
+    Attributes:
+      settings: The values of settings by field name.
+      service_links: The variables that look like settings, but that Kubernetes has set for a
+        Service; in capitals, sorted.
+      of_other_programs: The variables that are meant for other programs of rowcast; in capitals,
+        sorted.
     """
-    names = [
-        variable.upper()
-        for variable, value in os.environ.items()
-        if is_service_link(variable.upper(), value)
-    ]
-    settings = {f"{PREFIX}{name.upper()}" for name in ServiceSettings.model_fields}
-    return sorted(settings.intersection(names))
+
+    settings: dict[str, str]
+    service_links: list[str]
+    of_other_programs: list[str]
+
+
+def read_environment() -> Environment:
+    """Reads the environment. A variable without a value sets nothing.
+
+    Raises:
+      SettingsError: A variable is neither a setting nor meant for another program.
+    """
+    fields = ServiceSettings.model_fields
+    settings = {}
+    service_links = []
+    of_other_programs = []
+    for variable, value in os.environ.items():
+        name = variable.upper().removeprefix(PREFIX)
+        if name == variable.upper():
+            continue
+        is_setting = name.lower() in fields
+        # Of a Service named "rowcast-http", Kubernetes sets ROWCAST_HTTP_PORT to a URL.
+        if is_service_link(variable.upper(), value):
+            if is_setting:
+                service_links.append(variable.upper())
+        elif is_setting:
+            if value:
+                settings[name.lower()] = value
+        elif _OTHER_PROGRAMS.fullmatch(name):
+            of_other_programs.append(variable.upper())
+        else:
+            raise SettingsError(
+                f"the environment sets {variable}, which is not a setting; {_nearest(name)}"
+            )
+    return Environment(settings, sorted(service_links), sorted(of_other_programs))
+
+
+def _nearest(name: str) -> str:
+    """Returns the remedy for a variable that is not a setting, by its name without the prefix."""
+    names = [field.upper() for field in ServiceSettings.model_fields]
+    similar = difflib.get_close_matches(name, names, n=1)
+    if similar:
+        return f"did you mean {PREFIX}{similar[0]}?"
+    return "`rowcast-serve --help` lists them"
 
 
 def read_settings(options: Mapping[str, Any]) -> ServiceSettings:
@@ -566,23 +587,10 @@ def read_settings(options: Mapping[str, Any]) -> ServiceSettings:
     Raises:
       SettingsError: A setting is wrong; the message names it, its value and what was expected.
     """
-    fields = ServiceSettings.model_fields
-    # pydantic ignores unknown variables: a setting with a typing mistake would have no effect.
-    for variable, value in os.environ.items():
-        name = variable.upper().removeprefix(PREFIX)
-        if name == variable.upper() or name.lower() in fields or _OTHER_PROGRAMS.fullmatch(name):
-            continue
-        if is_service_link(variable.upper(), value):
-            continue
-        similar = difflib.get_close_matches(name, [field.upper() for field in fields], n=1)
-        remedy = "`rowcast-serve --help` lists them"
-        if similar:
-            remedy = f"did you mean {PREFIX}{similar[0]}?"
-        raise SettingsError(f"the environment sets {variable}, which is not a setting; {remedy}")
     # An option that is not set must not hide the variable of the environment.
     set_options = {name: value for name, value in options.items() if value not in (None, ())}
     try:
-        return ServiceSettings(**set_options)
+        return ServiceSettings(**{**read_environment().settings, **set_options})
     except ValidationError as problem:
         first = problem.errors()[0]
         name = str(first["loc"][0])

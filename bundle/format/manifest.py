@@ -41,6 +41,7 @@ from bundle.format.ids import (
 from bundle.format.indexes import UNNAMED_ENGINE, CostPoint, Distance, Index, Recall
 from bundle.format.input_lengths import InputLength
 from bundle.format.log_position import LogPosition
+from bundle.format.precision import Precision
 from bundle.format.tables import (
     Delta,
     NonFiniteRows,
@@ -52,7 +53,6 @@ from bundle.format.tables import (
 )
 from bundle.format.towers import (
     HeadEffect,
-    Precision,
     ScoreDistribution,
     Tower,
     TowerForm,

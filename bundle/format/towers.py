@@ -12,9 +12,9 @@ from pydantic import Field, model_validator
 from bundle.errors import FormulaError
 from bundle.format.fields import Name, Path, Positive, StrictModel
 from bundle.format.formula import parse_formula
+from bundle.format.precision import Precision
 
 Per = Literal["context", "candidate"]
-Precision = Literal["f32", "int8", "bf16"]
 
 SCORE_BINS_MAX = 10
 _SHARES_ERROR = 1e-6

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bundle.tables.sharding import ShardNumber, row_range
+from bundle.tables.shard_number import ShardNumber
+from bundle.tables.sharding import row_range
 from export.jobs.preparation import Prepared
 
 

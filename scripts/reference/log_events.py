@@ -41,6 +41,12 @@ EVENTS = {
         "settings. The settings keep their defaults, unless options set them.",
         "Set `enableServiceLinks: false` in the pod, or pass the ports as options.",
     ),
+    "variables_of_other_programs_ignored": (
+        "The environment sets these `variables`, which `rowcast`, `rowcast-export` or "
+        "`rowcast-serve ctl` may read. The service does not.",
+        "Rename a variable that was meant for the service: "
+        "[Settings](settings.md) lists their names.",
+    ),
     "listening": (
         "Every worker accepts connections. `http`, `grpc` and `admin` are the ports.",
         "",

@@ -142,7 +142,8 @@ def _part_selection(
     Raises:
       ValueError: The number of the shard is invalid.
     """
-    from bundle.tables.sharding import ShardNumber, manifest_of_process
+    from bundle.tables.shard_number import ShardNumber
+    from bundle.tables.sharding import manifest_of_process
     from service.config import ServiceSettings
 
     number = None

@@ -16,7 +16,13 @@ from pydantic.fields import FieldInfo
 
 from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
-from service.config import PREFIX, ServiceSettings, SettingsError, read_settings, service_links
+from service.config import (
+    PREFIX,
+    ServiceSettings,
+    SettingsError,
+    read_environment,
+    read_settings,
+)
 from service.exit_codes import EXIT_OK, EXIT_USAGE
 
 PRINT_SETTINGS = "print_settings"
@@ -133,10 +139,15 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     threads = compute_threads(settings.workers, settings.threads)
     extra = logging.fields(cores=usable_cores(), workers=settings.workers, threads=threads)
     logging.logger(__name__).info("starting", extra=extra)
-    variables = service_links()
-    if variables:
+    environment = read_environment()
+    if environment.service_links:
         logging.logger(__name__).warning(
-            "service_links_ignored", extra=logging.fields(variables=variables)
+            "service_links_ignored", extra=logging.fields(variables=environment.service_links)
+        )
+    if environment.of_other_programs:
+        logging.logger(__name__).warning(
+            "variables_of_other_programs_ignored",
+            extra=logging.fields(variables=environment.of_other_programs),
         )
     # Returns only if the service cannot be started: it replaces this process.
     try:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.config import ServiceSettings
 from service.contract.messages import Request, Result, Sizes, Vectors, magnitude
 from service.engine import filters

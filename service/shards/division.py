@@ -12,7 +12,7 @@ from bundle.arithmetic import ceil_div
 from bundle.features.sources import RemoteTable
 from bundle.format.manifest import Index, Table
 from bundle.tables import sharding
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.shards.calls import stored_bytes
 
 Rows = NDArray[np.int64]

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.codec.failures import code_of
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import (

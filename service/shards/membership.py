@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.config import ServiceSettings
 from service.observability import logging
 from service.observability.metrics import Metrics

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.tables.offsets import offsets_of
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.codec.protobuf import explanation_message, read_explanation
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings

@@ -16,7 +16,7 @@ from bundle.features.sources import FetchedRows, RemoteTable, remote_tables
 from bundle.format.manifest import Manifest
 from bundle.tables import sharding
 from bundle.tables.id_values import distinct
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.engine.neighbors import Neighbors, concatenate

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.codec.stubs.shard_service_pb2_grpc import ShardServiceStub
 from service.config import ServiceSettings

@@ -25,7 +25,7 @@ import grpc
 
 from bundle.format.manifest import Manifest
 from bundle.tables import sharding
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.config import ServiceSettings
 from service.engine.computation import RemoteCall
 from service.errors import DeadlineExceeded, Internal, NotReady, ServiceError

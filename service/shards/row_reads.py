@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bundle.features.sources import FetchedRows
 from bundle.format.dtypes import SCALE_BYTES, STORED, row_bytes, widened
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.errors import Code, Internal, ServiceError
 from service.shards.division import Layout, Rows

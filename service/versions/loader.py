@@ -34,7 +34,7 @@ from bundle.tables import sharding
 from bundle.tables.reader import TableReader
 from bundle.tables.row_deltas import merged_bytes
 from bundle.tables.segments import RowRange
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from bundle.tables.whole_segments import remove_damaged, remove_unequal, with_whole_files
 from runtime.engines import open_engine
 from runtime.exact import ExactIndex

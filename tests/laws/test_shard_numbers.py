@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 
 
 @pytest.mark.parametrize(

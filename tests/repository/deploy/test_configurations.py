@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.config import PREFIX, ServiceSettings
 
 ROOT = Path(__file__).parents[3]

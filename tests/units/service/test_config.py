@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from service.cli.serve import command
 from service.config import ServiceSettings
 from service.workers.start import fitted
+from tests.e2e.process import Process
 
 GIB = 1 << 30
 SHARD = {"shard": "1/2", "host": "0.0.0.0"}
@@ -42,7 +43,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (SHARD, "--tokens", "all rows and vectors"),
 ]
 """Settings, the option at fault, and words of the remedy."""
-NOT_OURS = ("EXPORT_WORKERS", "SERVICE_HOST", "PORT_8080_TCP_ADDR", "X_PORT", "HTTP_PORT")
+NOT_OURS = ("SERVICE_HOST", "PORT_8080_TCP_ADDR", "X_PORT", "HTTP_PORT")
 """What Kubernetes sets for services of other names."""
 
 
@@ -122,12 +123,24 @@ def test_unknown_variable_is_rejected_with_the_nearest_name(
     assert (done.exit_code, remedy in done.stderr) == (2, True), done.stderr
 
 
-def test_variables_of_other_programs_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_kubernetes_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     before = printed()
     for name in NOT_OURS:
         monkeypatch.setenv(f"ROWCAST_{name}", "tcp://10.0.0.1:80")
     assert printed() == before
     assert printed(http_port=81)["http_port"] == 81
+
+
+def test_variables_that_other_programs_read_are_named_in_a_warning(tmp_path: Path) -> None:
+    names = ["ROWCAST_CLIENT_URL", "ROWCAST_CTL_ROOT", "ROWCAST_EXPORT_WORKRES", "ROWCAST_URL"]
+    (tmp_path / "bundles").mkdir()
+    process = Process(tmp_path / "bundles", variables=dict.fromkeys(names, "http://127.0.0.1:8080"))
+    try:
+        warning = process.event("variables_of_other_programs_ignored", level="warning")
+        assert warning["variables"] == names
+        process.event("listening")
+    finally:
+        process.kill()
 
 
 def test_help_lists_every_setting_with_its_type_unit_limits_and_variable() -> None:

@@ -17,7 +17,7 @@ from bundle.format.manifest import EmbeddedFeature
 from bundle.storage import catalog
 from bundle.storage.integrity import check_files
 from bundle.tables import sharding
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from object_store.remote_path import RemotePath
 from object_store.stored_content import content_of
 from tests.bundles.next_versions import rows_of, stored_rows, write_next_version

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.codec.stubs.shard_service_pb2_grpc import (
     ShardServiceServicer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.contract.messages import Condition, Filter
 from service.engine.neighbors import Neighbors

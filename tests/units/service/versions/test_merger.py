@@ -21,7 +21,7 @@ import pytest
 from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.storage import catalog, lock
-from bundle.tables.sharding import ShardNumber
+from bundle.tables.shard_number import ShardNumber
 from bundle.tables.whole_segments import unmerged_segments
 from service.versions.merger import LOCK, RETRY_S, UNUSED_S, Merger
 from service.versions.segment_merging import merge
