@@ -197,6 +197,17 @@ def _circle(where: str, circle: Any) -> pb.Circle:
     return packed
 
 
+def _condition(where: str, value: Any) -> Any:
+    if isinstance(value, (str, int, list)):
+        values = value
+        if not isinstance(value, list):
+            values = [value]
+        raise InvalidArgument(
+            f"{where} is {value!r}: expected a dict, such as {{'allow': {values!r}}}"
+        )
+    return _struct(pb.Condition, where, value)
+
+
 def _filter(where: str, conditions: Any) -> pb.Filter:
     if not isinstance(conditions, Mapping):
         raise InvalidArgument(f"{where} is {conditions!r}: expected conditions by attribute")
@@ -205,7 +216,7 @@ def _filter(where: str, conditions: Any) -> pb.Filter:
         path = f"{where}.{name}"
         # An attribute may have the name of a group: its condition is a dict, a group is a list.
         if name not in _GROUPS or isinstance(value, Mapping):
-            condition = _struct(pb.Condition, path, value)
+            condition = _condition(path, value)
             packed.conditions[check_text(path, name)].CopyFrom(condition)
             continue
         members = _list(_GROUPS[name], path, value)

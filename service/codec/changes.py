@@ -57,7 +57,7 @@ def read_change(change: ChangeClass, body: Any, settings: ServiceSettings) -> Ch
         raise InvalidArgument.of_field("items", "empty", "at least one item")
     names = tuple(layout.parts)
     for number, item in enumerate(items):
-        fields(item, names, f"items[{number}]")
+        fields(item, names, f"items[{number}]", layout.tables)
         if "id" not in item:
             raise InvalidArgument.of_field(f"items[{number}]", "no id", "an id", "has")
 

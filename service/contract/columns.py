@@ -55,8 +55,16 @@ def shown(value: object) -> str:
     return f"{text[:SHOWN_MAX]}…"
 
 
-def fields(body: object, names: Sequence[str], where: str) -> dict[str, Any]:
+def fields(
+    body: object, names: Sequence[str], where: str, tables: Sequence[str] = ()
+) -> dict[str, Any]:
     """Checks that a JSON value is an object that has no other fields than those of some names.
+
+    Args:
+      body: The JSON value.
+      names: The names of the fields that it may have.
+      where: The name of the value in an error.
+      tables: Those of the names whose fields hold features of the model.
 
     Raises:
       InvalidArgument: It is no object, or has an unknown field; the message names the nearest name.
@@ -68,6 +76,8 @@ def fields(body: object, names: Sequence[str], where: str) -> dict[str, Any]:
         if name not in names:
             nearest = nearest_name(name, names)
             hint = ""
+            if tables:
+                hint = f"the features of a model go into {' or '.join(map(repr, tables))}"
             if nearest is not None:
                 hint = f"did you mean {nearest!r}?"
             expected = f"one of {', '.join(names)}"

@@ -160,6 +160,9 @@ class Condition:
     deny and is_null.
     """
 
+    field_of_values: ClassVar[str] = "allow"
+    """The field that values alone are probably meant for, which is the remedy of their error."""
+
     allow: Tokens = None
     """One of its values is among these."""
     deny: Tokens = None

@@ -6,13 +6,14 @@ A body has options at its top, and either one request beside them or a list of r
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
 from service.contract import columns
-from service.contract.columns import check_list, check_type, shown
+from service.contract.columns import EXPECTED, SHOWN_MAX, check_list, shown
 from service.contract.forms import (
     Axis,
     Columns,
@@ -34,6 +35,8 @@ DEPTH_MAX = 8
 """Maximum depth of objects of one class in each other: each level takes a stack frame wherever a
 filter is read or compiled.
 """
+_VALUES_SHOWN_MAX = 6
+"""Maximum number of a client's values that an error repeats."""
 
 
 def from_body(cls: Any, body: Any, target: Any, settings: ServiceSettings) -> Any:
@@ -124,7 +127,7 @@ def _parts(layout: Layout, body: Any, settings: ServiceSettings) -> list[Part]:
       TooLarge: There are more requests than the limit.
     """
     list_name = layout.list_name
-    columns.fields(body, layout.names, "body")
+    columns.fields(body, layout.names, "body", layout.tables)
     if list_name not in body:
         return [body]
     # Beside the list, it would be ignored, or stand for all requests: the client must say which.
@@ -139,7 +142,10 @@ def _parts(layout: Layout, body: Any, settings: ServiceSettings) -> list[Part]:
         raise InvalidArgument.of_field(list_name, "empty", "at least one")
     at_most(settings, "max_queries", len(parts), list_name)
     names = tuple(layout.parts)
-    return [columns.fields(part, names, f"{list_name}[{i}]") for i, part in enumerate(parts)]
+    return [
+        columns.fields(part, names, f"{list_name}[{number}]", layout.tables)
+        for number, part in enumerate(parts)
+    ]
 
 
 def _check_same(parts: Sequence[Part], names: Sequence[str], list_name: str) -> None:
@@ -230,7 +236,9 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
     layout = layout_of(cls)
     if layout.is_nested:
         _check_depth(where, depth)
-    check_type(value, dict, where)
+    if type(value) is not dict:
+        hint = _object_hint(cls, value)
+        raise InvalidArgument.of_field(where, shown(value), EXPECTED[dict], hint=hint)
     content: dict[str, Any] = {}
     objects_by_name: dict[str, Any] = {}
     if layout.by_name:
@@ -239,7 +247,7 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
         columns.fields(value, layout.names, where)
     for name, entry in value.items():
         path = f"{where}.{name}"
-        if layout.by_name and (type(entry) is not list or name not in layout.in_json):
+        if layout.by_name and (type(entry) is dict or name not in layout.in_json):
             objects_by_name[name] = _read_object(layout.of_others, entry, path, depth)
             continue
         form = layout.in_json[name].form
@@ -250,6 +258,21 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
     if layout.required:
         _add_missing(layout, content, f"{where}.")
     return cls(**content)
+
+
+def _object_hint(cls: Any, value: Any) -> str:
+    """Returns the object of a class that a value was probably meant as; "" if there is none."""
+    field = getattr(cls, "field_of_values", "")
+    values = [value]
+    if isinstance(value, list):
+        values = value
+    if not field or not values or type(values[0]) not in {str, int, bool}:
+        return ""
+    # A client may have sent millions of values, or a text of megabytes.
+    text = "[...]"
+    if len(values) <= _VALUES_SHOWN_MAX and len(shown(values)) <= SHOWN_MAX:
+        text = json.dumps(values, ensure_ascii=False)
+    return f'write {{"{field}": {text}}}'
 
 
 def _check_depth(where: str, depth: int) -> None:

@@ -324,6 +324,19 @@ HINTS: list[tuple[str, str, Body]] = [
     ("user", "lookup", {"feature": "usr", "ids": [1]}),
 ]
 """Names that are there, and requests that misspell them."""
+REMEDIES: list[tuple[str, str, Body]] = [
+    ('{"allow": ["drama"]}', "retrieve", _filtered(genres="drama")),
+    ('{"allow": ["drama", "comedy"]}', "retrieve", _filtered(genres=["drama", "comedy"])),
+    ('{"allow": [1995]}', "recommend", _filtered(year=1995)),
+    ('{"allow": [...]}', "retrieve", _filtered(genres="x" * 100)),
+    ("filter.any is 'drama'; a list", "retrieve", _filtered(any="drama")),
+    ("features of a model go into 'context'", "retrieve", {"user": 5, "k": 3}),
+    ("features of a model go into 'context'", "recommend", {"user": 5}),
+    ("go into 'context'", "retrieve", {"requests": [{"user": 5}, {"user": 7}]}),
+    ("'context' or 'candidate_features'", "rank", {"user": 5, "candidate_ids": [1000]}),
+    ("features of a model go into 'features'", "embed", {"tower": "query", "user": 5}),
+]
+"""What the error of a usual mistake says to write, and requests with the mistake."""
 _USER = pb.Column(int64s=i64(5))
 BROKEN: dict[str, tuple[str, str, str, bytes | Body]] = {
     "bytes that are no message": ("retrieve", BAD, "body", b"\xff\xff\xff"),

@@ -19,7 +19,7 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from tests.bundles.small import SmallBundle
 from tests.cases.bad_values import NO_FIELDS, bad_values, is_for_clients
 from tests.cases.random_requests import random_filter, random_request, written
-from tests.cases.requests import BROKEN, CASES, HINTS, RANDOM, REFUSALS
+from tests.cases.requests import BROKEN, CASES, HINTS, RANDOM, REFUSALS, REMEDIES
 from tests.cases.ways import Outcome, Ways, serving
 from tests.random_cases import seeds
 from tests.units.service import reference
@@ -37,6 +37,7 @@ SECRETS: dict[str, dict[str, Any]] = {
     "a field": {SECRET: 1, **user()},
     "a field of a request": {"requests": [{SECRET: 1}]},
     "an attribute and a bound": {"filter": {SECRET: {"ge": SECRET}}, **user()},
+    "a condition": {"filter": {"genres": SECRET}, **user()},
     "a token": {"filter": {"year": {"allow": [SECRET]}}, **user()},
     "crowding": {"crowding": {SECRET: SECRET}, **user()},
     "an index": {"index": SECRET, **user()},
@@ -209,6 +210,20 @@ def test_misspelled_name_gets_the_one_that_was_probably_meant(
     name: str, call: str, body: dict[str, Any], ways: Ways
 ) -> None:
     assert f"'{name}'" in ways.by_json(Case(call, "a misspelled name", body)).message
+
+
+@pytest.mark.parametrize(("remedy", "call", "body"), REMEDIES)
+def test_usual_mistake_gets_the_remedy(
+    remedy: str, call: str, body: dict[str, Any], ways: Ways
+) -> None:
+    case = Case(call, "a usual mistake", body)
+    outcome = ways.by_json(case)
+    assert outcome.code == "INVALID_ARGUMENT"
+    assert remedy in outcome.message
+    # What is expected is logged, so that it never repeats what was sent.
+    if '"allow"' in remedy:
+        (by_client,) = ways.by_clients(case).values()
+        assert "{'allow': [" in by_client.message
 
 
 def test_values_of_another_type_are_refused_by_json_and_the_client(ways: Ways) -> None:
