@@ -23,8 +23,12 @@ class Unknown(StrictModel):
     row: the id reads the row `row`. refuse: the request fails.
     """
 
-    rule: Literal["zeros", "row", "refuse"] = "zeros"
-    row: Count | None = None
+    rule: Literal["zeros", "row", "refuse"] = Field(
+        default="zeros", description="Which of the three."
+    )
+    row: Count | None = Field(
+        default=None, description="Row that unknown ids read. Required with the rule `row`."
+    )
 
     @model_validator(mode="after")
     def _row_given(self) -> Unknown:

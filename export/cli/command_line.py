@@ -37,6 +37,12 @@ DraftFile = Annotated[
         "--out", metavar="FILE", help="Write the draft to this new file instead of to stdout."
     ),
 ]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", help="Write the schema to this file instead of to stdout."
+    ),
+]
 RecipePath = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="Recipe (TOML); see docs/reference/recipe.md.")
 ]

@@ -131,6 +131,21 @@ def init(
 
 
 @app.command()
+def schema(out: cl.SchemaFile = None) -> None:
+    """Print the JSON Schema of recipes, with which editors complete keys and mark mistakes. The
+    first line of a draft names the file: write it beside the recipe.
+    """
+    from export.recipe.json_schema import schema_text
+
+    file = _output_file(out, "--out")
+    if file is None:
+        typer.echo(schema_text(), nl=False)
+        return
+    _write_output(schema_text(), file, "--out")
+    errors.print(f"wrote {out}", markup=False)
+
+
+@app.command()
 def check(
     recipe: cl.RecipePath, checkpoint: cl.OtherCheckpoint = None, as_json: cl.AsJson = False
 ) -> None:

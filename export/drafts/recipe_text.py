@@ -15,6 +15,7 @@ from export.drafts.drafted_towers import (
     output_name,
 )
 from export.drafts.observed_calls import ObservedCall
+from export.recipe.json_schema import FILE_NAME
 from export.recipe.schema import InputSection
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -44,6 +45,8 @@ def recipe_text(
     """
     towers = drafted_towers(calls)
     lines = [
+        f"#:schema ./{FILE_NAME}",
+        f"# The line above is for editors: run `rowcast-export schema --out {FILE_NAME}`.",
         "# The first draft of a recipe. A comment says what nothing shows: read each line that has "
         "one.",
         'model = "model"  # name of the model, in URLs and requests',

@@ -17,12 +17,15 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PositiveInt,
     Strict,
     ValidationError,
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from bundle.format.fields import Boundaries
 from bundle.format.indexes import Engine
@@ -627,6 +630,12 @@ class TrainedIdsSection(Section):
         if isinstance(value, str):
             return {"file": value}
         return value
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return handler(core_schema) | {"type": ["object", "string"]}
 
 
 RecordFormat = Literal["tf-example", "prediction-log", "elwc"]

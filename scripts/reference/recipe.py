@@ -17,6 +17,10 @@ HEAD = """# The recipe, key by key
 
 A recipe is a TOML file. Unknown keys are rejected. Paths are relative to the recipe.
 [Port your model](../how-to/port-your-model.md) writes a whole recipe step by step.
+
+Editors with a plugin for TOML complete keys and mark mistakes by the [JSON Schema](recipe-schema.json) of recipes, which
+`rowcast-export schema --out recipe-schema.json` writes. For Taplo and Even Better TOML, the first line of a recipe names
+it: `#:schema ./recipe-schema.json`. `rowcast-export check` also knows the rules between keys.
 """
 CONTEXTS = """Stored features of contexts (users) by id. A request can then send a `context_id` instead of the features.
 The keys are the keys of `[corpora.NAME]` without `filters`. `id` is the column of the id of the context."""
@@ -46,11 +50,6 @@ SECTIONS: list[tuple[str, type[BaseModel] | str]] = [
     ("[warm_up]", schema.WarmUpSection),
     ("[output]", schema.OutputSection),
 ]
-MANIFEST_KEYS = {
-    (Unknown, "rule"): "Which of the three.",
-    (Unknown, "row"): "Row that unknown ids read. Required with the rule `row`.",
-}
-"""Meanings of the keys whose models belong to the bundle format, and carry no descriptions."""
 
 
 def type_text(annotation: object) -> str:
@@ -103,8 +102,7 @@ def page() -> str:
         if model.model_fields:
             parts.append("| key | type | default | meaning |\n|---|---|---|---|")
         for name, field in model.model_fields.items():
-            text = MANIFEST_KEYS.get((model, name), field.description) or ""
-            meaning = " ".join(text.split()).replace("|", "\\|")
+            meaning = " ".join((field.description or "").split()).replace("|", "\\|")
             parts.append(
                 f"| `{name}` | {type_text(field.annotation)} | {default_text(field)} | {meaning} |"
             )

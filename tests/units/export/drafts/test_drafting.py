@@ -45,6 +45,7 @@ def test_draft_of_a_functional_model_is_a_recipe_that_publishes(folder: Path) ->
     assert recipe["inputs"] == {"user": {"dtype": "int32"}, "movie": {"dtype": "int32"}}
     assert recipe["towers"]["tower"]["outputs"] == {"click": "click", "like": "like"}
     assert "#   embedding: 300 rows of 8\n#   embedding_1: 400 rows of 8\n" in text
+    assert text.startswith("#:schema ./recipe-schema.json\n")
     assert recipe["features"] == {"movie": {"role": "candidate"}}
     (folder / "recipe.toml").write_text(text)
     published = export(folder / "recipe.toml")
