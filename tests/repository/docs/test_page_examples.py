@@ -334,15 +334,6 @@ def test_recipe_is_valid(block: Block, tmp_path: Path) -> None:
     read_recipe(path)
 
 
-def test_recipe_of_the_readme_is_that_of_the_first_model() -> None:
-    recipes = {
-        block.page: ExportJob.model_validate(tomllib.loads(block.text))
-        for block in BLOCKS
-        if 'model = "shop"' in block.text
-    }
-    assert recipes["README.md"] == recipes["docs/tutorials/first-model.md"]
-
-
 def without_towers_of(part: str) -> str:
     """Returns the smallest recipe, without a tower if the part has its own."""
     return RECIPE.partition("[towers.query]")[0] if "[towers." in part else RECIPE
