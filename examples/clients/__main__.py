@@ -1,5 +1,6 @@
-"""Builds the clients of this folder, runs each against the bundle of the quick start, and compares
-their output with the results of the Python client. Run by `make test-clients`, or
+"""Builds the clients of this folder, runs each against the quick start and against a service that
+requires tokens and has an id beyond 2^53, and compares their output with the results of the Python
+client. Run by `make test-clients`, or
 
 python -m examples.clients [--only LANGUAGE], from the root of a clone
 
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from rowcast_client import Client, RowcastError
 
 from examples import served
-from examples.clients.expected import add_movie, expected_outputs
+from examples.clients.expected import NEW_MOVIE, add_movie, expected_outputs
 from examples.clients.output import Output, UnexpectedOutput, differences, read_output
 from examples.clients.programs import (
     BUILD,
@@ -58,25 +59,42 @@ def serve_and_try(programs: Sequence[Program]) -> bool:
     """Serves the bundle, tries clients on it, and prints a line for each; returns whether none
     failed.
     """
-    # A copy, since the clients change the catalogue.
-    shutil.rmtree(BUILD / "served", ignore_errors=True)
-    root = shutil.copytree(BUNDLES, BUILD / "served" / "bundles")
+    folder = BUILD / "served"
+    shutil.rmtree(folder, ignore_errors=True)
+    # Copies, since one catalogue is changed, and a service writes under its root.
+    quick_start_root = shutil.copytree(BUNDLES, folder / "quick-start" / "bundles")
+    changed_root = shutil.copytree(BUNDLES, folder / "changed" / "bundles")
     token = secrets.token_hex(32)
-    tokens = root.with_name("tokens")
+    tokens = folder / "tokens"
     tokens.write_text(f"clients {token}\n")
     options = ("--tokens", str(tokens), "--changes-from", "clients")
     is_good = True
-    with served.serving(root, MODEL, None, root.with_name("serve.log"), *options) as service:
-        with Client(service.grpc, token=token) as client:
+    with (
+        served.serving(
+            quick_start_root, MODEL, None, quick_start_root.with_name("serve.log")
+        ) as quick_start,
+        served.serving(
+            changed_root, MODEL, None, changed_root.with_name("serve.log"), *options
+        ) as changed,
+    ):
+        with Client(quick_start.grpc) as client:
+            expected_of_quick_start = expected_outputs(client)
+        with Client(changed.grpc, token=token) as client:
             add_movie(client)
-            expected = expected_outputs(client)
-        addresses = {"HTTP": service.http, "gRPC": service.grpc.removeprefix("grpc://")}
+            expected_of_changed = expected_outputs(client)
+        for transport, outputs in expected_of_changed.items():
+            movies = [result.movie for result in outputs.results]
+            assert NEW_MOVIE in movies, f"no id beyond 2^53 is compared over {transport}"
         for program in programs:
             outcome = "passed"
             try:
                 build(program)
-                output = run(program, addresses[program.transport], token)
-                compare(expected[program.transport], output)
+                for service, service_token, expected in (
+                    (quick_start, None, expected_of_quick_start),
+                    (changed, token, expected_of_changed),
+                ):
+                    output = run(program, address(service, program.transport), service_token)
+                    compare(expected[program.transport], output)
             except NotInstalled as reason:
                 outcome = f"skipped: {reason}"
             except (BuildFailed, ClientFailed) as reason:
@@ -84,6 +102,11 @@ def serve_and_try(programs: Sequence[Program]) -> bool:
                 is_good = False
             print(f"{program.name:<18} {outcome}", flush=True)
     return is_good
+
+
+def address(service: served.Service, transport: str) -> str:
+    """Returns the argument of a client: a URL, or a host and a port."""
+    return service.http if transport == "HTTP" else service.grpc.removeprefix("grpc://")
 
 
 def build(program: Program) -> None:
@@ -98,14 +121,17 @@ def build(program: Program) -> None:
         run_step(step)
 
 
-def run(program: Program, address: str, token: str) -> str:
-    """Runs a client; returns its output.
+def run(program: Program, address: str, token: str | None) -> str:
+    """Runs a client, with a token or without one; returns its output.
 
     Raises:
       ClientFailed: It ended with an error, or not in time.
     """
     # gRPC reads the proxies of the environment, even for addresses of this machine.
-    environment = {**os.environ, "ROWCAST_TOKEN": token, "no_proxy": "127.0.0.1"}
+    environment = {**os.environ, "no_proxy": "127.0.0.1"}
+    environment.pop("ROWCAST_TOKEN", None)
+    if token is not None:
+        environment["ROWCAST_TOKEN"] = token
     try:
         done = subprocess.run(
             [*program.command, address],

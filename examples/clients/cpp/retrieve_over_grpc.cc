@@ -1,5 +1,6 @@
 // Retrieves movies for two viewers over gRPC. The argument is an address, such as
-// 127.0.0.1:9090; the token is read from the environment variable ROWCAST_TOKEN.
+// 127.0.0.1:9090. If the service requires a token, it is read from the environment variable
+// ROWCAST_TOKEN.
 #include <bit>
 #include <chrono>
 #include <cstdint>
@@ -55,8 +56,9 @@ grpc::Status Retrieve(pb::EmbeddingService::Stub& stub, const pb::RetrieveReques
                       pb::RetrieveResponse* response) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
-  const std::string token = std::getenv("ROWCAST_TOKEN");
-  context.AddMetadata("authorization", "Bearer " + token);
+  if (const char* token = std::getenv("ROWCAST_TOKEN")) {
+    context.AddMetadata("authorization", std::string("Bearer ") + token);
+  }
   return stub.Retrieve(&context, request, response);
 }
 
@@ -92,8 +94,8 @@ void Print(const grpc::Status& status) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 2 || std::getenv("ROWCAST_TOKEN") == nullptr) {
-    std::cerr << "usage: ROWCAST_TOKEN=TOKEN retrieve_over_grpc HOST:PORT\n";
+  if (argc != 2) {
+    std::cerr << "usage: [ROWCAST_TOKEN=TOKEN] retrieve_over_grpc HOST:PORT\n";
     return 2;
   }
   // Threads share a channel. For TLS, use grpc::SslCredentials.

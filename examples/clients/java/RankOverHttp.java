@@ -15,13 +15,14 @@ import rowcast.embedding.v1.Column;
 import rowcast.embedding.v1.ErrorDetails;
 import rowcast.embedding.v1.FieldViolation;
 import rowcast.embedding.v1.Ids;
+import rowcast.embedding.v1.NotFoundRule;
 import rowcast.embedding.v1.RankRequest;
 import rowcast.embedding.v1.RankResponse;
 
 /**
  * Ranks movies for a viewer over HTTP, with the JDK's client at its defaults and protobuf
- * bodies. The argument is a URL, such as http://127.0.0.1:8080; the token is read from the
- * environment variable ROWCAST_TOKEN.
+ * bodies. The argument is a URL, such as http://127.0.0.1:8080. If the service requires a token,
+ * it is read from the environment variable ROWCAST_TOKEN.
  */
 public final class RankOverHttp {
     private static final Duration TIMEOUT = Duration.ofSeconds(5);
@@ -62,7 +63,10 @@ public final class RankOverHttp {
         }
     }
 
-    /** Returns a request to rank four movies for one viewer. */
+    /**
+     * Returns a request to rank four movies for one viewer. The response leaves out those that
+     * the model does not have, such as the last one in the quick start.
+     */
     private static RankRequest requestAt(long hour) {
         return RankRequest.newBuilder()
                 .putContext("user_id", column(VIEWER))
@@ -70,21 +74,23 @@ public final class RankOverHttp {
                 .putContext("history", column(1, 5, 12, 31))
                 .setCandidateIds(
                         Ids.newBuilder().setInt64S(pack(47, 50, 151, 9007199254740993L)))
+                .setNotFound(NotFoundRule.NOT_FOUND_RULE_SKIP)
                 .build();
     }
 
     /** Sends a request. The service gives up at the deadline as well, since a header names it. */
     private HttpResponse<byte[]> send(RankRequest request)
             throws IOException, InterruptedException {
-        HttpRequest call =
+        HttpRequest.Builder call =
                 HttpRequest.newBuilder(url)
                         .timeout(TIMEOUT)
-                        .header("authorization", "Bearer " + token)
                         .header("content-type", PROTOBUF)
                         .header("x-request-timeout-ms", Long.toString(TIMEOUT.toMillis()))
-                        .POST(BodyPublishers.ofByteArray(request.toByteArray()))
-                        .build();
-        return client.send(call, BodyHandlers.ofByteArray());
+                        .POST(BodyPublishers.ofByteArray(request.toByteArray()));
+        if (token != null) {
+            call.header("authorization", "Bearer " + token);
+        }
+        return client.send(call.build(), BodyHandlers.ofByteArray());
     }
 
     private static Column column(long... values) {

@@ -26,7 +26,8 @@ import rowcast.embedding.v1.RetrieveResponse;
 
 /**
  * Retrieves movies for two viewers over gRPC. The argument is an address, such as
- * 127.0.0.1:9090; the token is read from the environment variable ROWCAST_TOKEN.
+ * 127.0.0.1:9090. If the service requires a token, it is read from the environment variable
+ * ROWCAST_TOKEN.
  */
 public final class RetrieveOverGrpc {
     private static final long[] VIEWERS = {7, 8};
@@ -35,9 +36,12 @@ public final class RetrieveOverGrpc {
 
     public static void main(String[] arguments) throws InvalidProtocolBufferException {
         Metadata headers = new Metadata();
-        headers.put(
-                Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER),
-                "Bearer " + System.getenv("ROWCAST_TOKEN"));
+        String token = System.getenv("ROWCAST_TOKEN");
+        if (token != null) {
+            headers.put(
+                    Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER),
+                    "Bearer " + token);
+        }
 
         // For TLS, use TlsChannelCredentials.
         ManagedChannel channel =

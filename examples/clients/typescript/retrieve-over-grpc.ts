@@ -1,6 +1,6 @@
 // Retrieves movies for two viewers over gRPC, with grpc-js and the types that ts-proto
-// generates. The argument is an address, such as 127.0.0.1:9090; the token is read from the
-// environment variable ROWCAST_TOKEN.
+// generates. The argument is an address, such as 127.0.0.1:9090. If the service requires a
+// token, it is read from the environment variable ROWCAST_TOKEN.
 import { credentials, Metadata, type ServiceError } from "@grpc/grpc-js";
 
 import { BadRequest, ErrorInfo } from "./generated/google/rpc/error_details.js";
@@ -46,7 +46,10 @@ function retrieve(
   request: RetrieveRequest,
 ): Promise<RetrieveResponse> {
   const metadata = new Metadata();
-  metadata.set("authorization", `Bearer ${process.env.ROWCAST_TOKEN}`);
+  const token = process.env.ROWCAST_TOKEN;
+  if (token) {
+    metadata.set("authorization", `Bearer ${token}`);
+  }
   const options = { deadline: Date.now() + TIMEOUT_MS };
   return new Promise((resolve, reject) => {
     client.retrieve(request, metadata, options, (error, response) => {

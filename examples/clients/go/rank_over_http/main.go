@@ -1,6 +1,6 @@
 // Rank_over_http ranks movies for a viewer over HTTP, with JSON. The argument is a URL,
-// such as http://127.0.0.1:8080; the token is read from the environment variable
-// ROWCAST_TOKEN.
+// such as http://127.0.0.1:8080. If the service requires a token, it is read from the
+// environment variable ROWCAST_TOKEN.
 package main
 
 import (
@@ -39,6 +39,7 @@ type viewer struct {
 type rankRequest struct {
 	Context      viewer `json:"context"`
 	CandidateIDs []ID   `json:"candidate_ids"`
+	NotFound     string `json:"not_found"`
 }
 
 type rankResponse struct {
@@ -65,11 +66,12 @@ func (e *serviceError) Error() string {
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) != 2 {
-		log.Fatal("usage: ROWCAST_TOKEN=TOKEN rank_over_http URL")
+		log.Fatal("usage: [ROWCAST_TOKEN=TOKEN] rank_over_http URL")
 	}
 	request := rankRequest{
 		Context:      viewer{UserID: 7, History: []int64{1, 5, 12, 31}, Hour: 20},
 		CandidateIDs: []ID{47, 50, 151, 9007199254740993},
+		NotFound:     "skip", // the quick start has no movie of the last id
 	}
 	response, err := rank(request)
 	if err != nil {
@@ -106,7 +108,9 @@ func rank(request rankRequest) (*rankResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	call.Header.Set("Authorization", "Bearer "+os.Getenv("ROWCAST_TOKEN"))
+	if token := os.Getenv("ROWCAST_TOKEN"); token != "" {
+		call.Header.Set("Authorization", "Bearer "+token)
+	}
 	call.Header.Set("Content-Type", "application/json")
 	call.Header.Set("X-Request-Timeout-Ms", strconv.FormatInt(timeout.Milliseconds(), 10))
 

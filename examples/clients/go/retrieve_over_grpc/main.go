@@ -1,6 +1,6 @@
 // Retrieve_over_grpc retrieves movies for two viewers over gRPC. The argument is an
-// address, such as 127.0.0.1:9090; the token is read from the environment variable
-// ROWCAST_TOKEN.
+// address, such as 127.0.0.1:9090. If the service requires a token, it is read from the
+// environment variable ROWCAST_TOKEN.
 package main
 
 import (
@@ -25,7 +25,7 @@ var viewers = []int64{7, 8}
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) != 2 {
-		log.Fatal("usage: ROWCAST_TOKEN=TOKEN retrieve_over_grpc HOST:PORT")
+		log.Fatal("usage: [ROWCAST_TOKEN=TOKEN] retrieve_over_grpc HOST:PORT")
 	}
 	// For TLS, use credentials.NewTLS. From grpc-go 1.63 on, write grpc.NewClient, and
 	// grpc.WithTransportCredentials(insecure.NewCredentials()).
@@ -63,14 +63,15 @@ func request(hours ...int64) *pb.RetrieveRequest {
 	}
 }
 
-// retrieve sends a request with a token and a deadline.
+// retrieve sends a request with a deadline, and with a token if there is one.
 func retrieve(
 	client pb.EmbeddingServiceClient, request *pb.RetrieveRequest,
 ) (*pb.RetrieveResponse, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	token := "Bearer " + os.Getenv("ROWCAST_TOKEN")
-	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", token)
+	if token := os.Getenv("ROWCAST_TOKEN"); token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
 	return client.Retrieve(ctx, request)
 }
 
