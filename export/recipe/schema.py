@@ -63,66 +63,56 @@ class CheckpointSection(Section):
     """The checkpoint, and where the model is in its object graph."""
 
     path: str
-    """Path relative to the recipe, or URL, of a checkpoint: its prefix, the `.index` file of the
-    prefix, or a directory, of which the newest checkpoint is read.
+    """Path or URL of a checkpoint: its prefix, the `.index` file of the prefix, or a directory, of
+    which the newest checkpoint is read.
     """
     object_path: str = ""
     """Attribute path of the model in the checkpoint, such as `model` for
     `tf.train.Checkpoint(model=...)`.
     """
     by: Literal["objects", "names"] | None = None
-    """How variables are found: by the objects of the model, or by the names that the Saver of TF1
-    wrote. Default: by names if the checkpoint has no object graph.
+    """How variables are found: by the objects of the model, or by the names of a TF1 Saver.
+    Default: names if the checkpoint has no object graph.
     """
     averages: bool = False
-    """Read the moving average of each variable that has one: `ExponentialMovingAverage` of TF1,
-    `use_ema` of Keras, or slot variables named `average`.
-    """
+    """Read the moving average of each variable that has one."""
     allow_non_finite: Array[str] = ()
-    """Variables of towers that may hold NaN or infinities, such as a mask of infinities: their keys
-    in the checkpoint, or the names of the weights in a tower's file. Tables have a key of their
-    own.
+    """Variables of towers that may hold NaN or infinities: their keys in the checkpoint, or the
+    names of the weights in a tower's file.
     """
     layout: str | None = None
-    """Layout file, relative to the recipe. It describes where variables hold the rows of tables, if
-    the checkpoint does not record it. "derive": the exporter derives it from `verify.trained_ids`.
-    """
+    """Layout file, or "derive": the exporter derives layouts from `verify.trained_ids`."""
 
 
 class CodeSection(Section):
     """The model code."""
 
     factory: str
-    """Function or class that builds the model: `package.module:function`, or, relative to the
-    recipe, `file.py:function`, `file.py:Class` or `notebook.ipynb:Class`. It is called with
-    `arguments` and returns the built, untrained model or, for TF1, a function of one dict of inputs
-    that builds the graph.
+    """Function or class that builds the model: `package.module:function`, `file.py:function`,
+    `file.py:Class` or `notebook.ipynb:Class`. It is called with `arguments` and returns the built,
+    untrained model or, for TF1, a function of one dict of inputs that builds the graph.
     """
     definitions: bool | None = None
-    """Run only the definitions of the file: imports, classes, functions and constants. `false` runs
-    the whole file. Default: `true` for a notebook, and for a class of a file that does more than
-    define, such as a script that trains.
+    """Run only imports, classes, functions and constants of the file. Default: `true` for a
+    notebook, and for a class of a file that does more than define.
     """
     arguments: dict[str, Any] = {}
-    """Keyword arguments of the factory, by name: values of TOML, or `{ vocabulary = "NAME" }` for
-    the keys of `[vocabularies.NAME]` as a NumPy array.
+    """Keyword arguments of the factory: values of TOML, or `{ vocabulary = "NAME" }` for the keys
+    of `[vocabularies.NAME]` as a NumPy array.
     """
     names: dict[str, Any] = {}
     """Values of global names that the definitions need and the file computes, such as
-    `names.user_count = 944`. Values as those of `arguments`.
+    `names.user_count = 944`, as in `arguments`.
     """
     trained_with: Literal["tensorflow", "jax", "torch"] | None = None
-    """What Keras 3 ran on in training, which neither an archive nor a checkpoint records. Where
-    TensorFlow and JAX compute other ids, those of training count. Only needed where an export
-    requests it.
+    """What Keras 3 ran on in training, if an export requests it: TensorFlow and JAX compute some
+    ids otherwise.
     """
     table_threshold: int = Field(default=10_000, ge=0)
-    """Maximum number of rows of a table that can stay inside its towers, if it is read only by
-    plain gathers.
-    """
+    """Maximum rows of a table that can stay inside its towers, if only plain gathers read it."""
     inline_bytes_max: int = Field(default=64 << 20, ge=0)
-    """Maximum size, in bytes, of a table that can stay inside a tower because it cannot be
-    extracted, and of a constant.
+    """Maximum bytes of a table that stays inside a tower because it cannot be extracted, and of a
+    constant.
     """
 
 
@@ -132,27 +122,25 @@ class InputSection(Section):
     dtype: InputDtype
     """Type of the tensor that the call takes. A bool is sent as 0 or 1."""
     shape: Array[PositiveInt] = ()
-    """Shape of the input for one example, without the batch dimension. [] is a single value, and
-    the shape of ragged and sparse inputs.
+    """Shape for one example, without the batch. [] is a single value, and the shape of ragged and
+    sparse inputs.
     """
     kind: Literal["dense", "ragged", "sparse"] = "dense"
     """Kind of tensor in which the call takes a batch."""
     weights_for: str | None = None
     """Name of the input whose weights this input holds."""
     length_max: PositiveInt = 64
-    """Maximum number of values per example, for a ragged or sparse input that a tower reads itself.
-    A request with more is rejected.
+    """Maximum number of values per example of a ragged or sparse input that a tower reads itself.
     """
     pad: PadValue | None = None
-    """Value that fills up a list with fewer values than `shape`, as a client sends it, such as the
-    id that filled up the lists of training. Without it, a shorter list is rejected: in a request,
-    an example and a corpus. For a dense input with one axis.
+    """Value that fills up a list with fewer values than `shape`, as a client sends it. Without it,
+    a shorter list is rejected. For a dense input with one axis.
     """
     pad_side: PadSide = "end"
-    """Where `pad` is added: `end`, after the values, or `start`, before them, as in training."""
+    """Where `pad` is added: after the values, or before them."""
     keep: Keep | None = None
-    """Which values of a longer list stay: the first or the last ones. Without it, a longer list is
-    rejected. For a dense input with one axis.
+    """Which values of a longer list stay. Without it, a longer list is rejected. For a dense input
+    with one axis.
     """
 
     @property
@@ -204,16 +192,14 @@ class VocabularySection(Section):
 
 
 class IdentityRule(Section):
-    """The id is the row: `ids = { kind = "identity" }`."""
+    """The id is the row."""
 
     kind: Literal["identity"]
     """Row = id."""
 
 
 class VocabularyRule(Section):
-    """The row depends on the position of the id in a vocabulary: `ids = { kind = "vocabulary",
-    vocabulary = NAME, first_row = N, oov_buckets = N, oov_first_row = N }`.
-    """
+    """The row depends on the position of the id in a vocabulary."""
 
     kind: Literal["vocabulary"]
     """Row = `first_row` + position of the id in the vocabulary."""
@@ -222,21 +208,20 @@ class VocabularyRule(Section):
     first_row: int = Field(default=0, ge=0)
     """Row of the first key."""
     oov_buckets: int = Field(default=0, ge=0)
-    """Number of rows for ids that are not in the vocabulary. Their row is `oov_first_row` + hash of
-    the id mod `oov_buckets`.
+    """Number of rows for other ids. Their row is `oov_first_row` + hash of the id mod
+    `oov_buckets`.
     """
     oov_first_row: int | None = Field(default=None, ge=0)
-    """First of the rows for ids that are not in the vocabulary; required with `oov_buckets`. For
-    the lookup tables of TensorFlow, it is the row after the last key. For Keras layers, it is 0, or
-    1 with a `mask`, and `first_row` is the row after these rows.
+    """First row for other ids; required with `oov_buckets`. For lookup tables of TensorFlow: the
+    row after the last key. For Keras layers: 0, or 1 with a `mask`, and `first_row` is the row
+    after these rows.
     """
     oov_hash: Literal["fingerprint", "modulo"] = "fingerprint"
-    """Hash of ids that are not in the vocabulary. fingerprint: FarmHash, as for `kind = "hash"`.
-    modulo: an integer is its own hash, as in the layer IntegerLookup of Keras.
+    """Hash of other ids. fingerprint: FarmHash, as for `kind = "hash"`. modulo: an integer is its
+    own hash, as in Keras's IntegerLookup.
     """
     mask: int | str | None = None
-    """The id that reads row 0, whatever the vocabulary contains: the `mask_token` of Keras layers.
-    """
+    """The id that reads row 0: the `mask_token` of Keras layers."""
 
     @model_validator(mode="after")
     def _first_oov_row_stated(self) -> VocabularyRule:
@@ -247,20 +232,18 @@ class VocabularyRule(Section):
 
 
 class HashRule(Section):
-    """The row is a hash of the id: `ids = { kind = "hash", buckets = N }`."""
+    """The row is a hash of the id."""
 
     kind: Literal["hash"]
     """Row = FarmHash Fingerprint64 of the string, or of the integer in decimal, mod `buckets`."""
     buckets: PositiveInt | None = None
     """Number of buckets. Default: the number of rows of the table."""
     dtype: Literal["int64", "string"] = "int64"
-    """Type of the ids in the signatures of a self-contained SavedModel. The service accepts both
-    types.
-    """
+    """Type of the ids in the signatures of a self-contained SavedModel."""
 
 
 class BucketRule(Section):
-    """The row is the bucket of a number: `ids = { kind = "buckets", boundaries = [...] }`."""
+    """The row is the bucket of a number."""
 
     kind: Literal["buckets"]
     """Row = number of `boundaries` that are less than or equal to the value."""
@@ -269,33 +252,31 @@ class BucketRule(Section):
 
 
 class KeyedRule(Section):
-    """The table was imported with its keys: `ids = { kind = "keyed" }`."""
+    """The table was imported with its keys."""
 
     kind: Literal["keyed"]
     """Row = position of the id among the keys of the table."""
 
 
 class FeatureSection(Section):
-    """What the model does not specify about a feature. A feature has the name of the input of the
-    model.
-    """
+    """What the model does not specify about a feature, by the name of its input."""
 
     role: Role | None = None
     """Whether the feature belongs to the context or to the candidate. Default: context if a query
     tower or a context store uses it, candidate if a candidate tower or a corpus uses it, else
-    context. Required if both apply to an input of a ranking tower.
+    context. Required for an input of a ranking tower to which both apply.
     """
     ids: IdentityRule | VocabularyRule | HashRule | BucketRule | KeyedRule = Field(
         default=IdentityRule(kind="identity"), discriminator="kind"
     )
     """How an id in a request becomes a row, if the model does not specify it."""
     unknown: Unknown = Unknown()
-    """What happens with an id that has no row in the table. Default: zeros. Of models in JAX: what
-    their lookups read, or refuse where that is NaN and where the recipe makes rows of ids.
+    """What happens with an id that has no row in the table. Default: zeros; in JAX what the lookup
+    reads, or refuse where that is NaN and where the recipe makes rows of ids.
     """
     default: Any = None
-    """Value to use if a request omits the feature, written as in a request. Without a default,
-    requests must include the feature.
+    """Value to use if a request omits the feature, written as in a request. Without it, requests
+    must include the feature.
     """
 
 
@@ -310,53 +291,47 @@ class TowerSection(Section):
     role: Literal["query", "candidate", "ranking"]
     """What the service uses the tower for."""
     call: str = ""
-    """Attribute path of the function to call: "" is the model itself, `rank` is its method `rank`,
+    """Attribute path of the function to call: "" is the model itself, `rank` its method `rank`,
     `user_embedding` its layer with this attribute or name.
     """
     inputs: Array[str] = ()
-    """Names of the inputs that the call takes, as one dict. [] passes all inputs. A dot in the name
-    of an input is a level of the dict: `sparse.user` is passed as `{"sparse": {"user": ...}}`. The
-    dict has the order of this list, which is that of training where the call iterates over the
-    dict; tables of a recipe have no order. Beside `arguments`, the order of the tables in these.
+    """Inputs that the call takes, as one dict in this order. [] passes all. A dot is a level of the
+    dict: `sparse.user` is passed as `{"sparse": {"user": ...}}`. Beside `arguments`, the order of
+    the tables in these.
     """
     arguments: Array[Any] | dict[str, Any] | None = None
     """What the call takes instead of one dict: a list of its arguments, such as `["user_id"]`, or a
     table by the names of its parameters, such as `{ x = "user_id", mask = "mask" }`. A string is
-    the name of an input. Lists and tables inside are lists and dicts that the call takes; booleans
-    and numbers are passed as they are.
+    the name of an input; lists, tables, booleans and numbers are passed as such.
     """
     outputs: dict[Name, OutputStep | Annotated[Array[OutputStep], Field(min_length=1)]] = {}
     """Name of each output, and where it is in what the call returns: its key in a dict, its
     position in a list or tuple, from 0, its name among the `output_names` of a functional model of
-    Keras, or its position on the last axis of a tensor. A list leads into nested results: with
-    `["logits", 0]`, the output is `returned["logits"][..., 0]`. {} if the call returns one result,
-    which is then named `result`.
+    Keras, or its position on the last axis of a tensor. A list leads into nested results:
+    `["logits", 0]` is `returned["logits"][..., 0]`. {} if the call returns one result, then named
+    `result`.
     """
     result: str | None = None
     """The output that is the vector or the score. Required if the tower has several outputs."""
     formula: str | None = None
-    """Formula that combines outputs into the score that orders candidates, with numbers, + - * / ^,
-    parentheses, min, max, exp, log, sqrt and sigmoid, such as `click^0.7 * like^0.3`. Default:
-    `result`.
+    """Formula that combines outputs into the score that orders candidates, such as `click^0.7 *
+    like^0.3`. Default: `result`.
     """
     split: bool = True
-    """Partition a ranking tower by data flow into parts that run once per context, once per
-    candidate, or only for the outputs that a request names.
+    """Partition a ranking tower into parts that run once per context, once per candidate, or only
+    for the outputs that a request names.
     """
     precisions: Array[Precision] = ("f32",)
-    """Precisions to export: f32 and int8 for LiteRT, bf16 as a SavedModel for hosts with
-    TensorFlow.
-    """
+    """Precisions to export: f32 and int8 for LiteRT, bf16 as a SavedModel."""
     serve: Precision = "f32"
     """Precision at which a service runs the tower by default."""
     overlap_min: dict[Literal["int8", "bf16"], float] = {}
-    """Minimum overlap by precision, for every output: the fraction of the best tenth by the
-    original model (at most 100 examples) that is also in the best tenth by the tower.
+    """Minimum overlap by precision, for every output: the fraction of the original model's best
+    tenth (at most 100 examples) that is also in the tower's.
     """
     max_abs_error: dict[Precision, float] = {}
-    """Maximum absolute difference from the original model, by precision, where the parity rule does
-    not apply: for int8 and bf16, and for f32 in a tower that computes in bfloat16 or float16 or
-    reads a table whose rows are converted.
+    """Maximum absolute difference from the original model, by precision: for int8 and bf16, and for
+    f32 in a tower that computes in half precision or reads a table whose rows are converted.
     """
 
     @field_validator("arguments")
@@ -386,18 +361,15 @@ class TableSection(Section):
     segment_rows: PositiveInt | None = None
     """Rows per segment. Default: as many as fit in 4 GiB."""
     key: str | None = None
-    """Variable of the checkpoint that holds the table, or the name of the table in the checkpoint
-    or in `dump`, if the metadata does not identify it.
+    """Variable of the checkpoint, or name of the table in the checkpoint or in `dump`, if the
+    metadata does not identify it.
     """
     mod: bool = False
-    """TF1 saved the variable in partitions and distributed the rows by the `mod` strategy."""
+    """TF1 distributed the rows over partitions by the `mod` strategy."""
     dump: str | None = None
-    """Directory with a dump of SOK or HugeCTR that holds this table instead of the checkpoint. The
-    ids are its keys.
-    """
+    """Directory with a dump that holds this table instead of the checkpoint."""
     dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = None
-    """Type of the rows in the bundle. int8 rows have a scale each. Default: the type in the
-    checkpoint; float64 becomes float32.
+    """Type of the rows in the bundle. Default: the type in the checkpoint; float64 becomes float32.
     """
     max_abs_error: float | None = Field(default=None, ge=0)
     """Maximum absolute difference between a converted value and the value in the checkpoint."""
@@ -406,23 +378,21 @@ class TableSection(Section):
     cosine_min: float | None = Field(default=None, ge=-1, le=1)
     """Minimum cosine between a row and its converted row."""
     allow_non_finite: bool = False
-    """Publish the table although rows hold NaN or infinities. A request that reads one of them
-    fails with INTERNAL. The manifest records how many there are.
-    """
+    """Publish the table although rows are not finite."""
     unavailable: Literal["error", "unknown"] = "error"
-    """What a lookup does if it reaches no shard that holds the row. error: the request fails.
-    unknown: the id is treated as unknown, and the response reports its `coverage`.
+    """If no shard that holds a row responds: error: the request fails. unknown: the id is unknown,
+    and the response reports its `coverage`.
     """
 
 
 class CorpusSection(Section):
-    """A corpus of candidates: CSV, JSON lines, Parquet or TFRecord files with one row, or one
+    """Candidates: CSV, JSON lines, Parquet or TFRecord files with one row, or one
     `tf.train.Example`, per candidate.
     """
 
     file: str | Array[str]
-    """A file, a directory of part files, a pattern such as `items/part-*.csv`, or a list of these.
-    Files are read in the order of their names.
+    """A file, a directory of part files, a pattern such as `items/part-*.csv`, or a list of these,
+    read in the order of their names.
     """
     format: Literal["csv", "jsonl", "parquet", "tfrecord"] | None = None
     """Format of the files. Default: by the suffix `.csv` (with a header), `.json`, `.jsonl`,
@@ -431,14 +401,14 @@ class CorpusSection(Section):
     compression: Literal["none", "gzip"] | None = None
     """Compression of files other than Parquet. Default: gzip if the name ends in `.gz`."""
     prebatched: bool = False
-    """Each TFRecord holds several candidates: one for each value of `id`. All other features have
-    the same number of values per candidate.
+    """Each TFRecord holds one candidate for each value of `id`, and the same number of values of
+    every other feature for each.
     """
     id: str
     """Column of the id of the candidate: integers or strings, unique, without nulls."""
     features: dict[str, str] = {}
-    """Name of each feature and the column that holds its value, in the form in which a client sends
-    it. The candidate tower of an index needs each of its inputs here, or a default of it.
+    """Column of each feature, with values as a client sends them. The candidate tower of an index
+    needs each of its inputs here, or a default of it.
     """
     attributes: Array[str] = ()
     """Columns that are returned with results on request."""
@@ -469,27 +439,26 @@ class CorpusSection(Section):
 
 
 class ListSection(Section):
-    """A list of candidates that recommendations can draw from, such as the popular ones, for all
-    contexts or by segment: CSV, JSON lines, Parquet or TFRecord files with one row per candidate,
-    best first.
+    """A list of candidates that recommendations can draw from, for all contexts or by segment:
+    files as of a corpus, with one row per candidate, best first.
     """
 
     corpus: Name
     """Corpus that has the candidates."""
     file: str | Array[str]
-    """A file, a directory of part files, a pattern, or a list of these, as of a corpus."""
+    """As of a corpus."""
     format: Literal["csv", "jsonl", "parquet", "tfrecord"] | None = None
-    """Format of the files. Default: by the suffix, as of a corpus."""
+    """As of a corpus."""
     id: str
     """Column of the id of the candidate. Each is in the corpus, and in a segment once."""
     segment: str | None = None
-    """Column of the segment of the row, such as a country. Rows without a value have the segment
-    "". Default: all rows are one list.
+    """Column of the segment of the row, such as a country; "" if it has none. Default: all rows are
+    one list.
     """
     by: str | None = None
     """Input of contexts whose value is their segment; required with `segment`."""
     default: str = ""
-    """Segment of contexts whose value has none: those of strangers."""
+    """Segment of contexts whose value has none."""
 
     @model_validator(mode="after")
     def _segments(self) -> ListSection:
@@ -500,27 +469,23 @@ class ListSection(Section):
 
 
 class RecallSection(Section):
-    """Recall that an index must reach against exact search before it is published, measured on the
-    examples of `verify`.
-    """
+    """Recall that an index must reach against exact search on the examples of `verify`."""
 
     k: PositiveInt = 10
     """Number of neighbors per query to compare."""
     value: float = Field(default=0.95, gt=0, le=1)
-    """Minimum recall. If it is not reached, nothing is published. Without `verify.examples`, it has
-    no effect.
-    """
+    """Minimum recall, or nothing is published. Without `verify.examples`, it has no effect."""
     queries: PositiveInt = 500
-    """Maximum number of queries that are taken from the examples. Every second one chooses the
-    setting, and the others measure its recall.
+    """Maximum number of queries from the examples. Every second one chooses the setting; the others
+    measure its recall.
     """
     of_tables: float | None = Field(default=None, gt=0, le=1)
-    """Minimum recall against exact search over vectors that are computed from the rows of the
-    checkpoint, if tables are converted. Default: measured and reported, without a minimum.
+    """Minimum recall against vectors that are computed from the rows of the checkpoint, if tables
+    are converted. Default: only reported.
     """
     of_cold_users: float | None = Field(default=None, gt=0, le=1)
-    """Minimum recall on the examples with empty bags: users who have done nothing yet. The query
-    tower must have bags. Default: measured and reported, with a note if it is less than `value`.
+    """Minimum recall on the examples with empty bags: users who have done nothing yet. Default:
+    only reported, with a note if it is less than `value`.
     """
 
 
@@ -534,62 +499,55 @@ class IndexSection(Section):
     candidate_tower: Name
     """Tower that computes the vectors of candidates."""
     distance: Distance = "dot_product"
-    """Distance between vectors. For every distance, a larger score is nearer."""
+    """Distance between vectors. A larger score is always nearer."""
     engine: Literal["auto"] | Engine = "auto"
-    """Library that builds the index, and that searches it in a service. auto selects scann if it is
-    installed here, else faiss.
+    """Library that builds and searches the index. auto: scann if it is installed here, else faiss.
     """
     kind: Literal["auto", "brute_force", "tree_ah"] = "auto"
-    """Kind of the index. brute_force compares all vectors. tree_ah is a tree with quantized vectors
-    in its leaves, and reordering. auto selects brute_force for fewer than 20,000 candidates per
-    partition, else tree_ah.
+    """brute_force compares all vectors. tree_ah is a tree with quantized vectors in its leaves, and
+    reordering. auto: brute_force for fewer than 20,000 candidates per partition, else tree_ah.
     """
     partitions: int = Field(default=1, ge=1, le=1 << 16)
-    """Number of ranges of candidates with an index each, which are searched together. A build needs
-    the memory of one partition. Partitions have equal size, except the last; fewer are built if the
-    last would be empty. At most one per candidate.
+    """Number of ranges of candidates with an index each, at most one per candidate. A build needs
+    the memory of one. They have equal size, except the last; fewer are built if the last would be
+    empty.
     """
     recall: RecallSection = RecallSection()
     """Recall that the index must reach."""
     parameters: dict[str, Any] = {}
-    """Parameters of a tree that override the automatic choice: num_leaves, leaves_to_search,
-    dimensions_per_block, reorder. The first three apply to each partition.
+    """Parameters of a tree: num_leaves, leaves_to_search, dimensions_per_block (each for a
+    partition), reorder. Default: chosen automatically.
     """
 
 
 class StageRecallSection(Section):
-    """How much of what a ranking tower finds best the stage before it keeps. It is measured on the
-    examples of `verify`, and on the nearest candidates of each index whose corpus the tower can
-    rank.
+    """How much of what a ranking tower finds best the stage before it keeps, measured on the
+    examples of `verify` and the nearest candidates of each index whose corpus the tower can rank.
     """
 
     k: PositiveInt | None = None
-    """Number of the best candidates of the ranking tower that are looked for among those that the
-    stage keeps. Default: 10, or `keep` if it is less.
+    """Number of the ranking tower's best candidates that are looked for. Default: 10, or `keep` if
+    it is less.
     """
     value: float | None = Field(default=None, gt=0, le=1)
-    """Minimum share of these that the stage keeps. If it is not reached, nothing is published.
-    Requires `verify.examples`. Default: measured and reported, without a minimum.
+    """Minimum share of these that the stage keeps, or nothing is published. Requires
+    `verify.examples`. Default: only reported.
     """
     pool_size: PositiveInt | None = None
-    """Number of candidates from which the stage keeps some: the `pool_size` that requests have.
-    Default: 10 times `keep`.
-    """
+    """Number of candidates from which the stage keeps some. Default: 10 times `keep`."""
     contexts: PositiveInt = 100
-    """Maximum number of examples whose contexts are taken."""
+    """Maximum number of examples."""
 
 
 class StageSection(Section):
-    """A stage before the ranking tower NAME in `recommend`: a cheaper ranking tower scores all
-    retrieved candidates, and the best go on to NAME.
+    """A cheaper ranking tower, which selects the candidates that go on to the ranking tower NAME in
+    `recommend`.
     """
 
     tower: Name
     """The cheaper ranking tower. Its `formula`, or else its `result`, orders the candidates."""
     keep: PositiveInt
-    """Number of candidates of each context that go on. A request can have another number, or leave
-    the stage out.
-    """
+    """Number of candidates of each context that go on, unless a request has another number."""
     recall: StageRecallSection = StageRecallSection()
     """Recall that the stage must reach."""
 
@@ -645,44 +603,38 @@ class VerifySection(Section):
     """What to verify before the bundle is published."""
 
     examples: str | None = None
-    """Raw examples, with a column for each input: a CSV, JSON-lines or Parquet file, or TFRecord
-    files, with the format of their records in `examples_format`; a directory of such files, or a
-    pattern. Other suffixes are JSON lines, and CSV cells have lists with the separator `|`.
-    Default: synthetic examples, with known ids, some that no table has, and numbers in the range of
-    the Normalization layers of the model, or else around 0.
+    """Raw examples, with a column for each input: a CSV (with `|` between the values of a list),
+    JSON-lines or Parquet file, or TFRecord files; a directory of such files, or a pattern. Other
+    suffixes are JSON lines. Default: synthetic examples, with known ids, some that no table has,
+    and numbers in the range of the Normalization layers of the model, or else around 0.
     """
     examples_format: RecordFormat | None = None
-    """Records of the TFRecord files in `examples`: tf-example (`tf.train.Example`), prediction-log
-    (the requests of `tensorflow.serving.PredictionLog`) or elwc
-    (`tensorflow.serving.ExampleListWithContext`). Files that end in `.gz` are compressed. Default:
-    the files are CSV, JSON lines or Parquet.
+    """Records of TFRecord files: tf-example (`tf.train.Example`), prediction-log (the requests of
+    `tensorflow.serving.PredictionLog`) or elwc (`tensorflow.serving.ExampleListWithContext`). Files
+    that end in `.gz` are compressed.
     """
     count: PositiveInt = 256
     """Number of examples on which towers are compared."""
     labels: dict[str, str] = {}
-    """Name of an output and the column of `examples` with its label, 0 or 1. Precisions below f32
-    are then judged by AUC.
+    """Column of `examples` with the label, 0 or 1, of an output. Precisions below f32 are then
+    judged by AUC.
     """
     expected: dict[str, str] = {}
-    """Name of an output (`tower.output` if several towers have it) and the column of `examples`
-    with the value that training recorded. Of PredictionLog records, `response.NAME` is an output of
-    the recorded responses. This is the only check that detects ids that read other
-    rows than in training. The root mean square of the differences can be a twentieth of the
-    standard deviation of the recorded values.
+    """Column of `examples` with the value that training recorded of an output (`tower.output` if
+    several towers have it); of PredictionLog records, `response.NAME`. Only this check detects ids
+    that read other rows than in training. The root mean square of the differences can be a
+    twentieth of the standard deviation of the recorded values.
     """
     trained_ids: dict[str, TrainedIdsSection] = {}
-    """Ids that occur in training, by the name of their feature, or rows by the name of their table.
-    Training changed the rows of these ids, which the slot variables of the optimizer show: a layout
-    that contradicts them is rejected, and `checkpoint.layout = "derive"` derives the layouts from
-    them.
+    """Ids that occur in training, by the name of their feature, or rows by the name of their table,
+    which prove or contradict layouts. A file name stands for `file` alone.
     """
     rows: PositiveInt = 4096
     """Number of rows to compare per table, unless `--full` is set."""
     stated_layouts: Literal["verify", "accept"] = "verify"
-    """How to treat a table whose layout is stated (`checkpoint.layout`, `tables.NAME.mod`). verify:
-    publish it only if `trained_ids` prove the layout, or if a tower that reads the table has
-    outputs in `expected`. accept: publish it without, and record in the manifest that nothing
-    verifies its layout. A layout that the data contradicts is never published.
+    """Tables with a stated layout are published, verify: only if `trained_ids` prove it, or if a
+    tower that reads the table has outputs in `expected`; accept: also without, which the manifest
+    records.
     """
 
     @model_validator(mode="after")
@@ -701,21 +653,21 @@ class VerifySection(Section):
 
 
 class WarmUpSection(Section):
-    """Requests that a service computes before it serves the bundle, as TensorFlow Serving computes
-    those of a SavedModel. A request that fails keeps the version from being served.
+    """Requests that a service computes before it serves the bundle. One that fails keeps the
+    version from being served.
     """
 
     requests: str | None = None
-    """TFRecord file of at most 1,000 requests. A file that ends in `.gz` is compressed. Default:
+    """TFRecord file of at most 1,000 requests, compressed if it ends in `.gz`. Default:
     `assets.extra/tf_serving_warmup_requests` of the SavedModel that `checkpoint.path` names, if it
     has one.
     """
     format: Literal["prediction-log", "elwc"] = "prediction-log"
     """Records of the file: prediction-log (`tensorflow.serving.PredictionLog`) or elwc
-    (`tensorflow.serving.ExampleListWithContext`, each a ranking of its examples).
+    (`tensorflow.serving.ExampleListWithContext`, each a ranking).
     """
     signature: str = ""
-    """Signature that ranks the examples of ELWC records. Default: `serving_default`."""
+    """Signature that ranks ELWC records. Default: `serving_default`."""
     from_saved_model: bool = True
     """Whether to take the requests of the SavedModel, if `requests` names no file."""
 
@@ -735,16 +687,14 @@ class OutputSection(Section):
     """Where to write the bundle: `<root>/<model>/<version>/`."""
 
     root: str
-    """Directory of the bundles, relative to the recipe, or its URL (`s3://bucket/bundles`)."""
+    """Directory of the bundles, or its URL (`s3://bucket/bundles`)."""
     tables: Literal["copy", "link", "inline", "inline-link"] = "copy"
-    """How to write tables. copy: copy the rows into the bundle. link: hard links to the checkpoint,
-    for rows that are stored in order. inline: write a self-contained SavedModel for TensorFlow
-    Serving instead of a bundle. inline-link: the same, with hard links to the checkpoint.
+    """copy: copy the rows into the bundle. link: hard links to the checkpoint. inline: write a
+    self-contained SavedModel instead of a bundle. inline-link: the same, with hard links.
     """
     serving_default: Name | None = None
     """Tower of the signature `serving_default` of a self-contained SavedModel. Default: the only
-    ranking tower that is no stage before another, else the only query tower, else the first by
-    name.
+    ranking tower that is no stage, else the only query tower, else the first by name.
     """
 
 
@@ -772,17 +722,13 @@ class ExportJob(Section):
     corpora: dict[Name, CorpusSection] = {}
     """Corpora: candidates to retrieve from."""
     contexts: dict[Name, CorpusSection] = {}
-    """Stored features of contexts (users) by id, read like corpora. A request can then send only
-    the id.
-    """
+    """Stored features of contexts (users) by id."""
     indexes: dict[Name, IndexSection] = {}
     """Indexes for retrieval."""
     lists: dict[Name, ListSection] = {}
     """Lists of candidates that recommendations can draw from."""
     stages: dict[Name, StageSection] = {}
-    """Cheaper ranking towers that come before others in recommendations, by the name of the ranking
-    tower that they come before.
-    """
+    """Cheaper ranking towers, by the name of the ranking tower that they come before."""
     verify: VerifySection = VerifySection()
     """What to verify before the bundle is published."""
     warm_up: WarmUpSection = WarmUpSection()

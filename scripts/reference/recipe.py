@@ -22,8 +22,8 @@ Editors with a plugin for TOML complete keys and mark mistakes by the [JSON Sche
 `rowcast-export schema --out recipe-schema.json` writes. For Taplo and Even Better TOML, the first line of a recipe names
 it: `#:schema ./recipe-schema.json`. `rowcast-export check` also knows the rules between keys.
 """
-CONTEXTS = """Stored features of contexts (users) by id. A request can then send a `context_id` instead of the features.
-The keys are the keys of `[corpora.NAME]` without `filters`. `id` is the column of the id of the context."""
+CONTEXTS = """Stored features of contexts (users) by id: a request can send a `context_id` instead. The keys are those of
+`[corpora.NAME]` without `filters`; `id` is the column of the id of the context."""
 SECTIONS: list[tuple[str, type[BaseModel] | str]] = [
     ("top level", schema.ExportJob),
     ("[checkpoint]", schema.CheckpointSection),
