@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Iterator
 
@@ -19,12 +20,18 @@ default. If a name is unknown or a value is outside its limits, the service does
 Variables that Kubernetes sets for a Service, such as `ROWCAST_HTTP_PORT=tcp://10.0.0.1:80`, are ignored.
 `rowcast-serve --print-settings` prints the effective values as JSON.
 
-Durations are in seconds and sizes in bytes. Limits apply to each worker process. For the errors that a client receives
-when it exceeds a limit, see [Limits](api.md#limits).
+Durations are in seconds, sizes in bytes, rates in bytes per second. The option of a list is repeatable; in the
+environment, commas separate its values. Limits apply to each worker process. For the errors that a client receives when
+it exceeds a limit, see [Limits](api.md#limits).
 
-| setting | type | default | limits | meaning |
-|---|---|---|---|---|
+| setting | type and limits | default | meaning |
+|---|---|---|---|
 """
+SAID_ABOVE = re.compile(
+    r", in (seconds|bytes per second|bytes)|"
+    r" Repeatable; (in the environment, )?separate (the \w+|several) with commas\."
+)
+"""What the head of the page says of all settings of a type."""
 
 
 def page() -> str:
@@ -36,7 +43,8 @@ def _rows() -> Iterator[str]:
     for name, field in ServiceSettings.model_fields.items():
         meaning = " ".join((field.description or "").split()).replace("|", "\\|")
         default = _default(field) + _mebibytes(name, field)
-        cells = (f"`{name}`", _type(field.annotation), default, _limits(field), meaning)
+        values = ", ".join(filter(None, (_type(field.annotation), _limits(field))))
+        cells = (f"`{name}`", values, default, SAID_ABOVE.sub("", meaning))
         yield f"| {' | '.join(cells)} |"
 
 
@@ -77,10 +85,13 @@ def _limits(field: FieldInfo) -> str:
     for argument in typing.get_args(field.annotation):
         for info in typing.get_args(argument):
             constraints += getattr(info, "metadata", ())
-    words = {"ge": "at least", "gt": "above", "le": "at most"}
-    return ", ".join(
-        f"{word} {getattr(constraint, key)}"
+    bounds = {
+        key: getattr(constraint, key)
         for constraint in constraints
-        for key, word in words.items()
+        for key in ("ge", "gt", "le", "lt")
         if hasattr(constraint, key)
-    )
+    }
+    if {"ge", "le"} <= bounds.keys():
+        return f"{bounds['ge']} to {bounds['le']}"
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    return ", ".join(f"{words[key]} {bound}" for key, bound in bounds.items())
