@@ -18,17 +18,18 @@ HEAD = """# Log events
 
 `rowcast-serve` writes its log to stderr, with one JSON object per line. Every line has `time` (UTC), `level`, `logger`
 (`rowcast.` and the module) and `event`. Lines of worker processes also have `pid`. A line about an authenticated call
-has `principal`, the name of the client. A line with a `traceback` reports a bug or a damaged installation.
+has `principal`, the name of the client. A line with a `traceback` reports a bug or a damaged installation: [report
+it](../how-to/runbook.md#report-a-problem).
 
 ```json
 {"time":"2026-11-22T07:06:29.383+00:00","level":"info","logger":"rowcast.service.versions.poller","event":"version_available",\
 "pid":5220,"model":"movielens","version":1,"seconds":0.459,"memory_mib":0}
 ```
 
-`log_level` (`info`) is the minimum severity of the lines that are written; `rowcast-serve ctl log-level debug` changes
-it in a running service. At most 100 lines per second are written for each event; `suppressed` on the next line is the
-number of omitted lines. Ids, features and vectors are never logged. What a library reports, such as a warning, is the
-event `library_message` with the text in `message`.
+`log_level` (`info`) is the minimum severity; `rowcast-serve ctl log-level debug` changes it in a running service. At
+most 100 lines per second are written for each event; `suppressed` on the next line is the number of omitted lines. Ids,
+features and vectors are never logged. What a library reports is the event `library_message`, with the text in
+`message`.
 
 """
 EVENTS = {
@@ -52,17 +53,15 @@ EVENTS = {
         "",
     ),
     "cannot_start": (
-        "The service cannot start, and the process exits. `problem` or the traceback has the "
-        "cause.",
-        "Correct the port, file or directory that `problem` names. Report a traceback as a bug.",
+        "The process exits. `problem` or the traceback has the cause.",
+        "Correct the port, file or directory that `problem` names.",
     ),
     "required_models_missing": (
         "A model in `require` could not be loaded. The process exits with code 7.",
-        "See the event `version_failed` of that model.",
+        "See `version_failed` of that model.",
     ),
     "native_extension_missing": (
-        "The compiled extension that reads rows is not installed. numpy reads them, at a third of "
-        "the speed.",
+        "The compiled extension is not installed. numpy reads rows, at a third of the speed.",
         "Install a C compiler, then install rowcast again.",
     ),
     "ports_file_unwritable": (
@@ -74,14 +73,14 @@ EVENTS = {
         "See [TLS and tokens](../how-to/secure.md#tls-and-tokens).",
     ),
     "tokens_for_no_model": (
-        "A file of tokens names models that are not under the root, so that their tokens permit "
-        "nothing. Logged at the start and whenever the file has changed.",
+        "A file of tokens names models that are not under the root. Logged at the start and "
+        "whenever the file has changed.",
         "Correct the names, or put the models under the root.",
     ),
     "directory_ignored": (
-        "A directory under the root is neither a model nor a version, so that nothing in it is "
-        "served. Logged once. `expected` says which name or content it should have.",
-        "Rename the directory, or move it out of the root.",
+        "A directory under the root is neither a model nor a version. Logged once. `expected` "
+        "says which name or content it should have.",
+        "Rename it, or move it out of the root.",
     ),
     "secrets_exposed": (
         "Every user of the machine can read these files of keys or tokens.",
@@ -89,7 +88,7 @@ EVENTS = {
     ),
     "bundle_pulled": (
         "A replica on Ray Serve has the bundle under the root of its node. `downloaded_bytes` is "
-        "0 if the bundle was there already.",
+        "0 if it was there already.",
         "",
     ),
     "ready": (
@@ -110,8 +109,8 @@ EVENTS = {
         "Raise `drain_timeout_s`, or lower `request_timeout_s`.",
     ),
     "decode_turn_long": (
-        "A large body has been decompressed and decoded for more than 5 s; other large bodies wait "
-        "for it (`rowcast_decode_turn_seconds`).",
+        "A large body has been decompressed and decoded for more than 5 s; other large bodies "
+        "wait.",
         "Lower `max_request_bytes` or `max_values`, or give the service more CPU time.",
     ),
     "candidates_left_out": (
@@ -119,12 +118,11 @@ EVENTS = {
         "the tower), `rows` or `score` (not finite), or `vector` (too long to be searched). `ids` "
         "has the first of them; a shard gives their positions. At most one line per second for "
         "each model and reason.",
-        "Repair the candidates with these ids, or delete them. "
-        "`rowcast_candidates_left_out_total` counts them.",
+        "Repair or delete the candidates.",
     ),
     "batch_failed": (
-        "A batch could not be computed as one, so each of its requests is computed alone. If that "
-        "is frequent (`rowcast_failed_batches_total`), one client slows down others.",
+        "A batch failed as a whole, so each of its requests is computed alone. If that is "
+        "frequent (`rowcast_failed_batches_total`), one client slows down others.",
         "Look for `request_failed` with the same call at the same time.",
     ),
     "workers_hung": (
@@ -133,33 +131,31 @@ EVENTS = {
         "[Report](../how-to/runbook.md#report-a-problem) it with the log lines before it.",
     ),
     "worker_ended": (
-        "A worker ended unasked: by a signal (`reason`), or with an exit status. It is replaced. If "
-        "it was loading a version, `model` and `version` name it, and that version is not loaded "
-        "again soon ([Versions](../how-to/versions.md#add-a-version-to-the-root)).",
+        "A worker ended unasked, by a signal (`reason`) or with an exit status, and is replaced. "
+        "If it was loading a version, `model` and `version` name it, and that version is [not "
+        "loaded again soon](../how-to/versions.md#add-a-version-to-the-root).",
         "`SIGKILL`: look for the kernel's OOM killer. Otherwise "
-        "[report](../how-to/runbook.md#report-a-problem) it with the log lines before it.",
+        "[report](../how-to/runbook.md#report-a-problem) it.",
     ),
     "run_directory_lost": (
-        "The directory of the workers' metrics is gone and cannot be created again. Workers that "
-        "start will fail.",
+        "The directory of the workers' metrics is gone. Workers that start will fail.",
         "Set `TMPDIR` to a directory that nobody cleans, and restart the service.",
     ),
     "not_announced": (
-        "`ctl` will not find the service by its root, because a socket could not be created.",
-        "Use `rowcast-serve ctl --admin URL`, with the `admin` port of the event `listening`.",
+        "`ctl` will not find the service by its root.",
+        "Use `rowcast-serve ctl --admin URL`, with the `admin` port of `listening`.",
     ),
     "connections_wait": (
-        "Other processes of the machine wait to be connected to `thread`, because of `problem`, such "
-        "as too many open files. It tries again, at least once per second. Logged once until it "
-        "succeeds.",
+        "Other processes of the machine wait to be connected to `thread`, which tries again at "
+        "least once per second. Logged once until it succeeds.",
         "Raise the limit on open files.",
     ),
     "port_taken": (
-        "Another program has the default port of an endpoint. The service uses `port` instead.",
-        "Set the port, so that probes and scrapes find it. `ctl` finds the service by its root.",
+        "Another program has the default port of an endpoint. The service uses `port`.",
+        "Set the port, so that probes and scrapes find it.",
     ),
     "interrupted": (
-        "The process received a second signal, and exits at once with code 130.",
+        "The process received a second signal, and exits with code 130.",
         "",
     ),
     "stopped": (
@@ -192,63 +188,57 @@ EVENTS = {
         "",
     ),
     "version_merged": (
-        "All segments of a version that have deltas were written as whole files, which are read "
-        "from now on.",
+        "All segments of a version that have deltas were written as whole files.",
         "",
     ),
     "merged_file_replaced": (
-        "A file of merged segments did not have the rows of the signed segments and deltas. It was "
-        "removed, and is written again.",
-        "Find out who can write to the directory: the service had not written this file.",
+        "A file of merged segments did not have the rows of the signed segments and deltas. It is "
+        "written again.",
+        "Find out who else can write to the directory.",
     ),
     "merge_postponed": (
-        "A version could not be merged. Its rows are read through their deltas, and the attempt is "
-        "repeated after a pause that grows from a minute to an hour. Logged once per version.",
-        "Free some disk, or make the version's directory writable. Or set "
-        "`merge_bytes_per_s` to 0.",
+        "A version could not be merged, and its rows are read through their deltas. The attempt "
+        "is repeated after a pause that grows from a minute to an hour. Logged once per version.",
+        "Free some disk, make the version's directory writable, or set `merge_bytes_per_s` to 0.",
     ),
     "merge_impossible": (
-        "The lock file under the root cannot be written, so that no version can be merged. Rows are "
-        "read through their deltas.",
+        "The lock file under the root cannot be written: no version can be merged.",
         "Make the root writable, or set `merge_bytes_per_s` to 0.",
     ),
     "merged_files_removed": (
-        "The whole files of a version were removed, because no process has had it loaded for ten "
-        "minutes.",
+        "The whole files of a version were removed: no process has had it loaded for ten minutes.",
         "",
     ),
     "previous_dropped": (
-        "The version that was kept for a rollback was unloaded, to make room for version "
-        "`to_load`.",
+        "The version that was kept for a rollback was unloaded, to make room for `to_load`.",
         "Add memory, or set `--no-keep-previous`.",
     ),
     "scrub_unreadable": (
-        "A file could not be read during the scrub. The version stays, and the read is repeated "
-        "every minute.",
+        "A file could not be read during the scrub. The read is repeated every minute.",
         "Correct the permissions, the limit on open files, or the disk.",
     ),
     "close_failed": (
         "A version could not be unloaded cleanly.",
-        "Report the traceback.",
+        "",
     ),
     "live_recall_failed": (
-        "A bug ended the exact search of a sampled query, which is dropped. No request failed.",
-        "Report the traceback.",
+        "A bug ended the exact search of a sampled query. No request failed.",
+        "",
     ),
     "requests_replayed": (
-        "Recorded requests were replayed to a version before it serves.",
-        "If `failed` is above 0, the version is rejected: compare its features with the features "
-        "that clients send.",
+        "Recorded requests were replayed to a version before it serves. If `failed` is above 0, "
+        "it is rejected.",
+        "Compare its features with those that clients send.",
     ),
     "warm_up_requests_computed": (
-        "The requests of the bundle for the warm-up were computed before the version serves. "
-        "`records` have been read; `requests` is lower if the time was up.",
-        "None.",
+        "The requests of the bundle for the warm-up were computed. `records` have been read; "
+        "`requests` is lower if the time was up.",
+        "",
     ),
     "recording_unreadable": (
         "A file of replay_dir has a record without a request that the service computes, which is "
         "left out, or a damaged one, which ends the file.",
-        "If it is complete, compare replay_format with what was recorded.",
+        "Compare replay_format with what was recorded.",
     ),
     "request_log_unwritable": (
         "Requests cannot be recorded. Logged once per reason.",
@@ -263,13 +253,12 @@ EVENTS = {
         "Correct its permissions.",
     ),
     "scan_failed": (
-        "A bug stopped the scan of a model, or of the root if `model` is empty. The scan is "
-        "repeated.",
-        "Report the traceback.",
+        "A bug stopped the scan of a model, or of the root if `model` is empty. It is repeated.",
+        "",
     ),
     "poller_failed": (
         "A bug stopped a round of the poller. The round is repeated.",
-        "Report the traceback.",
+        "",
     ),
     "state_followed": (
         "The worker now follows this revision of the desired state.",
@@ -281,8 +270,8 @@ EVENTS = {
         "Repair or remove the file ([The state file](../how-to/versions.md#the-state-file)).",
     ),
     "changes_not_followed": (
-        "The change log of a model is damaged or cannot be read. The worker serves the changes that "
-        "it has read; a service that starts does not serve the model. Logged once per reason.",
+        "The change log of a model is damaged or cannot be read. The worker serves the changes "
+        "that it has read; a service that starts does not serve the model. Logged once per reason.",
         "See [If the log is damaged](../how-to/change-while-serving.md#if-the-log-is-damaged).",
     ),
     "changes_followed": (
@@ -290,92 +279,87 @@ EVENTS = {
         "",
     ),
     "changes_compacted": (
-        "The change log of a model was compacted. `dropped` is the number of changes that were left "
-        "out.",
+        "The change log of a model was compacted. `dropped` changes were left out.",
         "",
     ),
     "changes_not_private": (
-        "Other users of the host may read files of the changes of a model. The files belong to "
-        "another user, so that the service cannot change their permissions.",
+        "Other users of the host may read files of changes, which belong to another user.",
         "Set the permissions to 0600 for files and 0700 for directories.",
     ),
     "changes_failed": (
         "A bug stopped a round of following the change logs. The round is repeated.",
-        "Report the traceback.",
+        "",
     ),
     "search_costs_implausible": (
-        "The bundle says that parts of a search cost what they cannot, as measured on a machine "
-        "that was busy when the model was exported. The service chooses how to search by typical "
-        "costs. `problem` names the cost, and what is possible.",
-        "Filtered searches may take longer. Export the bundle again.",
+        "The bundle has impossible costs of search, measured on a busy machine. The service "
+        "chooses how to search by typical costs. `problem` names the cost, and what is possible.",
+        "Export the bundle again if filtered searches take longer.",
     ),
     "command_applied": (
         "A command of an operator is in the state file. The other fields are its arguments.",
         "",
     ),
     "request_failed": (
-        "A call failed. `reason` has the field at fault and what was expected, without names and "
-        "values that the client sent; for a failure of the service it is the message. "
-        "`model` is empty if the service has no model of the name that was sent. Of the failures "
-        "with one call, code, model and principal, one per second is logged; the metrics count "
-        "all. Rejections for overload are logged at level debug. A client that left, or that did "
-        "not read a part of a large response within `body_timeout_s`, is `CANCELLED`. Each bug is "
-        "logged, with its traceback.",
-        "For `INTERNAL`, report the traceback. For `DATA_LOSS`, copy the version again.",
+        "A call failed. `reason` has the field at fault and what was expected, without what the "
+        "client sent, or the message of a failure of the service. `model` is empty if the service "
+        "has no such model. Of the failures with one call, code, model and principal, one per "
+        "second is logged; the metrics count all. Rejections for overload have level debug. A "
+        "client that left, or that did not read a part of a large response within "
+        "`body_timeout_s`, is `CANCELLED`. Each bug is logged.",
+        "For `DATA_LOSS`, copy the version again.",
     ),
     "request": (
-        "A request ended; only with `access_log`. `model` is empty if the service has no model of "
-        "the name that was sent. `version` is 0 if none served it. A request that was rejected "
-        "before it was read has neither `version` nor `ms`.",
+        "A request ended; only with `access_log`. `model` is empty if the service has no such "
+        "model, and `version` 0 if none served it. A request that was rejected before it was read "
+        "has neither `version` nor `ms`.",
         "",
     ),
     "overloaded": (
-        "Calls are rejected. At most one line per second is written; the metrics count every call.",
+        "Calls are rejected. At most one line per second; the metrics count every call.",
         "See [Overload](../how-to/overload.md#overload).",
     ),
     "uncaught_exception": (
         "A bug ended a thread or the process.",
-        "Report the traceback.",
+        "",
     ),
     "shard_reached": (
         "A shard responds at an address.",
         "",
     ),
     "shard_unreachable": (
-        "No shard responds at an address where one is expected. Other replicas of the shard serve "
-        "its calls.",
+        "No shard responds at an address where one is expected. Its other replicas serve its "
+        "calls.",
         "See [shards](../how-to/runbook.md).",
     ),
     "shard_call_failed": (
-        "A call to a shard failed: `code` is the gRPC status, `INTERNAL` for a response that does not "
-        "fit the request, or `NOT_FINITE` for NaN or an infinity that another replica did not "
+        "A call to a shard failed: `code` is the gRPC status, `INTERNAL` for a response that does "
+        "not fit the request, or `NOT_FINITE` for NaN or an infinity that another replica did not "
         "return. Another replica may have served the call.",
-        "Read the log of the process at `address`. If `problem` says that a limit was exceeded, set "
-        "the same limits for shards and routers.",
+        "Read the log of the process at `address`. If a limit was exceeded, set the same limits "
+        "for shards and routers.",
     ),
     "shard_replicas_differ": (
-        "Two replicas returned different bits of the same rows, some of which are named. `wrong` is "
-        "the address of the replica that a third one disagrees with, which is ejected; empty: no "
-        "third replica could decide, and none is ejected.",
+        "Two replicas returned different bits of the same rows, some of which are named. `wrong` "
+        "is the replica that a third one disagrees with, which is ejected; empty: none could "
+        "decide.",
         "See [RowcastShardReplicasDiffer](../how-to/runbook.md#rowcastshardreplicasdiffer).",
     ),
     "shard_ejected": (
         "A replica failed more calls than others of its shard, or returned other rows than two of "
         "them. It gets no calls for as long as `problem` says.",
-        "Read the log of the process at `address`; replace it if this repeats.",
+        "Read its log; replace it if this repeats.",
     ),
     "shard_readmitted": (
-        "A replica that was ejected gets calls again. Its first failure ejects it again, for longer.",
+        "An ejected replica gets calls again. Its first failure ejects it for longer.",
         "",
     ),
     "shard_addresses_unknown": (
-        "A source of shard addresses cannot be read. The addresses that it listed before stay in "
-        "use.",
+        "A source of shard addresses cannot be read. Its earlier addresses stay in use.",
         "Correct the name or the file.",
     ),
     "shards_poll_failed": (
         "A bug stopped a round of polling the shards. The round is repeated.",
-        "Report the traceback.",
+        "",
     ),
     "certificate_loaded": (
         "A certificate, or the certificate authorities for clients, were read.",
@@ -383,11 +367,11 @@ EVENTS = {
     ),
     "certificate_expires_soon": (
         "A certificate expires within 14 days.",
-        "Replace the file. No restart is needed.",
+        "Replace the file, without a restart.",
     ),
     "certificate_expired": (
         "A certificate has expired, and clients reject it.",
-        "Replace the file. No restart is needed.",
+        "Replace the file, without a restart.",
     ),
     "secrets_reloaded": (
         "Changed certificates or tokens are in use.",
@@ -424,11 +408,12 @@ def page() -> str:
 
 
 def _table(events: dict[str, Event]) -> Iterator[str]:
-    yield "| event | level | fields | meaning | what to do |\n|---|---|---|---|---|"
+    yield "| event | level | fields | meaning, *and what to do* |\n|---|---|---|---|"
     for name, (meaning, action) in EVENTS.items():
         levels = ", ".join(level for level in LEVELS if level in events[name].levels)
         fields = ", ".join(f"`{each}`" for each in events[name].fields)
-        yield f"| `{name}` | {levels} | {fields} | {meaning} | {action} |"
+        cell = f"{meaning} *{action}*" if action else meaning
+        yield f"| `{name}` | {levels} | {fields} | {cell} |"
 
 
 def _events() -> dict[str, Event]:
