@@ -30,6 +30,7 @@ from service.codec.failures import details_value, failure_of, log_failure
 from service.codec.metadata import (
     REQUEST_ID,
     TRACE_PARENT,
+    check_request_id,
     deadline_of,
     media_type_of,
     read_headers,
@@ -104,6 +105,7 @@ def create_admin_app(
         request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
         try:
             principal = _authenticate(request, tokens)
+            check_request_id(headers, request_id)
             deadline = deadline_of(headers, settings.request_timeout_s)
             context = RequestContext("other", request_id, deadline, principal)
             context.received_at = time.monotonic()

@@ -52,7 +52,9 @@ _NAMES = {
 }
 """The headers that the service reads."""
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}", re.ASCII)
+# Visible ASCII, without what JSON escapes, and without commas, which separate values of a header.
+_REQUEST_ID = re.compile(r"[!#-+\-.-\[\]-~]{1,128}", re.ASCII)
+_EXPECTED_ID = "1 to 128 characters of ASCII without spaces, double quotes and backslashes"
 _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 _WEIGHT = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?", re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -63,11 +65,12 @@ def request_id_of(request_id: str | None, trace_parent: str | None) -> str:
 
     Args:
       request_id: `x-request-id` as sent; used if it is 1 to 128 characters that are safe in a log.
+        Where nothing can be rejected any more, another one is replaced; see `check_request_id`.
       trace_parent: `traceparent` as sent; its trace id is used where there is no request id.
         Source: W3C Trace Context, https://www.w3.org/TR/trace-context/, section 3.2.
 
     Returns:
-      One of the two, or a random id of 32 characters. A malformed id never fails a call.
+      One of the two, or a random id of 32 characters.
     """
     if request_id is not None and _REQUEST_ID.fullmatch(request_id):
         return request_id
@@ -77,6 +80,24 @@ def request_id_of(request_id: str | None, trace_parent: str | None) -> str:
         if trace and set(trace[1]) != {"0"}:
             return trace[1]
     return f"{random.getrandbits(128):032x}"
+
+
+def check_request_id(headers: Headers, request_id: str) -> None:
+    """Rejects a malformed id of a client, who would search the logs for it in vain.
+
+    Args:
+      headers: The headers of the request.
+      request_id: What `request_id_of` returned for them.
+
+    Raises:
+      InvalidArgument: `x-request-id` is malformed.
+    """
+    sent_id = headers.get(REQUEST_ID)
+    if not sent_id or sent_id == request_id:
+        return
+    # A list of ids is not the client's mistake: a proxy has added its own.
+    if "," not in sent_id:
+        raise InvalidArgument.of_field(REQUEST_ID, repr(sent_id[:20]), _EXPECTED_ID)
 
 
 def timeout_s_of(timeout_ms: str) -> float:

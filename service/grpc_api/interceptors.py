@@ -25,6 +25,7 @@ from service.codec.metadata import (
     SERVER_TIMING,
     TIMEOUT_MS,
     TRACE_PARENT,
+    check_request_id,
     request_id_of,
     server_timing,
     timeout_s_of,
@@ -125,6 +126,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
             failure: Failure | None = None
             try:
                 request.principal = self.authenticate(context, metadata)
+                check_request_id(metadata, request.request_id)
                 if TIMEOUT_MS in metadata:
                     timeout_s = timeout_s_of(metadata[TIMEOUT_MS])
                     request.deadline = min(request.deadline, time.monotonic() + timeout_s)

@@ -32,6 +32,7 @@ from service.http.documents import change_schemas, model_of, response_of, schema
 from service.http.error_schemas import ERRORS, ErrorResponse
 from service.http.routes import MODEL_PATHS
 from service.openapi import add_schemas, json_content
+from service.query_strings import check_query
 from service.security.principal import Principal, authorize
 
 SCHEME = "token"
@@ -152,6 +153,7 @@ def serve_document(app: FastAPI, dataplane: Dataplane) -> None:
     path = app.openapi_url or ""
 
     async def document(request: Request) -> JSONResponse:
+        check_query(request.scope["query_string"])
         examples = _examples(dataplane, request.state.context.principal)
         return JSONResponse(_with_examples(app.openapi(), examples))
 

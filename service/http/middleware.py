@@ -26,6 +26,7 @@ from service.codec.metadata import (
     TRACE_PARENT,
     Headers,
     accepts_protobuf,
+    check_request_id,
     deadline_of,
     read_headers,
     request_id_of,
@@ -166,6 +167,7 @@ class RequestContextMiddleware:
         self._hosts.check(headers.get("host", ""))
         if self._authenticates:
             context.principal = self._authenticate(headers)
+        check_request_id(headers, context.request_id)
         context.deadline = deadline_of(headers, self._timeout_s)
         # Changes are sent by POST, too, and wait for no page.
         if scope["method"] == "POST":

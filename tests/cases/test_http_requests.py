@@ -29,6 +29,23 @@ LARGE = Code.TOO_LARGE
 GONE = Code.NOT_FOUND
 DENIED = Code.PERMISSION_DENIED
 FOREIGN = {"host": "example.com"}
+BROWSER = {
+    "accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8",
+    "accept-language": "de;q=0.5",
+    "cookie": "session=1",
+    "dnt": "1",
+    "referer": "http://127.0.0.1/docs",
+    "sec-fetch-mode": "cors",
+}
+PROXY = [
+    ("x-forwarded-for", "10.0.0.1, unknown"),
+    ("via", "1.1 proxy"),
+    ("forwarded", "for=unknown"),
+    ("traceparent", "00-xyz-1-01"),
+    ("x-rowcast-timeout", "soon"),
+    ("x-request-id", "its own"),
+    ("x-request-id", "that of the proxy"),
+]
 TEXT = json.dumps(BODY).encode()
 GZIP = {"content-encoding": "gzip"}
 MESSAGE = pb.RetrieveRequest(k=2, context={"user": pb.Column(int64s=(7).to_bytes(8, "little"))})
@@ -54,6 +71,9 @@ OK: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"content": gzip.compress(TEXT + b" " * 100_000), "headers": GZIP},
     ),
     "a timeout": ("POST", RETRIEVE, {"json": BODY, "headers": {"x-request-timeout-ms": "60000"}}),
+    "headers of a browser": ("POST", RETRIEVE, {"json": BODY, "headers": BROWSER}),
+    "headers of a proxy": ("POST", RETRIEVE, {"json": BODY, "headers": PROXY}),
+    "a parameter against caches": ("GET", "/docs/assets/swagger-ui.css?v=2", {}),
     "parameters of a scrape": ("GET", "/metrics?name[]=rowcast_ready", {}),
     "a probe of another host": ("GET", "/readyz", {"headers": FOREIGN}),
 }
@@ -178,6 +198,17 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], Code | int, str]] = {
         BAD,
         "9, 9",
     ),
+    **{
+        f"an id of {text!r:.9}": (
+            "POST",
+            RETRIEVE,
+            {"json": BODY, "headers": {"x-request-id": text}},
+            BAD,
+            f"x-request-id is {text[:20]!r}; 1 to 128 characters",
+        )
+        for text in ("a b;c", "x" * 129, 'a"b', "a\\b")
+    },
+    "an id for a page": ("GET", "/v1/models", {"headers": {"x-request-id": "a b"}}, BAD, "'a b'"),
     "a version of words": (
         "POST",
         f"{MODEL}/versions/one:retrieve",
@@ -215,6 +246,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], Code | int, str]] = {
         "'k'",
     ),
     "a parameter of a page": ("GET", "/v1/models?k", {}, BAD, "'k'"),
+    "a parameter of the document": ("GET", "/openapi.json?k", {}, BAD, "'k'"),
     "another host": (
         "POST",
         RETRIEVE,
@@ -319,12 +351,12 @@ def test_request_id_is_that_of_the_client_of_its_trace_or_a_new_one(http: httpx.
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     ids = {
         "order-17/a": {"x-request-id": "order-17/a"},
+        "-{x}#1": {"x-request-id": "-{x}#1"},
         trace: {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"},
     }
     for expected, headers in ids.items():
         assert http.post(RETRIEVE, json=BODY, headers=headers).headers["x-request-id"] == expected
-    unsafe = ["", "a b;c", "x" * 129, 'a"b', "-x"]
-    malformed = [{"x-request-id": text} for text in unsafe]
+    malformed = [{"x-request-id": ""}, {"x-request-id": "a,b"}]
     malformed += [{"traceparent": text} for text in ("00-xyz-1-01", f"00-{'0' * 32}-0-01", trace)]
     new = [
         http.post(RETRIEVE, json=BODY, headers=headers).headers["x-request-id"]

@@ -75,6 +75,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("GET", "/v1/drain", {}, 404, "does not exist"),
     ("POST", "/v1/drain?force=1", {"json": {}}, 400, "'force'"),
     ("GET", "/v1/status?model=movies", {}, 400, "'model'"),
+    ("GET", "/v1/status", {"headers": {"x-request-id": "a b"}}, 400, "x-request-id is 'a b'"),
 ]
 
 
