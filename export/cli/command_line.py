@@ -257,11 +257,12 @@ Shards = Annotated[
     ),
 ]
 ShardMinBytes = Annotated[
-    int,
+    int | None,
     typer.Option(
         min=1,
         metavar="N",
-        help="For --shards: minimum size in bytes of the tables that are divided among shards.",
+        help="For --shards: minimum size in bytes of the tables that are divided among shards. "
+        "Default: 1 GiB, as that of the service.",
     ),
 ]
 Only = Annotated[

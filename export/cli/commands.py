@@ -41,6 +41,8 @@ app = typer.Typer(
 # An error is one line, however narrow the terminal is.
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 _SECONDS_PER_DAY = 86_400
+_SHARD_MIN_BYTES = 1 << 30
+"""The default of the service's setting `shard_min_bytes`."""
 
 
 def _show_version(is_requested: bool) -> None:
@@ -179,7 +181,7 @@ def plan(
     reuse: cl.Reuse = None,
     table_mode: cl.TableMode = None,
     shards: cl.Shards = None,
-    shard_min_bytes: cl.ShardMinBytes = 1 << 30,
+    shard_min_bytes: cl.ShardMinBytes = None,
     as_json: cl.AsJson = False,
 ) -> None:
     """Show what `run` would read and write: bytes, files and memory. Write nothing."""
@@ -197,6 +199,8 @@ def plan(
         raise UsageError(
             f"--shards was given, and tables are written {job.output.tables}; shards serve bundles"
         )
+    if shard_min_bytes is not None and shards is None:
+        raise UsageError("--shard-min-bytes belongs to --shards, which is missing")
 
     with _showing_progress() as progress:
         prepared = _prepare(job, recipe, settings, version, progress)
@@ -211,7 +215,9 @@ def plan(
         if isinstance(prepared, Prepared):
             document = documents.planned(prepared)
             if shards:
-                document["shards"] = shard_sizes(prepared, shards, shard_min_bytes)
+                document["shards"] = shard_sizes(
+                    prepared, shards, shard_min_bytes or _SHARD_MIN_BYTES
+                )
             partition = explain_text(draw_prepared(prepared, recipe.name))
             report: RenderableType = Group(Text(f"{partition}\n"), render(document))
         else:
@@ -399,6 +405,16 @@ def verify(
             f"{directory} is a URL; download the bundle with `rowcast-serve pull {directory} "
             "ROOT`, then verify it"
         )
+    # Each would be ignored, as if it had been checked.
+    if recipe is None:
+        if with_changes is not None:
+            raise UsageError(
+                "--with-changes names what --recipe is compared with; name the recipe, too"
+            )
+        if full and checkpoint is None:
+            raise UsageError(
+                "--full compares every row with a checkpoint; name it by --checkpoint or --recipe"
+            )
     with _showing_progress() as progress, progress.step("verify"):
         from export.checkpoint.reader import open_checkpoint
         from export.cli import documents
@@ -508,6 +524,11 @@ def explain(
     with _showing_progress() as progress:
         # A recipe is a file. A directory is that of a bundle, for which no model code runs.
         if recipe.is_dir():
+            if checkpoint is not None or table_mode is not None:
+                raise UsageError(
+                    f"{recipe} is the directory of a bundle, whose checkpoint and tables are "
+                    "fixed; --checkpoint and --tables belong to a recipe"
+                )
             drawing = drawings.drawing_of_bundle(recipe)
         else:
             job = options.read_job(recipe, checkpoint, table_mode=table_mode)
