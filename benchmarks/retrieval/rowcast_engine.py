@@ -18,7 +18,7 @@ from benchmarks.retrieval.corpus import DIM, K
 from benchmarks.retrieval.engines import ALL, TUNED_ON, serve
 from benchmarks.retrieval.loaded import NAME, load_index, write_attributes
 from bundle.format import manifest
-from bundle.format.indexes import Codes
+from bundle.format.indexes import Codes, Index
 from export.corpora.codes import write_codes
 from export.corpora.search_costs import measure_costs
 from runtime.codes import VectorCodes
@@ -79,23 +79,26 @@ def main() -> None:
             parameters=parameters, recall=float(np.mean(hits)), relative_cost=cost
         )
         curve.append(point)
-    entry: Any = SimpleNamespace(
+    files = Codes.of(NAME)
+    codes = VectorCodes.load(
+        base / files.file, base / files.codebook, len(mapped), DIM, "dot_product"
+    )
+    entry = Index(
+        corpus=NAME,
+        query_tower="query",
+        candidate_tower="candidate",
+        kind="tree_ah",
         distance="dot_product",
         dim=DIM,
-        kind="tree_ah",
-        corpus=NAME,
+        directory="index",
+        vectors="vectors.bin",
         parameters=_PARAMETERS,
-        curve=tuple(curve),
-        depths=(),
-        codes=Codes.of(NAME),
         recall=manifest.Recall(k=K, value=0.95, low=0.94, queries=100, target=0.95),
-        partitions=1,
+        curve=tuple(curve),
+        codes=files,
+        costs=measure_costs(approximate, mapped, codes, queries, _PARAMETERS["num_leaves"]),
     )
     served = load_index(base, entry, approximate, mapped, ["a"], int(sys.argv[2]))
-    assert served.here is not None
-    codes = served.here.codes
-    assert codes is None or isinstance(codes, VectorCodes)
-    entry.costs = measure_costs(approximate, mapped, codes, queries, _PARAMETERS["num_leaves"])
     version: Any = SimpleNamespace(model="bench", version=1, indexes={NAME: served}, shards=None)
     settings = ServiceSettings(root=directory)
 
