@@ -24,8 +24,12 @@ it: `#:schema ./recipe-schema.json`. `rowcast-export check` also knows the rules
 """
 CONTEXTS = """Stored features of contexts (users) by id: a request can send a `context_id` instead. The keys are those of
 `[corpora.NAME]` without `filters`; `id` is the column of the id of the context."""
+REQUIRED = [name for name, field in schema.ExportJob.model_fields.items() if field.is_required()]
+TOP_LEVEL = f"""`model` is the name of the model in the root, in URLs and in requests. These are required: {
+    ", ".join(f"`{name}`" for name in REQUIRED)
+}. All other sections are optional."""
 SECTIONS: list[tuple[str, type[BaseModel] | str]] = [
-    ("top level", schema.ExportJob),
+    ("top level", TOP_LEVEL),
     ("[checkpoint]", schema.CheckpointSection),
     ("[code]", schema.CodeSection),
     ("[inputs.NAME]", schema.InputSection),
@@ -59,7 +63,7 @@ def type_text(annotation: object) -> str:
     if origin is typing.Annotated:
         return type_text(arguments[0])
     if origin is typing.Literal:
-        return " or ".join(f'`"{choice}"`' for choice in arguments)
+        return ", ".join(f'`"{choice}"`' for choice in arguments)
     if origin is dict:
         return _table_text(arguments[1])
     if origin is tuple:
