@@ -80,12 +80,12 @@ class ServiceSettings(BaseModel):
     "admin": N, "health": N}`.
     """
     health_host: str | None = None
-    """Address on which health checks and metrics are served. It requires no token and no TLS: only
-    probes and Prometheus should reach it. Default: `host`.
+    """Address of health checks and metrics, without token and TLS: only probes and Prometheus
+    should reach it. Default: `host`.
     """
     health_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of `/livez`, `/readyz` and `/metrics` on an address of their own, which responds
-    whatever the load. 0 selects any free port. Default: 8081, or any free port if 8081 is in use.
+    """Port of `/livez`, `/readyz` and `/metrics` on an address of their own. 0 selects any free
+    port. Default: 8081, or any free port if 8081 is in use.
     """
     health_grpc_port: int | None = Field(default=None, ge=0, le=65535)
     """Port of `grpc.health.v1.Health` at health_host. 0 selects any free port. Default: not served
@@ -97,13 +97,11 @@ class ServiceSettings(BaseModel):
     names with commas.
     """
     changes_dir: Path | None = None
-    """Directory that holds a change log for each model, as `<changes_dir>/<model>/changes.log`:
-    what was changed of its rows, candidates and contexts. Default: `root`.
-    """
+    """Directory of the change logs, as `<changes_dir>/<model>/changes.log`. Default: `root`."""
     follow_changes: str = ""
     """URL of the service that takes the changes, such as `http://writer:8080` or its admin API.
-    This service copies its change logs and segments, applies them, is ready once it has caught up,
-    and rejects changes that are sent to it. Default: this service takes changes itself.
+    This service copies its change logs and segments, is ready once it has caught up, and rejects
+    changes that are sent to it. Default: this service takes changes.
     """
     follow_changes_token: Path | None = None
     """File with the token that is sent to `follow_changes`, whose setting `changes_from` must name
@@ -118,13 +116,12 @@ class ServiceSettings(BaseModel):
     the environment, separate the names with commas.
     """
     precision: Precision | None = None
-    """Precision at which towers run. By default, each bundle specifies it. A tower that was not
-    exported at this precision runs at the precision that its bundle specifies. bf16 requires the
-    extra `savedmodel`.
+    """Precision at which towers run, if they were exported at it. Default: as each bundle
+    specifies. bf16 requires the extra `savedmodel`.
     """
     device: Literal["cpu", "gpu"] = "cpu"
-    """Device on which towers run. With gpu, they run from their SavedModels, which requires the
-    extra `gpu` and a GPU; tables stay in CPU memory.
+    """Device on which towers run. gpu runs their SavedModels, which requires the extra `gpu` and a
+    GPU; tables stay in CPU memory.
     """
     verify: Literal["sizes", "full"] = "sizes"
     """How tables, and the vectors of large indexes, are verified before a version is served: sizes
@@ -142,13 +139,13 @@ class ServiceSettings(BaseModel):
     bytes per second, over all workers. 0 disables it.
     """
     merge_bytes_per_s: int = Field(default=128 * MIB, ge=0)
-    """Rate at which segments with changed rows in files of their own (deltas) are written as whole
-    files, in bytes per second, by one process of the lowest priority for each root. 0 disables it:
-    rows are then read through their deltas, which takes longer.
+    """Rate at which segments with deltas are written as whole files, in bytes per second, by one
+    process of the lowest priority for each root. 0 disables it: rows are then read through their
+    deltas, which takes longer.
     """
     prefetch_max_bytes: int = Field(default=0, ge=0)
     """Maximum size of a version's tables that each process reads into memory in the background, in
-    bytes. Whole tables are read, the smallest first. 0 disables the prefetch.
+    bytes: whole tables, the smallest first. 0 disables the prefetch.
     """
     prefetch_bytes_per_s: int = Field(default=256 * MIB, ge=1)
     """Rate of the prefetch, in bytes per second."""
@@ -171,29 +168,27 @@ class ServiceSettings(BaseModel):
     ones. Set the same value for shards and routers.
     """
     shard_hedge_percentile: float = Field(default=0.0, ge=0, lt=100)
-    """Latency percentile of recent calls after which a router also sends a call to a second
-    replica. 0 disables this.
+    """Latency percentile after which a router also sends a call to a second replica. 0 disables
+    this.
     """
     shard_digest_share: float = Field(default=0.001, ge=0, le=1)
-    """Share of the reads of rows that a router repeats at another replica in the background, to
-    compare the bits. 0 disables this.
+    """Share of the reads of rows that a router repeats at another replica, to compare the bits. 0
+    disables this.
     """
     shard_min_coverage: float = Field(default=0.0, ge=0, le=1)
-    """Minimum share of the rows that a request reads from shards which they must return. A request
-    below it fails with NOT_READY. It applies to tables whose lost rows count as unknown
-    (`unavailable` in the recipe); of other tables, all rows are required.
+    """Minimum share of the rows of a request that shards must return, of tables whose lost rows
+    count as unknown (`unavailable` in the recipe); of other tables, all are required. A request
+    below it fails with NOT_READY.
     """
     shard_min_searched: float = Field(default=1.0, gt=0, le=1)
-    """Minimum share of an index's candidates that shards must search. Below 1, a router responds
-    with the neighbors of the shards that responded, and the response has the share as `coverage`.
+    """Minimum share of an index's candidates that shards must search. Below 1, the response has the
+    share as `coverage`.
     """
     ready_requires_shards: bool = False
-    """Let a router be ready only while every shard of its versions responds. By default, it is
-    ready without them, because it still serves the requests that need no lost shard.
-    """
+    """Let a router be ready only while every shard of its versions responds."""
     shard_ca: Path | None = None
     """File of certificate authorities for the certificates of shards, PEM. A router then connects
-    with TLS, and presents tls_cert as its client certificate. Changed files are reloaded.
+    with TLS, with tls_cert as its client certificate. Changed files are reloaded.
     """
     shard_token: Path | None = None
     """File with the token that a router sends to shards."""
@@ -203,8 +198,8 @@ class ServiceSettings(BaseModel):
     newest.
     """
     keep_previous: bool = True
-    """Keep the previously current version loaded, so that a rollback takes effect at once. This
-    needs the memory of a second version.
+    """Keep the previously current version loaded for a rollback, which needs the memory of a second
+    version.
     """
     state_file: Path | None = None
     """File of the desired state, which `rowcast-serve ctl` edits. Default: `.rowcast-state.json`
@@ -225,8 +220,8 @@ class ServiceSettings(BaseModel):
     can use the admin API.
     """
     record_rate: float = Field(default=0.0, ge=0, le=1)
-    """Fraction of successful requests to record on disk. They are replayed to a new version before
-    it is served.
+    """Fraction of successful requests to record on disk and to replay to a new version before it is
+    served.
     """
     record_max_bytes: int = Field(default=32 * MIB, ge=64 << 10, le=1 << 32)
     """Maximum size of the recorded requests of one model, in bytes. At the limit, the older half is
@@ -236,8 +231,7 @@ class ServiceSettings(BaseModel):
     """Directory of the recorded requests. Default: `.rowcast-recordings` under the root."""
     replay_dir: Path | None = None
     """Directory with requests that TensorFlow Serving recorded, to replay them to a new version
-    before it is served: for each model a directory of TFRecord files, which end in `.gz` if they
-    are compressed.
+    before it is served: for each model a directory of TFRecord files, perhaps with `.gz`.
     """
     replay_format: Literal["prediction-log", "elwc"] = "prediction-log"
     """Records of the files in replay_dir: prediction-log (`tensorflow.serving.PredictionLog`) or
@@ -248,12 +242,12 @@ class ServiceSettings(BaseModel):
     poll_interval_s: float = Field(default=2.0, ge=0.05, le=3600)
     """Interval between two scans of the root for new versions, in seconds."""
     live_recall_share: float = Field(default=0.01, ge=0, le=1)
-    """Fraction of the searches of approximate indexes that are repeated exactly afterwards, while
-    no request is in progress, to measure the live recall. 0 disables it. Shards do not measure it.
+    """Fraction of the searches of approximate indexes that are repeated exactly while no request is
+    in progress, to measure the live recall. 0 disables it. Shards do not measure it.
     """
     live_recall_cpu: float = Field(default=0.01, gt=0, le=1)
-    """Maximum share of one core that each process spends on these exact searches. Queries that
-    would exceed it are dropped and counted.
+    """Maximum share of one core that each process spends on these exact searches. Further queries
+    are dropped and counted.
     """
     workers: int = Field(default=1, ge=1, le=256)
     """Number of processes that serve on the same ports. Each has its own towers and indexes; tables
@@ -267,33 +261,29 @@ class ServiceSettings(BaseModel):
     cgroup quota) by the number of workers.
     """
     inline_max_us: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Maximum estimated time of a request that is computed on the event loop, in microseconds;
-    longer ones run in the compute threads. A batch of several may take as long, and at least 2000.
-    Default: 500, or 10000 in a process with one compute thread, where a handover gains nothing.
+    """Maximum estimated time of a request that is computed on the event loop instead of the compute
+    threads, in microseconds. A batch of several may take as long, and at least 2000. Default: 500,
+    or 10000 in a process with one compute thread.
     """
     max_concurrent_requests: int = Field(default=512, ge=1, le=100_000)
     """Maximum number of requests in progress in one process. Further requests are rejected at once.
     """
     max_queued_candidates: int = Field(default=12_800, ge=1, le=1_000_000_000)
-    """Maximum number of candidates in the requests that wait for computation in one process. A
-    query or an example counts as one candidate. A request that would exceed the limit is rejected,
-    unless the queue is empty.
+    """Maximum number of candidates in the requests that wait for computation in one process; a
+    query or an example counts as one. A further request is rejected, unless the queue is empty.
     """
     max_inflight_bytes: int = Field(default=1 << 30, ge=1_024)
     """Maximum size of all request bodies, compressed and decompressed, of what large requests take
     beyond that once they are decoded, and of all responses larger than 64 KiB in one process, in
-    bytes. It must be at least max_request_bytes and
-    max_response_bytes. The default is lower where a quarter of the memory, or of the limit of the
-    cgroup, is less for all processes.
+    bytes; at least max_request_bytes and max_response_bytes. The default is lower where a quarter
+    of the memory, or of the limit of the cgroup, is less for all processes.
     """
     retry_after_s: float = Field(default=1.0, gt=0, le=3600)
-    """Minimum `retry-after` of a rejected request, in seconds. The longer the queue, the longer it
-    is. Clients receive it in whole seconds, at least 1.
+    """Minimum `retry-after` of a rejected request, in seconds. Clients receive it in whole seconds,
+    at least 1.
     """
     request_timeout_s: float = Field(default=10.0, gt=0, le=3600)
-    """Maximum time for one request, in seconds. The deadline of a client can be shorter, but never
-    longer.
-    """
+    """Maximum time for one request, in seconds. A client's deadline can only be shorter."""
     body_timeout_s: float = Field(default=10.0, gt=0, le=3600)
     """Maximum time for the body of a request to arrive, and for a client to read each 64 KiB of a
     large HTTP response, in seconds.
@@ -322,15 +312,14 @@ class ServiceSettings(BaseModel):
     single candidates, and take minutes.
     """
     max_streams: int = Field(default=1_000, ge=1, le=1_000_000)
-    """Maximum number of names of streams that the change log of one model has. A change of a
-    further stream is rejected. Each stays in memory, and in the list of applied streams.
+    """Maximum number of streams that the change log of one model has. A change of a further stream
+    is rejected.
     """
     max_values: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
     """Maximum number of values in one request, over all of its features, ids and exclusions."""
     filter_cache_bytes: int = Field(default=256 * MIB, ge=0)
     """Maximum memory of one process for compiled filters, in bytes, with the vectors or codes of
-    the candidates that match. A later request with the same filter reuses them. 0 disables the
-    cache.
+    the candidates that match. 0 disables the cache.
     """
     max_features: int = Field(default=10_000, ge=1, le=1_000_000)
     """Maximum number of features in one request."""
@@ -369,28 +358,27 @@ class ServiceSettings(BaseModel):
     """Maximum number of concurrent calls on one gRPC connection. Further calls wait in the client.
     """
     max_connections: int = Field(default=20_000, ge=1, le=1_000_000)
-    """Maximum number of HTTP connections of one process, and of gRPC connections. While there are
-    more HTTP connections, requests get the status 503, and their connections are closed. Further
-    gRPC connections are closed at once. The default is lower where the limit on open files is.
+    """Maximum number of HTTP connections of one process, and of gRPC connections. Further HTTP
+    requests get the status 503, and their connections are closed; further gRPC connections are
+    closed at once. The default is lower where the limit on open files is.
     """
     keep_alive_s: int = Field(default=75, ge=1, le=86_400)
-    """Time after which an idle connection is closed, in seconds. It must be longer than proxies
-    keep idle connections (usually 60 s).
+    """Time after which an idle connection is closed, in seconds; longer than proxies keep idle
+    connections (usually 60 s).
     """
     max_connection_age_s: float = Field(default=0.0, ge=0, le=86_400)
-    """Time after which a gRPC connection is closed gracefully, in seconds, so that clients
-    rebalance. 0 disables this.
+    """Time after which a gRPC connection is closed, in seconds, so that clients rebalance. 0
+    disables this.
     """
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Minimum severity of log lines."""
     access_log: bool = False
-    """Log a line for each request, with its call, model, version, code, duration and request id.
-    Lines that the reader of stderr does not take in time are dropped and counted.
+    """Log a line for each request. Lines that the reader of stderr does not take in time are
+    dropped and counted.
     """
     tracing: bool = False
     """Send an OpenTelemetry span for each request to a collector, with the time of each phase.
-    Needs the extra `otel`. The `OTEL_` variables of the OpenTelemetry SDK configure the collector
-    and the sampling.
+    Needs the extra `otel`; the `OTEL_` variables of the OpenTelemetry SDK configure it.
     """
 
     @field_validator("shard", mode="before")
