@@ -28,22 +28,25 @@ VALUES = {
     "reason": metrics.REJECTIONS,
     "state": metrics.STATES,
     "path": ("index", "exact", "none"),
-    "outcome of `rowcast_filters_total`": ("compiled", "cached"),
-    "outcome of `rowcast_shard_retries_total`": metrics.RETRY_OUTCOMES,
-    "outcome of `rowcast_shard_digest_reads_total`": metrics.DIGEST_OUTCOMES,
-    "outcome of `rowcast_loads_total`": metrics.LOAD_OUTCOMES,
-    "outcome of `rowcast_recorded_requests_total`": metrics.RECORD_OUTCOMES,
-    "outcome of `rowcast_live_recall_queries_total`": metrics.LIVE_RECALL_OUTCOMES,
-    "reason of `rowcast_candidates_left_out_total`": metrics.LEFT_OUT_REASONS,
-    "outcome of `rowcast_sources_left_out_total`": metrics.SOURCE_OUTCOMES,
-    "outcome of `rowcast_stage_candidates_total`": metrics.STAGE_OUTCOMES,
     "sum": derived_metrics.RECALL_SUMS,
     "bin": tuple(str(number) for number in range(SCORE_BINS_MAX)),
     "kind": ("major", "minor"),
-    "reason of `rowcast_worker_ends_total`": (*supervisor_metrics.ENDS, "other signals"),
     "certificate": ("server", "client_ca"),
     "rows": ("compiled", "numpy"),
 }
+VALUES_OF_METRICS = {
+    "outcome of filters": ("compiled", "cached"),
+    "outcome of shard_retries": metrics.RETRY_OUTCOMES,
+    "outcome of shard_digest_reads": metrics.DIGEST_OUTCOMES,
+    "outcome of loads": metrics.LOAD_OUTCOMES,
+    "outcome of recorded_requests": metrics.RECORD_OUTCOMES,
+    "outcome of live_recall_queries": metrics.LIVE_RECALL_OUTCOMES,
+    "reason of candidates_left_out": metrics.LEFT_OUT_REASONS,
+    "outcome of sources_left_out": metrics.SOURCE_OUTCOMES,
+    "outcome of stage_candidates": metrics.STAGE_OUTCOMES,
+    "reason of worker_ends": (*supervisor_metrics.ENDS, "other signals"),
+}
+"""The values of labels whose values differ between metrics, by label and metric."""
 LABELS = """
 ## Labels
 The values of `model`, `feature`, `input`, `table`, `store`, `index`, `tower` and `part` come from manifests, never from
@@ -62,7 +65,7 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     yield from ("", "## Counters", "| metric | labels | meaning |", "|---|---|---|")
     for name, (text, labels) in (metrics.COUNTERS | supervisor_metrics.COUNTERS).items():
-        yield f"| `rowcast_{name}_total` | {_names(labels)} | {text} |"
+        yield f"| `rowcast_{name}_total` | {_labels(name, labels)} | {text} |"
     yield from ("", "## Histograms", "| metric | labels | meaning |", "|---|---|---|")
     for name, (text, labels, _) in metrics.HISTOGRAMS.items():
         yield f"| `rowcast_{name}` | {_names(labels)} | {text} |"
@@ -80,11 +83,19 @@ def _lines() -> Iterator[str]:
     yield ""
 
 
-def _names(labels: tuple[str, ...]) -> str:
-    return ", ".join(f"`{label}`" for label in labels)
+def _labels(metric: str, labels: tuple[str, ...]) -> str:
+    """Returns the labels of a metric, with their values where it has values of its own."""
+    cells = []
+    for label in labels:
+        values = VALUES_OF_METRICS.get(f"{label} of {metric}")
+        cells.append(f"`{label}` ({_names(values)})" if values else f"`{label}`")
+    return ", ".join(cells)
+
+
+def _names(values: tuple[str, ...]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
 
 
 def _values() -> Iterator[str]:
     for label, values in VALUES.items():
-        name, space, metric = label.partition(" ")
-        yield f"| `{name}`{space}{metric} | {_names(values)} |"
+        yield f"| `{label}` | {_names(values)} |"
