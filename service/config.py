@@ -35,6 +35,14 @@ _OTHER_PROGRAMS = re.compile(r"(EXPORT|CLIENT|CTL)_.*|URL|TOKEN(_FILE)?|(CA|CERT
 for them.
 """
 
+_OWNERS = {
+    "follow_changes_token": "follow_changes",
+    "follow_changes_ca": "follow_changes",
+    "replay_format": "replay_dir",
+    "replay_signature": "replay_dir",
+}
+"""For each setting that has no effect alone, the one that it belongs to."""
+
 Protocol = Literal["tensorflow-serving", "open-inference"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 MIB = 1 << 20
@@ -482,6 +490,18 @@ class ServiceSettings(BaseModel):
                 problem = "--device gpu runs in one process; omit --device or --workers"
         if problem:
             raise ValueError(problem)
+        return value
+
+    @field_validator(*_OWNERS)
+    @classmethod
+    def _check_owner(cls, value: Any, info: ValidationInfo) -> Any:
+        """Rejects a setting that has no effect without another one."""
+        name = str(info.field_name)
+        owner = _OWNERS[name]
+        # An invalid owner is missing here, and is reported alone.
+        is_set = value != cls.model_fields[name].default
+        if is_set and not info.data.get(owner, True):
+            raise ValueError(f"it has no effect without --{owner.replace('_', '-')}")
         return value
 
     @field_validator("root")

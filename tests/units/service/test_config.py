@@ -36,6 +36,10 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"tls_client_ca": "ca.pem"}, "--tls-client-ca", "TLS"),
     ({"root": "/nowhere"}, "--root", "not a directory"),
     ({"replay_dir": "/nowhere"}, "--replay-dir", "no directory"),
+    ({"replay_format": "elwc"}, "--replay-format", "without --replay-dir"),
+    ({"replay_signature": "rank"}, "--replay-signature", "without --replay-dir"),
+    ({"follow_changes_token": "t"}, "--follow-changes-token", "without --follow-changes"),
+    ({"follow_changes_ca": "ca.pem"}, "--follow-changes-ca", "without --follow-changes"),
     ({"tokens": "/nowhere"}, "--tokens", "No such file"),
     # Without the library, too.
     ({"verify_signatures": "/nowhere"}, "--verify-signatures", ""),
