@@ -788,11 +788,30 @@ def _toml(value: Any) -> str:
 def _fields_at(model: Any, location: tuple[int | str, ...]) -> list[str]:
     """Returns the field names that a model allows beside the last part of `location`."""
     # The last part is the unknown key itself.
-    for part in location[:-1]:
-        model = _type_of_part(model, part)
-        if model is None:
-            return []
-    return list(getattr(model, "model_fields", {}))
+    return list(getattr(_type_at(model, location[:-1]), "model_fields", {}))
+
+
+def _type_at(model: Any, location: tuple[int | str, ...]) -> Any:
+    """Returns the type of what stands at a place of a model; None: not known."""
+    for part in location:
+        if model is not None:
+            model = _type_of_part(model, part)
+    return model
+
+
+def _table_of(place: Any, value: Any) -> str:
+    """Returns the table that a text was probably meant as, such as { kind = "hash" }; "": none."""
+    if not isinstance(value, str):
+        return ""
+    # A union of sections, such as the rules of ids, or one section.
+    for section in get_args(place) or [place]:
+        fields = getattr(section, "model_fields", {})
+        required = [name for name, field in fields.items() if field.is_required()]
+        for name, field in fields.items():
+            is_the_only = required == [name] and field.annotation is str
+            if is_the_only or value in get_args(field.annotation):
+                return f"{{ {name} = {_toml(value)} }}"
+    return ""
 
 
 def _type_of_part(model: Any, part: int | str) -> Any:
@@ -826,10 +845,16 @@ def explain(problem: ValidationError, model: type[BaseModel] = ExportJob) -> str
     # TOML has no tuples, which is what pydantic makes of its arrays.
     if first["type"] == "tuple_type":
         expected = f"a list was expected, such as [{_toml(first['input'])}]"
+    elif first["type"] == "union_tag_invalid":
+        kinds = first["ctx"]["expected_tags"]
+        expected = f"its {first['ctx']['discriminator']} is none of {kinds}"
     elif "dictionary" in expected:
         expected = "a table was expected"
+        table = _table_of(_type_at(model, location), first["input"])
         keys = _fields_at(model, (*location, ""))
-        if keys:
+        if table:
+            expected += f", such as {table}"
+        elif keys:
             expected += f" with keys of {', '.join(keys)}"
     return f"{key}: {expected} (got {first['input']!r})"
 
