@@ -89,8 +89,8 @@ class CodeSection(Section):
 
     factory: str
     """Function or class that builds the model: `package.module:function`, `file.py:function`,
-    `file.py:Class` or `notebook.ipynb:Class`. It is called with `arguments` and returns the built,
-    untrained model or, for TF1, a function of one dict of inputs that builds the graph.
+    `file.py:Class` or `notebook.ipynb:Class`. It returns the built, untrained model or, for TF1, a
+    function of one dict of inputs that builds the graph.
     """
     definitions: bool | None = None
     """Run only imports, classes, functions and constants of the file. Default: `true` for a
@@ -301,15 +301,14 @@ class TowerSection(Section):
     """
     arguments: Array[Any] | dict[str, Any] | None = None
     """What the call takes instead of one dict: a list of its arguments, such as `["user_id"]`, or a
-    table by the names of its parameters, such as `{ x = "user_id", mask = "mask" }`. A string is
-    the name of an input; lists, tables, booleans and numbers are passed as such.
+    table by the names of its parameters, such as `{ x = "user_id" }`. A string is the name of an
+    input; lists, tables, booleans and numbers are passed as such.
     """
     outputs: dict[Name, OutputStep | Annotated[Array[OutputStep], Field(min_length=1)]] = {}
-    """Name of each output, and where it is in what the call returns: its key in a dict, its
-    position in a list or tuple, from 0, its name among the `output_names` of a functional model of
-    Keras, or its position on the last axis of a tensor. A list leads into nested results:
-    `["logits", 0]` is `returned["logits"][..., 0]`. {} if the call returns one result, then named
-    `result`.
+    """Where each output is in what the call returns: a key of a dict, a position in a list or tuple
+    or on the last axis of a tensor, from 0, a name among the `output_names` of a functional model
+    of Keras, or a list of these, which leads into nested results. {} if the call returns one
+    result, then named `result`.
     """
     result: str | None = None
     """The output that is the vector or the score. Required if the tower has several outputs."""
@@ -509,8 +508,7 @@ class IndexSection(Section):
     """
     partitions: int = Field(default=1, ge=1, le=1 << 16)
     """Number of ranges of candidates with an index each, at most one per candidate. A build needs
-    the memory of one. They have equal size, except the last; fewer are built if the last would be
-    empty.
+    the memory of one. The last may be smaller; fewer are built if it would be empty.
     """
     recall: RecallSection = RecallSection()
     """Recall that the index must reach."""
@@ -521,8 +519,8 @@ class IndexSection(Section):
 
 
 class StageRecallSection(Section):
-    """How much of what a ranking tower finds best the stage before it keeps, measured on the
-    examples of `verify` and the nearest candidates of each index whose corpus the tower can rank.
+    """How much of what a ranking tower finds best the stage keeps, measured on the examples of
+    `verify` and the nearest candidates of each index whose corpus the tower can rank.
     """
 
     k: PositiveInt | None = None
@@ -604,9 +602,9 @@ class VerifySection(Section):
 
     examples: str | None = None
     """Raw examples, with a column for each input: a CSV (with `|` between the values of a list),
-    JSON-lines or Parquet file, or TFRecord files; a directory of such files, or a pattern. Other
-    suffixes are JSON lines. Default: synthetic examples, with known ids, some that no table has,
-    and numbers in the range of the Normalization layers of the model, or else around 0.
+    JSON-lines (other suffixes, too) or Parquet file, or TFRecord files; a directory of such files,
+    or a pattern. Default: synthetic examples, with known ids, some that no table has, and numbers
+    in the range of the Normalization layers of the model, or else around 0.
     """
     examples_format: RecordFormat | None = None
     """Records of TFRecord files: tf-example (`tf.train.Example`), prediction-log (the requests of
@@ -622,8 +620,8 @@ class VerifySection(Section):
     expected: dict[str, str] = {}
     """Column of `examples` with the value that training recorded of an output (`tower.output` if
     several towers have it); of PredictionLog records, `response.NAME`. Only this check detects ids
-    that read other rows than in training. The root mean square of the differences can be a
-    twentieth of the standard deviation of the recorded values.
+    that read other rows than in training. The differences may have a root mean square of a
+    twentieth of the recorded values' standard deviation.
     """
     trained_ids: dict[str, TrainedIdsSection] = {}
     """Ids that occur in training, by the name of their feature, or rows by the name of their table,
