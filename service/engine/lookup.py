@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
-from bundle.errors import RowUnavailable, UnknownRejected
+from bundle.errors import RowUnavailable, UnknownRejected, rejection_of_unknown
 from bundle.features.columns import Column, OutputBlock, checked_offsets
 from bundle.features.reader import NonFiniteRow
 from bundle.features.sources import Fetched
@@ -410,7 +410,7 @@ async def look_up(
             name,
             f"id {unknown!r}",
             "an id in the table, or not_found set to skip to get zeros",
-            "is not in its table, and the feature rejects such ids",
+            f"is not in its table, {rejection_of_unknown(read)}",
         )
     not_found = None
     if skips_unknown:

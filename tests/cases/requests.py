@@ -335,6 +335,7 @@ REMEDIES: list[tuple[str, str, Body]] = [
     ("go into 'context'", "retrieve", {"requests": [{"user": 5}, {"user": 7}]}),
     ("'context' or 'candidate_features'", "rank", {"user": 5, "candidate_ids": [1000]}),
     ("features of a model go into 'features'", "embed", {"tower": "query", "user": 5}),
+    ("features.movie.unknown of the recipe", "lookup", {"feature": "movie", "ids": [1000, 5]}),
 ]
 """What the error of a usual mistake says to write, and requests with the mistake."""
 _USER = pb.Column(int64s=i64(5))
