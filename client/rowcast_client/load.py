@@ -94,7 +94,7 @@ class Load:
       errors: The number of failed requests by their code.
       messages: The message of the first failure of each code.
       unfinished: The number of requests that had no response when the run was interrupted.
-      elapsed_s: The time from the start to the last response.
+      elapsed_s: The time from the start to the end, or to the last response if that is later.
       cpu_s: CPU time of this process meanwhile.
       interrupted: Whether the run ended before its time.
     """
@@ -172,6 +172,9 @@ class _Generator:
         except asyncio.CancelledError:
             load.interrupted = True
         load.elapsed_s = self._now_s()
+        # The last request of an open loop may be due a little before the end.
+        if not load.interrupted:
+            load.elapsed_s = max(load.elapsed_s, settings.seconds)
         load.cpu_s = time.process_time() - cpu_s
         return load
 

@@ -137,13 +137,15 @@ def report_lines(report: Report) -> Iterable[Table | str]:
         ended = f"; interrupted, {report['unfinished']} requests had no response yet"
     yield f"{load} for {report['elapsed_s']:.1f} s{ended}"
 
-    headings = ["succeeded", "failed", "requests/s", *(f"{name} ms" for name in _latencies(report))]
-    table = Table(*headings)
-    for column in table.columns:
-        column.justify = "right"
-    counts = [str(report["succeeded"]), str(report["failed"]), f"{report['requests_per_s']:.1f}"]
-    table.add_row(*counts, *(_number(value) for value in _latencies(report).values()))
-    yield table
+    yield (
+        f"{report['succeeded']} succeeded, {report['failed']} failed; "
+        f"{report['requests_per_s']:.1f} successful requests per second"
+    )
+    latencies: Mapping[str, float] = report["latency_ms"]
+    if latencies:
+        table = Table("latency, ms", *latencies)
+        table.add_row("", *map(_number, latencies.values()))
+        yield table
 
     for code, error in report["errors"].items():
         yield f"{code}: {error['count']}; the first: {error['message']}"
@@ -151,11 +153,6 @@ def report_lines(report: Report) -> Iterable[Table | str]:
         yield f"warning: {warning}"
     if "comparison" in report:
         yield report["comparison"]["text"]
-
-
-def _latencies(report: Report) -> Mapping[str, float]:
-    latencies: Mapping[str, float] = report["latency_ms"]
-    return latencies
 
 
 def _number(value: float) -> str:
