@@ -106,7 +106,9 @@ def serve_and_try(programs: Sequence[Program]) -> bool:
 
 def address(service: served.Service, transport: str) -> str:
     """Returns the argument of a client: a URL, or a host and a port."""
-    return service.http if transport == "HTTP" else service.grpc.removeprefix("grpc://")
+    if transport == "HTTP":
+        return service.http
+    return service.grpc.removeprefix("grpc://")
 
 
 def build(program: Program) -> None:

@@ -66,21 +66,22 @@ def test_link_to_a_file_that_the_site_lacks_is_dead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("repository", "link"),
+    ("repository", "named"),
     [
-        ("https://git.example/shop/rowcast/", "https://git.example/shop/rowcast/blob/main/"),
-        ("", ""),
+        (
+            "https://git.example/shop/rowcast/",
+            "[dcn](https://git.example/shop/rowcast/blob/main/examples/zoo/tfrs/dcn/recipe.toml)",
+        ),
+        ("", "dcn"),
     ],
 )
 def test_file_of_the_repository_is_linked_where_the_repository_is_published(
-    repository: str, link: str
+    repository: str, named: str
 ) -> None:
-    recipe = "examples/zoo/tfrs/dcn/recipe.toml"
-
     text = docs_links.on_page_markdown(
-        f"[dcn](../../{recipe}), [Deploy](../../deploy/README.md#with-compose)",
+        "[dcn](../../examples/zoo/tfrs/dcn/recipe.toml), "
+        "[Deploy](../../deploy/README.md#with-compose)",
         config=SimpleNamespace(repo_url=repository),
     )
 
-    named = f"[dcn]({link}{recipe})" if link else "dcn"
     assert text == f"{named}, [Deploy](../deploy/README.md#with-compose)"
