@@ -83,11 +83,14 @@ def observe_calls(
         return front_end.call_results(job, base, call, inputs)
 
     calls = []
+    known: dict[str, InputSection] = {}
     with warnings.catch_warnings():
         # Most calls are only tried; the export itself shows the warnings of the right ones.
         warnings.simplefilter("ignore")
         for offered in front_end.offered_calls(job, base):
-            call = _CallObserver(run, offered, columns).observed()
+            call = _CallObserver(run, offered, columns, known).observed()
+            if not call.problem:
+                known |= call.inputs
             # A method that does not take the model's inputs is a part of another one.
             if not offered.is_method or (not call.problem and call.outputs):
                 calls.append(call)
@@ -97,19 +100,26 @@ def observe_calls(
 class _CallObserver:
     """Tries one call, and changes its inputs by the errors until it runs."""
 
-    def __init__(self, run: Run, offered: OfferedCall, columns: Mapping[str, ColumnInput]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        offered: OfferedCall,
+        columns: Mapping[str, ColumnInput],
+        known: Mapping[str, InputSection],
+    ) -> None:
         """Begins with what is known of the call.
 
         Args:
           run: Returns the results of a call with some inputs, or raises its error.
           offered: The call.
           columns: The inputs that examples show.
+          known: The inputs with which another call of the model ran.
         """
         inputs = dict(offered.inputs)
         if not inputs and offered.takes_arrays:
             inputs = {name: column.array_of_jax for name, column in columns.items()}
         elif not inputs:
-            inputs = {name: column.shown for name, column in columns.items()}
+            inputs = {name: known.get(name, column.shown) for name, column in columns.items()}
         self._run = run
         self._call = ObservedCall(offered.path, inputs)
         for name in offered.ids:
@@ -223,7 +233,8 @@ class _CallObserver:
 
     def _change_kind(self) -> bool:
         """Changes the shape, kind or dtype of inputs: first of all that examples show alike, then
-        of one input after another. Takes the first change that leads to another error, or to none.
+        of one input after another. Takes the first change that leads to another error, or to none;
+        of the changes of several inputs, rather one that leads to none.
         """
         call = self._call
         ragged = [name for name, section in call.inputs.items() if section.kind == "ragged"]
@@ -234,19 +245,30 @@ class _CallObserver:
             for name, section in call.inputs.items()
             if name in self._columns and section.kind == "dense" and not section.shape
         }
-        changes: list[dict[str, InputSection]] = [sparse, arrays, columns]
-        # The input that the call met last is more likely the cause than those before.
-        for name in reversed(call.inputs):
-            changes += [{name: section} for section in self._alternatives(name)]
-        for change in changes:
+        progress: tuple[str, dict[str, InputSection]] | None = None
+        for change in (sparse, arrays, columns):
             if not change or self._attempts_left <= 0:
                 continue
             problem = self._try(call.inputs | change)
-            if not problem or self._is_progress(problem, change):
-                call.inputs = call.inputs | change
-                call.problem = problem
-                return True
-        return False
+            if not problem:
+                progress = (problem, change)
+                break
+            if progress is None and self._is_progress(problem, change):
+                progress = (problem, change)
+
+        # The input that the call met last is more likely the cause than those before.
+        for name in reversed(call.inputs):
+            for section in self._alternatives(name):
+                if progress is not None or self._attempts_left <= 0:
+                    break
+                problem = self._try(call.inputs | {name: section})
+                if not problem or self._is_progress(problem, {name: section}):
+                    progress = (problem, {name: section})
+        if progress is None:
+            return False
+        call.problem = progress[0]
+        call.inputs = call.inputs | progress[1]
+        return True
 
     def _is_progress(self, problem: str, change: Mapping[str, InputSection]) -> bool:
         takes = _TAKES.search(problem)

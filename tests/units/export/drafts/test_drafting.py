@@ -184,6 +184,37 @@ def build():
 def write(folder):
     tf.train.Checkpoint(net=build()).write(str(folder / "checkpoint"))
 """
+SEQUENCES = """
+import keras
+
+
+class Towers(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.movie_ids = keras.layers.IntegerLookup(vocabulary=[1, 2, 3], mask_token=0)
+        self.movies = keras.layers.Embedding(5, 4, mask_zero=True)
+        self.last_movies = keras.layers.GRU(4)
+
+    def query(self, inputs):
+        return self.last_movies(self.movies(self.movie_ids(inputs["history"])))
+
+    def candidate(self, inputs):
+        return self.movies(self.movie_ids(inputs["movie_id"])) * inputs["age"][:, None]
+
+    def call(self, inputs):
+        return {"score": keras.ops.sum(self.query(inputs) * self.candidate(inputs), axis=1)}
+
+
+def build():
+    return Towers()
+
+
+def write(folder):
+    model = build()
+    ids = keras.ops.array([1])
+    model({"history": ids[:, None], "movie_id": ids, "age": keras.ops.array([1.0])})
+    model.save(folder / "checkpoint.keras")
+"""
 ROLES = {"query": "query", "candidate": "candidate", "rank": "ranking"}
 
 
@@ -226,3 +257,17 @@ def test_draft_can_be_planned_as_it_is(
         assert ("candidate" in towers) == ("# [indexes.items]" in draft.text)
     if history is not None:
         assert recipe["inputs"]["history"] == {"dtype": "int32", "shape": [3], "pad": 0}
+
+
+def test_draft_has_one_length_for_lists_that_several_calls_take(tmp_path: Path) -> None:
+    # Only the query reads the history: the candidate's call runs with any length.
+    (tmp_path / "model.py").write_text(SEQUENCES)
+    load_factory("model.py:write", tmp_path, arguments={"folder": tmp_path}).function(tmp_path)
+    file = tmp_path / "examples.jsonl"
+    rows = [{"history": [1, 2, 3][:size], "movie_id": 3, "age": 2.5} for size in range(4)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    draft = draft_recipe("model.py:build", "checkpoint.keras", file, tmp_path)
+    assert draft.problem == ""
+    recipe = tomllib.loads(draft.text)
+    assert recipe["inputs"]["history"] == {"dtype": "int64", "shape": [3], "pad": 0}
+    assert set(recipe["towers"]) == {"tower", "query", "candidate"}
