@@ -24,7 +24,16 @@ from typing import Any
 ROOT = Path(__file__).parent
 PARENT = "rowcast"
 """The package of the wheel; in the tree, what users name."""
-PACKAGES = ("bundle", "export", "object_store", "rows", "runtime", "service", "tensors")
+PACKAGES = (
+    "bundle",
+    "command_line",
+    "export",
+    "object_store",
+    "rows",
+    "runtime",
+    "service",
+    "tensors",
+)
 """What the wheel has inside its package."""
 BUNDLES = Path("examples", "quickstart", "bundles")
 """What `rowcast-serve --demo` serves: in the wheel, at the same path inside its package."""

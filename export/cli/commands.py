@@ -7,39 +7,39 @@ without TensorFlow.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.text import Text
 
 from bundle.errors import OutputRejected
-from bundle.storage.output_file import OutputFile
+from command_line.program import Program, sentence, show_version
 from export.cli import command_line as cl
 from export.cli import options
-from export.cli.terminal import native_output_hidden, print_report, sentence
+from export.cli.terminal import error_console, native_output_hidden, print_report
 from export.errors import CheckpointError, DestinationError, UsageError
-from export.jobs.progress import Progress
-from export.locations import location_of
-from object_store.remote_path import RemotePath
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from bundle.storage.output_file import OutputFile
     from export.jobs.preparation import Prepared
+    from export.jobs.progress import Progress
     from export.jobs.saved_model_job import PreparedInline
     from export.recipe.schema import ExportJob
     from export.recipe.settings import ExportSettings
 
 app = typer.Typer(
-    add_completion=False,
+    cls=Program,
+    no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # rich would take longer than all else that `--help` needs.
+    rich_markup_mode=None,
 )
-# An error is one line, however narrow the terminal is.
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
 _SECONDS_PER_DAY = 86_400
 _SHARD_MIN_BYTES = 1 << 30
 """The default of the service's setting `shard_min_bytes`."""
@@ -47,11 +47,12 @@ _SHARD_MIN_BYTES = 1 << 30
 
 def _show_version(is_requested: bool) -> None:
     if is_requested:
-        typer.echo(f"rowcast-export {installed_version('rowcast')}")
-        raise typer.Exit
+        from importlib.metadata import version
+
+        show_version(f"rowcast-export {version('rowcast')}")
 
 
-@app.callback()
+@app.callback(epilog="Example: rowcast-export run recipe.toml")
 def program(
     version: Annotated[
         bool,
@@ -63,7 +64,7 @@ def program(
     """Export training checkpoints to verified bundles, which rowcast-serve serves."""
 
 
-@app.command()
+@app.command(epilog="Example: rowcast-export inspect checkpoints/model")
 def inspect(
     checkpoint: cl.CheckpointPath,
     named: cl.NamedTables = None,
@@ -78,6 +79,7 @@ def inspect(
     from export.checkpoint.reader import open_checkpoint
     from export.cli.documents import inspected
     from export.cli.report import render
+    from export.locations import location_of
 
     opened = open_checkpoint(location_of(checkpoint), complete=False)
     problems = opened.problems
@@ -95,7 +97,9 @@ def inspect(
         raise CheckpointError(problems[0])
 
 
-@app.command()
+@app.command(
+    epilog="Example: rowcast-export init model.py:build_model checkpoints/model --out recipe.toml"
+)
 def init(
     factory: cl.FactoryName,
     checkpoint: cl.CheckpointPath,
@@ -126,13 +130,13 @@ def init(
     if draft.problem:
         subject = out or "the draft"
         problem = sentence(draft.problem)
-        errors.print(f"{subject} is not complete yet: {problem}", markup=False)
+        sys.stderr.write(f"{subject} is not complete yet: {problem}\n")
         raise typer.Exit(1)
     if out is not None:
-        errors.print(f"wrote {out}; read it, then run `rowcast-export plan {out}`", markup=False)
+        sys.stderr.write(f"wrote {out}; read it, then run `rowcast-export plan {out}`\n")
 
 
-@app.command()
+@app.command(epilog="Example: rowcast-export schema --out recipe-schema.json")
 def schema(out: cl.SchemaFile = None) -> None:
     """Print the JSON Schema of recipes, with which editors complete keys and mark mistakes. The
     first line of a draft names the file: write it beside the recipe.
@@ -144,10 +148,10 @@ def schema(out: cl.SchemaFile = None) -> None:
         typer.echo(schema_text(), nl=False)
         return
     _write_output(schema_text(), file, "--out")
-    errors.print(f"wrote {out}", markup=False)
+    sys.stderr.write(f"wrote {out}\n")
 
 
-@app.command()
+@app.command(epilog="Example: rowcast-export check recipe.toml")
 def check(
     recipe: cl.RecipePath, checkpoint: cl.OtherCheckpoint = None, as_json: cl.AsJson = False
 ) -> None:
@@ -156,6 +160,8 @@ def check(
     """
     job = options.read_job(recipe, checkpoint)
     # Imported after the recipe was read, in which most mistakes are.
+    from rich.text import Text
+
     from export.jobs.recipe_checks import mistakes_of
 
     mistakes = list(mistakes_of(job, recipe.parent))
@@ -167,7 +173,7 @@ def check(
         raise typer.Exit(mistakes[0].exit_code)
 
 
-@app.command()
+@app.command(epilog="Example: rowcast-export plan recipe.toml --shards 4")
 def plan(
     recipe: cl.RecipePath,
     checkpoint: cl.OtherCheckpoint = None,
@@ -205,6 +211,9 @@ def plan(
     with _showing_progress() as progress:
         prepared = _prepare(job, recipe, settings, version, progress)
         # Imported after `_prepare`, whose step covers the seconds that TensorFlow takes to load.
+        from rich.console import Group
+        from rich.text import Text
+
         from export.cli import documents
         from export.cli.report import render
         from export.cli.shard_sizes import shard_sizes
@@ -226,7 +235,7 @@ def plan(
     print_report(document, report, as_json)
 
 
-@app.command()
+@app.command(epilog="Example: rowcast-export run recipe.toml")
 def run(
     recipe: cl.RecipePath,
     checkpoint: cl.OtherCheckpoint = None,
@@ -314,7 +323,7 @@ def _prepare(
     return bundle_job.prepare(job, base, settings, version, progress)
 
 
-@app.command()
+@app.command(epilog="Example: rowcast-export tables checkpoints/model bundles --only users,movies")
 def tables(
     checkpoint: cl.CheckpointPath,
     out: cl.OutputRoot,
@@ -347,6 +356,7 @@ def tables(
     from export.cli.report import render
     from export.jobs import tables_job
     from export.jobs.destinations import open_destination
+    from export.locations import location_of
     from export.tables.conversions import read_dtypes
     from export.tables.plan import WriteOptions
 
@@ -386,7 +396,7 @@ def tables(
     print_report(document, render(document), as_json)
 
 
-@app.command()
+@app.command(epilog="Example: rowcast-export verify bundles/movielens/1 --full")
 def verify(
     bundle: cl.BundlePath,
     checkpoint: cl.ComparedCheckpoint = None,
@@ -399,6 +409,9 @@ def verify(
     """Verify a published bundle again: compare every byte with its checksum, and open every
     part.
     """
+    from export.locations import location_of
+    from object_store.remote_path import RemotePath
+
     directory = location_of(bundle)
     if isinstance(directory, RemotePath):
         raise UsageError(
@@ -441,7 +454,7 @@ def verify(
     print_report(document, render(document), as_json)
 
 
-@app.command()
+@app.command(epilog="Example: rowcast-export sign bundles/movielens/1 --sign-key key.pem")
 def sign(
     bundle: cl.BundlePath,
     sign_key: cl.RequiredSignKey,
@@ -451,6 +464,11 @@ def sign(
     """Sign a published bundle, or sign it again with another key. With --sign-key, `run` and
     `tables` sign what they publish.
     """
+    from rich.text import Text
+
+    from export.locations import location_of
+    from object_store.remote_path import RemotePath
+
     directory = location_of(bundle)
     if isinstance(directory, RemotePath):
         raise UsageError(
@@ -469,11 +487,14 @@ def sign(
     print_report(document, Text(f"signed {directory} ({len(signed.files)} files)"), as_json)
 
 
-@app.command()
+@app.command(epilog="Example: rowcast-export clean bundles")
 def clean(root: cl.Root, older_than: cl.OlderThan = None, as_json: cl.AsJson = False) -> None:
     """Remove the staged files of interrupted runs, and from a store the objects that no bundle
     names. Keep all bundles.
     """
+    from export.locations import location_of
+    from object_store.remote_path import RemotePath
+
     location = location_of(root)
     removed: Sequence[object]
     busy: Sequence[object]
@@ -503,7 +524,7 @@ def clean(root: cl.Root, older_than: cl.OlderThan = None, as_json: cl.AsJson = F
     print_report(report, "\n".join(lines) or nothing_removed, as_json)
 
 
-@app.command()
+@app.command(epilog="Example: rowcast-export explain recipe.toml --html model.html")
 def explain(
     recipe: cl.ExplainedPath,
     html: cl.HtmlFile = None,
@@ -515,6 +536,8 @@ def explain(
     """Show how a model is partitioned: features, tables, towers and outputs. A bundle can be
     explained without model code.
     """
+    from rich.text import Text
+
     from export.explain import drawing as drawings
     from export.explain.text import explain_text
 
@@ -566,6 +589,8 @@ def _output_file(path: Path | None, option: str) -> OutputFile | None:
     """
     if path is None:
         return None
+    from bundle.storage.output_file import OutputFile
+
     try:
         return OutputFile(path)
     except OutputRejected as problem:
@@ -596,5 +621,9 @@ def _write_output(content: str, file: OutputFile, option: str) -> None:
 @contextmanager
 def _showing_progress() -> Iterator[Progress]:
     """Hides native output and shows progress while a command works."""
+    from export.jobs.progress import Progress
+
+    # Of the terminal, and not of what the block redirects.
+    console = error_console()
     with native_output_hidden():
-        yield Progress(errors)
+        yield Progress(console)

@@ -4,48 +4,45 @@ from __future__ import annotations
 
 import sys
 
-from typer.exceptions import TyperException
-
-from export.cli.commands import app, errors
-from export.cli.terminal import sentence
+from command_line.program import CommandError, report_error
+from export.cli.commands import app
 from export.errors import ExportError, UsageError
 
+PROGRAM = "rowcast-export"
 INTERRUPTED = 130
-"""The code that typer returns after an interruption."""
+"""The code with which a program exits after an interruption."""
 
 
 def main() -> None:
     """Runs the command line and exits the process: with a code of `export.errors`, 130 when
     interrupted.
     """
-    # In standalone mode, typer would print errors itself and exit.
-    arguments = sys.argv[1:] or ["--help"]
     try:
-        # Commands return None. After --version or an interruption, typer returns an exit code.
-        code = app(arguments, prog_name="rowcast-export", standalone_mode=False) or 0
+        app(prog_name=PROGRAM)
     except ExportError as problem:
-        _print_error(str(problem))
-        code = problem.exit_code
+        _fail(CommandError(str(problem), problem.exit_code, problem.code))
     except ModuleNotFoundError as missing:
         # The libraries of the exporter are optional dependencies of rowcast.
         package = str(missing.name).partition(".")[0]
-        _print_error(f"{package} is not installed; run `pip install 'rowcast[export]'`")
-        code = UsageError.exit_code
-    except TyperException as problem:
-        # An error in the options of a command knows the command.
-        command = "rowcast-export"
-        context = getattr(problem, "ctx", None)
-        if context:
-            command = context.command_path
-        _print_error(f"{problem.format_message().rstrip('.')} (see `{command} --help`)")
-        code = UsageError.exit_code
-    if code == INTERRUPTED:
-        _print_error("interrupted; run the same command again to resume")
-    sys.exit(code)
+        _fail(
+            CommandError(
+                f"{package} is not installed; run `pip install 'rowcast[export]'`",
+                UsageError.exit_code,
+            )
+        )
+    except SystemExit as exit_:
+        if exit_.code == INTERRUPTED:
+            _fail(
+                CommandError(
+                    "interrupted; run the same command again to resume", INTERRUPTED, "CANCELLED"
+                )
+            )
+        raise
 
 
-def _print_error(text: str) -> None:
-    errors.print(f"rowcast-export: {sentence(text)}", markup=False)
+def _fail(problem: CommandError) -> None:
+    report_error(problem, PROGRAM, sys.argv[1:])
+    sys.exit(problem.exit_code)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from bundle.service_links import is_service_link
 from export.errors import UsageError
-from object_store.locations import is_url
 
 if TYPE_CHECKING:
     from export.checkpoint.inventory.specs import Statements
@@ -39,21 +38,21 @@ def read_settings(**options: Any) -> ExportSettings:
     from export.recipe.settings import PREFIX, ExportSettings
 
     setting_names = [f"{PREFIX}{name.upper()}" for name in ExportSettings.model_fields]
-    # pydantic would ignore a misspelled variable without an error.
+    values: dict[str, Any] = {}
     for variable, value in os.environ.items():
         # Kubernetes sets variables for a service called rowcast-export, too.
-        if is_service_link(variable.upper(), value):
+        if not variable.startswith(PREFIX) or is_service_link(variable, value):
             continue
-        if variable.startswith(PREFIX) and variable.upper() not in setting_names:
+        if variable not in setting_names:
             raise UsageError(
                 f"the environment sets {variable}, which is not a setting; the settings are "
                 f"{', '.join(setting_names)}"
             )
+        values[variable.removeprefix(PREFIX).lower()] = value
 
     # An option that is not given leaves the setting to the environment.
     fields = ExportSettings.model_fields
     flags = {name for name, field in fields.items() if field.default is False}
-    values = {}
     for name, value in options.items():
         is_absent = value is None or (name in flags and value is False)
         if not is_absent:
@@ -94,6 +93,8 @@ def read_job(
 
 def _absolute(text: str) -> str:
     """Returns a path relative to the working directory as an absolute one; a URL as it is."""
+    from object_store.locations import is_url
+
     if is_url(text):
         return text
     return str(Path(text).absolute())

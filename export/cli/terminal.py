@@ -4,6 +4,8 @@ stderr, nothing else.
 TensorFlow, its converter and LiteRT write to the file descriptors themselves, past every setting;
 the user's model code prints. Only Python's own streams reach the terminal while a command works:
 `print` of model code on stderr, so that stdout stays one JSON value.
+
+rich is imported where it is used: `--help` does without.
 """
 
 from __future__ import annotations
@@ -15,27 +17,21 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.segment import Segment
-
+from command_line.program import CONTROL
 from export.errors import ExportError
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 STDOUT = 1
 STDERR = 2
 REPORT_WIDTH = 160
 """The width in characters of a report that is printed to a file or a pipe."""
-SENTENCE_CHARS_MAX = 8000
-"""The largest length of an error: a library's message may hold a whole graph."""
 _TAIL_BYTES = 16 << 10
 """The size of the end of native output that is shown with a bug."""
-_CONTROL = "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
-"""Characters that a terminal obeys instead of showing them: control characters, writing directions;
-and halves of characters.
-"""
-_CONTROL_CHARACTER = re.compile(f"[{_CONTROL}]")
-_CONTROL_CHARACTER_IN_REPORT = re.compile(f"(?!\n)[{_CONTROL}]")
+_CONTROL_CHARACTER_IN_REPORT = re.compile(f"(?!\n)[{CONTROL}]")
 
 
 class SafeReport:
@@ -45,6 +41,8 @@ class SafeReport:
         self._report = report
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
         for segment in console.render(self._report, options):
             text = segment.text
             # Segments of control are rich's own.
@@ -59,6 +57,8 @@ def print_report(report: dict[str, Any], table: Any, as_json: bool) -> None:
         # JSON escapes what is no ASCII, such as a path that is no UTF-8.
         sys.stdout.write(json.dumps(report, indent=2) + "\n")
         return
+    from rich.console import Console
+
     # A file or a pipe has no width, and rich would assume 80 characters.
     width: int | None = REPORT_WIDTH
     if sys.stdout.isatty():
@@ -66,17 +66,11 @@ def print_report(report: dict[str, Any], table: Any, as_json: bool) -> None:
     Console(highlight=False, width=width).print(SafeReport(table))
 
 
-def sentence(text: str) -> str:
-    """Returns an error as one line: control characters are escaped, and the middle of a text that
-    is too long is left out.
-    """
-    safe = _CONTROL_CHARACTER.sub(
-        lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text
-    )
-    if len(safe) <= SENTENCE_CHARS_MAX:
-        return safe
-    half = SENTENCE_CHARS_MAX // 2
-    return f"{safe[:half]} ... {safe[-half:]}"
+def error_console() -> Console:
+    """Returns the console of progress, on stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

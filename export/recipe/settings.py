@@ -6,8 +6,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from pydantic import Field, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from bundle.storage.signatures import KeyRejected, Signer
 
@@ -17,10 +16,10 @@ _RAY = re.compile(r"ray-local|(ray://)?[^\s:/]+:[0-9]{1,5}")
 """The executors that need Ray."""
 
 
-class ExportSettings(BaseSettings):
+class ExportSettings(BaseModel):
     """The settings of a job; fields may also be set in the environment as ROWCAST_EXPORT_<NAME>."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     budget_bytes: int = Field(
         default=256 << 20, ge=16 << 20, description="memory that one table worker may hold, bytes"

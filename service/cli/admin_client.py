@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, urlsplit
 
 import orjson
-import typer
 
+from command_line.program import INVALID_ARGUMENT, CommandError
 from service.exit_codes import EXIT_USAGE
 from service.workers.announcement import find_services
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 EXIT_UNREACHABLE = 3
 EXIT_REJECTED = 4
+UNREACHABLE = "UNREACHABLE"
+"""The code of a service that does not respond, as of the client's errors."""
 _USAGE_CODES = {"INVALID_ARGUMENT", "NOT_FOUND", "TOO_LARGE"}
 """Codes of rejections for which the user's arguments are at fault."""
 _DEADLINE_S = 60.0
@@ -34,17 +35,22 @@ Document = dict[str, Any]
 """A JSON object that is sent or received."""
 
 
-class CtlError(Exception):
-    """An error, as one line, with its exit code.
+class CtlError(CommandError):
+    """An error of a command, with its exit code."""
 
-    Attributes:
-      fields: The paths of the fields of the command that are at fault, as the service names them.
-    """
+    def __init__(
+        self,
+        message: str,
+        exit_code: int,
+        code: str = INVALID_ARGUMENT,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, exit_code, code, details, "rowcast-serve ctl")
 
-    def __init__(self, message: str, exit_code: int, fields: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-        self.fields = tuple(fields)
+    @property
+    def fields(self) -> list[str]:
+        """The paths of the fields of the command that are at fault, as the service names them."""
+        return [violation["field"] for violation in self.details.get("violations", ())]
 
 
 def scope(model: str) -> str:
@@ -107,7 +113,7 @@ class Admin:
             # The text may repeat bytes that are no HTTP, such as escape sequences of a terminal.
             reason = str(problem).encode("unicode_escape").decode()[:300]
             raise CtlError(
-                f"{url.geturl()} cannot be reached: {reason}", EXIT_UNREACHABLE
+                f"{url.geturl()} cannot be reached: {reason}", EXIT_UNREACHABLE, UNREACHABLE
             ) from None
         # Whatever listens at the address may respond with anything.
         try:
@@ -116,16 +122,15 @@ class Admin:
             if response.status in {200, 202}:
                 return document
             error = document["error"]
-            code = error["code"]
-            message = error["message"]
-            fields = [violation["field"] for violation in error.get("violations", ())]
+            code = error.pop("code")
+            message = error.pop("message")
         except (orjson.JSONDecodeError, KeyError, TypeError):
             reason = f"{url.geturl()} is not an admin API of rowcast: status {response.status}"
-            raise CtlError(reason, EXIT_UNREACHABLE) from None
+            raise CtlError(reason, EXIT_UNREACHABLE, "INVALID_RESPONSE") from None
         exit_code = EXIT_REJECTED
         if code in _USAGE_CODES:
             exit_code = EXIT_USAGE
-        raise CtlError(f"{code}: {message}", exit_code, fields)
+        raise CtlError(f"{code}: {message}", exit_code, code, error)
 
     @cached_property
     def _local_url(self) -> str:
@@ -149,6 +154,7 @@ class Admin:
                 f"{meant} does not run on this machine, as far as user {os.geteuid()} may see; "
                 f"services run of: {roots}. --admin names one on another machine",
                 EXIT_UNREACHABLE,
+                UNREACHABLE,
             )
         if len(matching) > 1:
             raise CtlError(
@@ -159,7 +165,9 @@ class Admin:
         # Named on stderr: the user sees which service gets the command, and pipes get the output.
         if not service.admin:
             raise CtlError(
-                f"the service of {service.root} has no admin API (--no-admin)", EXIT_UNREACHABLE
+                f"the service of {service.root} has no admin API (--no-admin)",
+                EXIT_UNREACHABLE,
+                UNREACHABLE,
             )
         sys.stderr.write(
             f"rowcast-serve ctl: process {service.pid} at {service.admin} serves {service.root}\n"
@@ -205,16 +213,6 @@ class Admin:
         if parts.scheme not in {"http", "https"}:
             raise CtlError(f"--admin is {url!r}; http://HOST:PORT was expected", EXIT_USAGE)
         return parts, token, tls
-
-
-@contextmanager
-def reported_errors() -> Iterator[None]:
-    """Prints a `CtlError` as one line and ends the program with its exit code."""
-    try:
-        yield
-    except CtlError as problem:
-        sys.stderr.write(f"rowcast-serve ctl: {problem}\n")
-        raise typer.Exit(problem.exit_code) from None
 
 
 def json_text(document: Document) -> str:

@@ -18,6 +18,7 @@ from bundle.format import objects, paths
 from bundle.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse
 from bundle.format.objects import OBJECTS, OBJECTS_BYTES_MAX, ObjectMap
 from bundle.storage.signatures import SIGNATURE_BYTES_MAX, Signature
+from command_line.program import INVALID_ARGUMENT, CommandError
 from object_store.locations import location_of
 from object_store.remote_path import RemotePath
 from object_store.stored_content import StoredContent, content_of
@@ -26,18 +27,26 @@ from service.exit_codes import EXIT_USAGE
 EXIT_SOURCE = 3
 EXIT_DAMAGED = 5
 EXIT_DESTINATION = 6
+_CODES = {
+    EXIT_USAGE: INVALID_ARGUMENT,
+    EXIT_SOURCE: "SOURCE",
+    EXIT_DAMAGED: "DATA_LOSS",
+    EXIT_DESTINATION: "DESTINATION",
+}
+"""The code of each error, by its exit code."""
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _MAX_NAMES = 10
 """Maximum number of names that one error message lists."""
 
 
-class PullError(Exception):
+class PullError(CommandError):
     """A failure that stops a pull. The message names the cause and the remedy."""
 
     def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+        # A path is read like a store, and is shown as the user wrote it.
+        shown = message.replace("local://", "")
+        super().__init__(shown, exit_code, _CODES[exit_code], command="rowcast-serve pull")
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup, TyperOption
 
 from bundle.arithmetic import ceil_div
 from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
-from service.cli.admin_client import Admin, CtlError, json_text, reported_errors, scope
+from command_line.program import OptionsAnywhere, Program
+from service.cli.admin_client import Admin, CtlError, json_text, scope
 from service.cli.ctl_changes import GROUPS, Model
 from service.exit_codes import EXIT_OK, EXIT_USAGE
 
@@ -54,45 +53,6 @@ IdsFile = Annotated[
 ]
 
 
-class _OptionsAnywhere(TyperGroup):
-    """Accepts the options of the group also after the name of a command, as in `status --json`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the arguments, with the options of the group first."""
-        takes_value: dict[str, bool] = {}
-        for option in self.params:
-            if isinstance(option, TyperOption):
-                takes_value |= dict.fromkeys(option.opts, not option.is_flag)
-        # Its position says whether it prints the help of the group or of a command.
-        takes_value.pop("--help", None)
-        return super().parse_args(ctx, _options_first(args, takes_value))
-
-
-def _options_first(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> list[str]:
-    """Moves options before all other arguments. Arguments behind `--` stay, because they can look
-    like options.
-
-    Args:
-      arguments: The arguments of the command line.
-      takes_value: Whether an argument follows, by option.
-    """
-    end = len(arguments)
-    if "--" in arguments:
-        end = arguments.index("--")
-    options: list[str] = []
-    operands: list[str] = []
-    remaining = iter(arguments[:end])
-    for argument in remaining:
-        name, has_value, _ = argument.partition("=")
-        if name not in takes_value:
-            operands.append(argument)
-            continue
-        options.append(argument)
-        if takes_value[name] and not has_value:
-            options.extend(itertools.islice(remaining, 1))
-    return [*options, *operands, *arguments[end:]]
-
-
 CTL = typer.Typer(
     help="Send commands to a running service through its admin API.\n\n"
     "Write the options before or after the name of the command.\n\n"
@@ -101,12 +61,18 @@ CTL = typer.Typer(
     "token is not valid, or the state file or the change log cannot be written), 5 the service "
     "accepted the command, but it is not in effect yet or a version cannot be loaded, 130 "
     "interrupted.",
-    cls=_OptionsAnywhere,
+    epilog="Example: rowcast-serve ctl status",
+    cls=OptionsAnywhere,
     no_args_is_help=True,
 )
 
 
-DENY = typer.Typer(help="Withdraw candidates of a model, and restore them.", no_args_is_help=True)
+DENY = typer.Typer(
+    help="Withdraw candidates of a model, and restore them.",
+    epilog="Example: rowcast-serve ctl deny add movielens 5 12",
+    cls=Program,
+    no_args_is_help=True,
+)
 CTL.add_typer(DENY, name="deny")
 for _kind, _commands in GROUPS.items():
     CTL.add_typer(_commands, name=_kind)
@@ -150,19 +116,19 @@ def _connect(
     context.obj = Admin(admin, root, ports_file, token_file, ca, cert, wait_s, as_json)
 
 
-@CTL.command("status")
+@CTL.command("status", epilog="Example: rowcast-serve ctl status --json")
 def _status(context: typer.Context) -> None:
     """Show the desired state, the versions that are served, and what is not in effect yet."""
     _run(context, "status", None)
 
 
-@CTL.command("load")
+@CTL.command("load", epilog="Example: rowcast-serve ctl load movielens 2")
 def _load(context: typer.Context, model: Model, version: OptionalVersion = None) -> None:
     """Load a version in addition to the current one, or serve an unloaded model again."""
     _run(context, "load", {"version": version}, model)
 
 
-@CTL.command("unload")
+@CTL.command("unload", epilog="Example: rowcast-serve ctl unload movielens 1")
 def _unload(context: typer.Context, model: Model, version: OptionalVersion = None) -> None:
     """Unload a version, or all versions of a model. The current version is unloaded once another
     version can replace it.
@@ -170,31 +136,31 @@ def _unload(context: typer.Context, model: Model, version: OptionalVersion = Non
     _run(context, "unload", {"version": version}, model)
 
 
-@CTL.command("pin")
+@CTL.command("pin", epilog="Example: rowcast-serve ctl pin movielens 3")
 def _pin(context: typer.Context, model: Model, versions: Versions) -> None:
     """Serve only these versions. The newest of them becomes the current version."""
     _run(context, "pin", {"versions": versions}, model)
 
 
-@CTL.command("unpin")
+@CTL.command("unpin", epilog="Example: rowcast-serve ctl unpin movielens")
 def _unpin(context: typer.Context, model: Model) -> None:
     """Serve the newest version again, after a pin or a rollback."""
     _run(context, "unpin", {}, model)
 
 
-@CTL.command("label")
+@CTL.command("label", epilog="Example: rowcast-serve ctl label movielens stable 3")
 def _label(context: typer.Context, model: Model, name: Label, version: Version) -> None:
     """Set a label on a version. The label moves once that version is loaded."""
     _run(context, "label", {"label": name, "version": version}, model)
 
 
-@CTL.command("unlabel")
+@CTL.command("unlabel", epilog="Example: rowcast-serve ctl unlabel movielens stable")
 def _unlabel(context: typer.Context, model: Model, name: Label) -> None:
     """Remove a label."""
     _run(context, "unlabel", {"label": name}, model)
 
 
-@CTL.command("rollback")
+@CTL.command("rollback", epilog="Example: rowcast-serve ctl rollback movielens")
 def _rollback(context: typer.Context, model: Model, version: Older = None) -> None:
     """Return to the previous version, until a version appears that is newer than all present
     versions.
@@ -202,13 +168,13 @@ def _rollback(context: typer.Context, model: Model, version: Older = None) -> No
     _run(context, "rollback", {"version": version}, model)
 
 
-@DENY.command("add")
+@DENY.command("add", epilog="Example: rowcast-serve ctl deny add movielens 5 12")
 def _deny_add(context: typer.Context, model: Model, ids: Ids = None, file: IdsFile = None) -> None:
     """Withdraw candidates: retrieve and recommend no longer return them, whatever the version."""
     _change_denied(context, "deny/add", model, ids, file)
 
 
-@DENY.command("remove")
+@DENY.command("remove", epilog="Example: rowcast-serve ctl deny remove movielens 5")
 def _deny_remove(
     context: typer.Context, model: Model, ids: Ids = None, file: IdsFile = None
 ) -> None:
@@ -216,12 +182,11 @@ def _deny_remove(
     _change_denied(context, "deny/remove", model, ids, file)
 
 
-@DENY.command("list")
+@DENY.command("list", epilog="Example: rowcast-serve ctl deny list movielens")
 def _deny_list(context: typer.Context, model: Model) -> None:
     """Print the deny list of a model, one id per line."""
     admin: Admin = context.obj
-    with reported_errors():
-        deny_list = admin.request(f"{scope(model)}deny")
+    deny_list = admin.request(f"{scope(model)}deny")
     if admin.as_json:
         sys.stdout.write(json_text(deny_list))
     else:
@@ -233,13 +198,10 @@ def _change_denied(
 ) -> None:
     """Sends the ids of the command line and of a file."""
     all_ids = list(ids or ())
-    with reported_errors():
-        if file is not None:
-            all_ids += _ids_in(file)
-        if not all_ids:
-            raise CtlError(
-                "no ids were given; name ids, or a --file with one id per line", EXIT_USAGE
-            )
+    if file is not None:
+        all_ids += _ids_in(file)
+    if not all_ids:
+        raise CtlError("no ids were given; name ids, or a --file with one id per line", EXIT_USAGE)
     _run(context, command, {"ids": all_ids}, model)
 
 
@@ -261,19 +223,19 @@ def _ids_in(file: Path) -> list[str]:
     return [line for line in lines if line]
 
 
-@CTL.command("drain")
+@CTL.command("drain", epilog="Example: rowcast-serve ctl drain")
 def _drain(context: typer.Context) -> None:
     """Reject calls and fail health checks. Keep the loaded versions."""
     _run(context, "drain", {})
 
 
-@CTL.command("undrain")
+@CTL.command("undrain", epilog="Example: rowcast-serve ctl undrain")
 def _undrain(context: typer.Context) -> None:
     """Accept calls again."""
     _run(context, "undrain", {})
 
 
-@CTL.command("log-level")
+@CTL.command("log-level", epilog="Example: rowcast-serve ctl log-level debug")
 def _log_level(context: typer.Context, level: Level) -> None:
     """Set the minimum severity of log lines."""
     # The service takes null for the level of its settings, and checks all others.
@@ -283,12 +245,11 @@ def _log_level(context: typer.Context, level: Level) -> None:
     _run(context, "log-level", {"level": level_or_null})
 
 
-@CTL.command("topology")
+@CTL.command("topology", epilog="Example: rowcast-serve ctl topology")
 def _topology(context: typer.Context) -> None:
     """Show which address holds which part of large tables and indexes, as the router sees it."""
     admin: Admin = context.obj
-    with reported_errors():
-        topology = admin.request("/v1/topology")
+    topology = admin.request("/v1/topology")
     if admin.as_json:
         sys.stdout.write(json_text(topology))
     else:
@@ -322,7 +283,7 @@ def _topology_lines(topology: _Status) -> Iterator[str]:
                 yield f"       {version}: {', '.join(ranges) or 'nothing'}"
 
 
-@CTL.command("report")
+@CTL.command("report", epilog="Example: rowcast-serve ctl report --output report.json")
 def _report(
     context: typer.Context,
     output: Annotated[
@@ -332,44 +293,42 @@ def _report(
     """Collect the facts that a bug report needs, without secrets, as JSON: versions, machine,
     settings, status, live recall and drift, and recent problems.
     """
-    with reported_errors():
-        # The file is checked first, and written only once there is a report.
-        try:
-            file = None
-            if output is not None:
-                file = OutputFile(output)
-            text = json_text(context.obj.request("/v1/report"))
-            if file is None:
-                sys.stdout.write(text)
-            else:
-                file.write(text.encode())
-        except OutputRejected as problem:
-            raise CtlError(f"--output: {problem}", EXIT_USAGE) from None
-        except OSError as problem:
-            raise CtlError(
-                f"--output {output} cannot be written: {problem.strerror}", EXIT_USAGE
-            ) from None
+    # The file is checked first, and written only once there is a report.
+    try:
+        file = None
+        if output is not None:
+            file = OutputFile(output)
+        text = json_text(context.obj.request("/v1/report"))
+        if file is None:
+            sys.stdout.write(text)
+        else:
+            file.write(text.encode())
+    except OutputRejected as problem:
+        raise CtlError(f"--output: {problem}", EXIT_USAGE) from None
+    except OSError as problem:
+        raise CtlError(
+            f"--output {output} cannot be written: {problem.strerror}", EXIT_USAGE
+        ) from None
 
 
 def _run(context: typer.Context, command: str, body: _Status | None, model: str = "") -> None:
     """Sends a command, waits until it is in effect, prints the status and exits."""
     admin: Admin = context.obj
-    with reported_errors():
-        prefix = "/v1/"
-        if model:
-            prefix = scope(model)
-        status = admin.request(prefix + command, body)
-        if not status.get("changed", True):
-            reason = "the desired state is the same already"
-            if command == "load" and body == {"version": None}:
-                reason = f"{model} is not unloaded; name a version to load it as well"
-            sys.stderr.write(f"rowcast-serve ctl: nothing changed: {reason}\n")
+    prefix = "/v1/"
+    if model:
+        prefix = scope(model)
+    status = admin.request(prefix + command, body)
+    if not status.get("changed", True):
+        reason = "the desired state is the same already"
+        if command == "load" and body == {"version": None}:
+            reason = f"{model} is not unloaded; name a version to load it as well"
+        sys.stderr.write(f"rowcast-serve ctl: nothing changed: {reason}\n")
 
-        # A load goes on after the response of the service, and other workers follow a moment later.
-        end = time.monotonic() + admin.wait_s
-        while body is not None and _is_pending(status, model) and time.monotonic() < end:
-            time.sleep(_POLL_S)
-            status = admin.request("/v1/status")
+    # A load goes on after the response of the service, and other workers follow a moment later.
+    end = time.monotonic() + admin.wait_s
+    while body is not None and _is_pending(status, model) and time.monotonic() < end:
+        time.sleep(_POLL_S)
+        status = admin.request("/v1/status")
 
     if admin.as_json:
         sys.stdout.write(json_text(status))

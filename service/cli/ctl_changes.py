@@ -8,15 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.main import get_group
 
-from service.cli.admin_client import Admin, CtlError, Document, json_text, reported_errors, scope
+from command_line.program import Program
+from service.cli.admin_client import Admin, CtlError, Document, json_text, scope
 from service.cli.change_batches import ChangeBatch, read_batches
-from service.contract.changes import CHANGES, ChangeClass
-from service.contract.layouts import layout_of
 from service.exit_codes import EXIT_USAGE
+
+if TYPE_CHECKING:
+    from service.contract.changes import ChangeClass
 
 _TARGET_HELP = {
     "table": "Name of the table. Default: the only one.",
@@ -72,16 +75,60 @@ BatchSize = Annotated[
     ),
 ]
 
+
+class _ChangeCommands(Program):
+    """The commands that make changes of one kind, by the contract of changes. They are added when
+    one of them is needed: the contract takes NumPy.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Returns the names of the commands."""
+        self._add_commands()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Returns a command; None: there is no such command."""
+        self._add_commands()
+        return super().get_command(ctx, cmd_name)
+
+    def _add_commands(self) -> None:
+        from service.contract.changes import CHANGES
+
+        if self.commands:
+            return
+        app = typer.Typer(rich_markup_mode=None)
+        # An application with a callback is a group, also with one command.
+        app.callback()(lambda: None)
+        for change in CHANGES.values():
+            if change.kind == self.name:
+                _add_command(app, change)
+        self.commands.update(get_group(app).commands)
+
+
 GROUPS: dict[str, typer.Typer] = {
-    "rows": typer.Typer(help="Change rows of tables while they are served.", no_args_is_help=True),
+    "rows": typer.Typer(
+        help="Change rows of tables while they are served.",
+        epilog="Example: rowcast-serve ctl rows upsert movielens --file rows.jsonl",
+        cls=_ChangeCommands,
+        no_args_is_help=True,
+    ),
     "candidates": typer.Typer(
-        help="Add, change and delete candidates while they are served.", no_args_is_help=True
+        help="Add, change and delete candidates while they are served.",
+        epilog="Example: rowcast-serve ctl candidates delete movielens 5 12",
+        cls=_ChangeCommands,
+        no_args_is_help=True,
     ),
     "contexts": typer.Typer(
-        help="Add, change and delete stored contexts while they are served.", no_args_is_help=True
+        help="Add, change and delete stored contexts while they are served.",
+        epilog="Example: rowcast-serve ctl contexts delete movielens 7",
+        cls=_ChangeCommands,
+        no_args_is_help=True,
     ),
     "changes": typer.Typer(
-        help="Show, compact and recover the change log of a model.", no_args_is_help=True
+        help="Show, compact and recover the change log of a model.",
+        epilog="Example: rowcast-serve ctl changes status movielens",
+        cls=Program,
+        no_args_is_help=True,
     ),
 }
 """The commands by what they change, and those of the change log."""
@@ -157,7 +204,7 @@ class _Totals:
         return f"{self.model}: {', '.join(parts)}\n"
 
 
-def _add_command(change: ChangeClass) -> None:
+def _add_command(app: typer.Typer, change: ChangeClass) -> None:
     """Adds the command that makes a change, with its options."""
 
     def send(
@@ -170,29 +217,51 @@ def _add_command(change: ChangeClass) -> None:
         ids: list[str] | None = None,
         **target: str,
     ) -> None:
-        with reported_errors():
-            if bool(ids) == (file is not None):
-                raise CtlError("name either ids or a --file with one item per line", EXIT_USAGE)
-            # Offsets count lines, and ids of the command line have none.
-            if ids and stream:
-                raise CtlError("--stream is accepted only together with --file", EXIT_USAGE)
-            if offset and not stream:
-                raise CtlError("--offset is accepted only together with --stream", EXIT_USAGE)
+        if bool(ids) == (file is not None):
+            raise CtlError("name either ids or a --file with one item per line", EXIT_USAGE)
+        # Offsets count lines, and ids of the command line have none.
+        if ids and stream:
+            raise CtlError("--stream is accepted only together with --file", EXIT_USAGE)
+        if offset and not stream:
+            raise CtlError("--offset is accepted only together with --stream", EXIT_USAGE)
         # A target without a name is the only one: its field is left out.
         named_target = {name: value for name, value in target.items() if value}
         path = f"{scope(model)}{change.kind}/{change.action}"
         admin: Admin = context.obj
         totals = _Totals(model)
-        with reported_errors():
-            if file is not None:
-                _send_file(admin, _Sending(path, named_target, stream, offset), file, batch, totals)
-            else:
-                items = [{"id": key} for key in dict.fromkeys(ids or ())]
-                totals.add(admin.request(path, {**named_target, "items": items}), len(items))
+        if file is not None:
+            _send_file(admin, _Sending(path, named_target, stream, offset), file, batch, totals)
+        else:
+            items = [{"id": key} for key in dict.fromkeys(ids or ())]
+            totals.add(admin.request(path, {**named_target, "items": items}), len(items))
         if admin.as_json:
             sys.stdout.write(json_text(asdict(totals)))
         else:
             sys.stdout.write(totals.text())
+
+    parameters = _parameters_of(change)
+    # typer reads the options of a command from the signature of its function.
+    keyword = Parameter.KEYWORD_ONLY
+    send.__signature__ = Signature(  # type: ignore[attr-defined]
+        [
+            Parameter(name, keyword, annotation=annotation, default=default)
+            for name, (annotation, default) in parameters.items()
+        ]
+    )
+    send.__annotations__ = {name: annotation for name, (annotation, _) in parameters.items()}
+    send.__doc__ = f"{change.__doc__} {_items_help(change)}"
+    what = "--file changes.jsonl"
+    if change.action == "delete":
+        what = "5 12"
+    app.command(
+        change.action,
+        epilog=f"Example: rowcast-serve ctl {change.kind} {change.action} movielens {what}",
+    )(send)
+
+
+def _parameters_of(change: ChangeClass) -> dict[str, tuple[Any, Any]]:
+    """Returns the annotation and the default of each argument of a change's command."""
+    from service.contract.layouts import layout_of
 
     parameters: dict[str, tuple[Any, Any]] = {
         "context": (typer.Context, Parameter.empty),
@@ -206,53 +275,39 @@ def _add_command(change: ChangeClass) -> None:
             option = typer.Option(metavar="NAME", help=_TARGET_HELP[name])
             parameters[name] = (Annotated[str, option], "")
     parameters |= {"stream": (Stream, ""), "offset": (Offset, 0), "batch": (BatchSize, 500)}
-    # typer reads the options of a command from the signature of its function.
-    keyword = Parameter.KEYWORD_ONLY
-    send.__signature__ = Signature(  # type: ignore[attr-defined]
-        [
-            Parameter(name, keyword, annotation=annotation, default=default)
-            for name, (annotation, default) in parameters.items()
-        ]
-    )
-    send.__annotations__ = {name: annotation for name, (annotation, _) in parameters.items()}
-    send.__doc__ = f"{change.__doc__} {_items_help(change)}"
-    GROUPS[change.kind].command(change.action)(send)
+    return parameters
 
 
 def _items_help(change: ChangeClass) -> str:
     """Returns what the items of a change have, as a sentence."""
     if change.action == "delete":
         return "Ids that are not there are counted, and are no error."
+    from service.contract.layouts import layout_of
+
     parts = layout_of(change).parts
     required = " and ".join([name for name, field in parts.items() if field.is_required])
     optional = ", ".join([name for name, field in parts.items() if not field.is_required])
     return f"An item has {required}, and optionally {optional}."
 
 
-for _change in CHANGES.values():
-    _add_command(_change)
-
-
-@GROUPS["changes"].command("status")
+@GROUPS["changes"].command("status", epilog="Example: rowcast-serve ctl changes status movielens")
 def _show_status(context: typer.Context, model: Model) -> None:
     """Show the change log of a model, the offsets of its streams, and what each version has of
     it.
     """
     admin: Admin = context.obj
-    with reported_errors():
-        status = admin.request(f"{scope(model)}changes")
+    status = admin.request(f"{scope(model)}changes")
     if admin.as_json:
         sys.stdout.write(json_text(status))
     else:
         sys.stdout.write(_status_text(status))
 
 
-@GROUPS["changes"].command("compact")
+@GROUPS["changes"].command("compact", epilog="Example: rowcast-serve ctl changes compact movielens")
 def _compact(context: typer.Context, model: Model) -> None:
     """Leave out of the change log of a model what later changes have replaced."""
     admin: Admin = context.obj
-    with reported_errors():
-        compaction = admin.request(f"{scope(model)}changes/compact", {})
+    compaction = admin.request(f"{scope(model)}changes/compact", {})
     if admin.as_json:
         sys.stdout.write(json_text(compaction))
     else:
@@ -263,12 +318,11 @@ def _compact(context: typer.Context, model: Model) -> None:
         )
 
 
-@GROUPS["changes"].command("recover")
+@GROUPS["changes"].command("recover", epilog="Example: rowcast-serve ctl changes recover movielens")
 def _recover(context: typer.Context, model: Model) -> None:
     """Leave out of the change log of a model what is damaged in it. The damaged file is kept."""
     admin: Admin = context.obj
-    with reported_errors():
-        recovery = admin.request(f"{scope(model)}changes/recover", {})
+    recovery = admin.request(f"{scope(model)}changes/recover", {})
     if admin.as_json:
         sys.stdout.write(json_text(recovery))
     else:

@@ -8,6 +8,8 @@ import sys
 from service.exit_codes import EXIT_USAGE
 from service.resources import limit_blas
 
+PROGRAM = "rowcast-serve"
+
 
 def main() -> None:
     """Runs the command line and exits the process."""
@@ -16,11 +18,15 @@ def main() -> None:
     try:
         from service.cli.serve import command
 
-        command()(prog_name="rowcast-serve")
+        # The first argument decides: `--help` of a command takes no settings.
+        serves = not set(sys.argv[1:2]) & {"ctl", "pull", "recommend"}
+        command(serves=serves)(prog_name=PROGRAM)
     except ModuleNotFoundError as missing:
         # Whichever of its modules was imported first.
         package = str(missing.name).partition(".")[0]
-        sys.stderr.write(f"error: {package} is not installed; run `pip install 'rowcast[serve]'`\n")
+        sys.stderr.write(
+            f"{PROGRAM}: {package} is not installed; run `pip install 'rowcast[serve]'`\n"
+        )
         code = EXIT_USAGE
     except SystemExit as exit_:
         code = 1

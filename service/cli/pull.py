@@ -93,8 +93,6 @@ def pull_command(
     be read, 5 a file differs from its checksum, or the bundle from what a key has signed, 6 the
     destination contains another bundle, is full or busy, or cannot be written, 130 interrupted.
     """
-    from service.cli.bundle_source import PullError
-
     if version != "latest" and not (version.isascii() and version.isdigit()):
         raise typer.BadParameter(f"--version is {version!r}; a number or `latest` was expected")
     if shard and router:
@@ -109,15 +107,9 @@ def pull_command(
     if version != "latest":
         version_number = int(version)
     began = time.monotonic()
-    try:
-        pulled = _with_progress(
-            url, root, model, version_number, keep, select_part, _key_files(verify_signatures)
-        )
-    except PullError as problem:
-        # A path is read like a store, and is shown as the user wrote it.
-        message = str(problem).replace("local://", "")
-        sys.stderr.write(f"rowcast-serve pull: {message}\n")
-        raise typer.Exit(problem.exit_code) from None
+    pulled = _with_progress(
+        url, root, model, version_number, keep, select_part, _key_files(verify_signatures)
+    )
     if as_json:
         result = asdict(pulled) | {
             "bundle": str(pulled.bundle),

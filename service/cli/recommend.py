@@ -14,9 +14,11 @@ from typing import Annotated
 import orjson
 import typer
 
+from command_line.program import CommandError
 from service.exit_codes import EXIT_INTERRUPTED
 from service.resources import compute_threads, usable_cores
 
+_COMMAND = "rowcast-serve recommend"
 _LINE_S = 10.0
 """Time between two lines of progress, where no terminal shows a bar."""
 
@@ -143,11 +145,11 @@ def recommend_command(
             summary = run(task, users, out, workers, report)
     except BatchError as problem:
         message, code = problem.args
-        sys.stderr.write(f"rowcast-serve recommend: {message}\n")
-        raise typer.Exit(code) from None
+        raise CommandError(message, code, command=_COMMAND) from None
     except KeyboardInterrupt:
-        sys.stderr.write("rowcast-serve recommend: interrupted; run again to continue\n")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise CommandError(
+            "interrupted; run again to continue", EXIT_INTERRUPTED, command=_COMMAND
+        ) from None
     sys.stdout.write(
         f"{out}: {summary.users:,} users by {model} version {summary.version} in "
         f"{time.monotonic() - began:,.1f} s; {summary.failed:,} have an error instead of a list; "

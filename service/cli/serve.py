@@ -6,47 +6,37 @@ import contextlib
 import inspect
 import sys
 import typing
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import orjson
 import typer
-from pydantic.fields import FieldInfo
 
-from bundle.errors import OutputRejected
-from bundle.storage.output_file import OutputFile
-from service.config import (
-    PREFIX,
-    ServiceSettings,
-    SettingsError,
-    read_environment,
-    read_settings,
-)
+from command_line.program import CommandError, Program, show_version
 from service.exit_codes import EXIT_OK, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from service.config import ServiceSettings
 
 PRINT_SETTINGS = "print_settings"
 DEMO = "demo"
-_REPEATABLE = {
-    "allowed_hosts",
-    "changes_from",
-    "protocols",
-    "require",
-    "shard_addresses",
-    "verify_signatures",
-}
-"""The settings whose options may be repeated."""
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most"}
 """The words for the constraints of a setting."""
 
 
-def command() -> typer.Typer:
-    """Returns the command line of the program."""
+def command(*, serves: bool = True) -> typer.Typer:
+    """Returns the command line of the program.
+
+    Args:
+      serves: Whether it has the options of the settings, whose import takes as long as all else.
+    """
     from service.cli.ctl import CTL
     from service.cli.pull import pull_command
     from service.cli.recommend import recommend_command
 
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    # rich would take longer than all else that `--help` needs.
+    app = typer.Typer(cls=Program, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     def serve(context: typer.Context, **options: Any) -> None:
         if context.invoked_subcommand is None:
@@ -69,7 +59,8 @@ def command() -> typer.Typer:
     )
     # typer reads the options of a command from the signature of its function.
     parameters = [_parameter("context", typer.Context, inspect.Parameter.empty)]
-    parameters += [_option(name, field) for name, field in ServiceSettings.model_fields.items()]
+    if serves:
+        parameters += _settings_options()
     print_settings = typer.Option(
         "--print-settings", help="Print the effective settings as JSON and exit."
     )
@@ -84,28 +75,41 @@ def command() -> typer.Typer:
     parameters.append(_parameter("version", Annotated[bool, print_version], False))
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     serve.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app.callback(invoke_without_command=True)(serve)
-    app.command("pull")(pull_command)
-    app.command("recommend")(recommend_command)
+    app.callback(
+        invoke_without_command=True, epilog="Example: rowcast-serve --root bundles --http-port 8080"
+    )(serve)
+    app.command(
+        "pull", epilog="Example: rowcast-serve pull s3://bucket/bundles bundles --model movielens"
+    )(pull_command)
+    app.command(
+        "recommend",
+        epilog="Example: rowcast-serve recommend movielens users.csv out.parquet --id user_id "
+        "--root bundles",
+    )(recommend_command)
     app.add_typer(CTL, name="ctl")
     return app
 
 
 def _show_version(is_requested: bool) -> None:
     if is_requested:
-        typer.echo(f"rowcast-serve {version('rowcast')}")
-        raise typer.Exit
+        from importlib.metadata import version
+
+        show_version(f"rowcast-serve {version('rowcast')}")
 
 
 def demo(options: dict[str, Any], arguments: list[str]) -> int:
-    """Runs the demo; returns the exit code. See `run_demo`."""
+    """Runs the demo; returns the exit code. See `run_demo`.
+
+    Raises:
+      CommandError: A setting is wrong.
+    """
     from service.cli.demo import run_demo
+    from service.config import SettingsError
 
     try:
         return run_demo(options, arguments)
     except SettingsError as problem:
-        sys.stderr.write(f"error: {problem}\n")
-        return EXIT_USAGE
+        raise CommandError(str(problem), EXIT_USAGE) from None
 
 
 def run(options: dict[str, Any], *, only_print: bool) -> int:
@@ -115,21 +119,26 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     Args:
       options: The options by the name of their setting; None: the option is not set.
       only_print: Whether the settings are printed instead.
+
+    Raises:
+      CommandError: A setting is wrong.
     """
+    from service.config import SettingsError, read_environment, read_settings
     from service.resources import compute_threads, memory_bytes, open_files_max, usable_cores
     from service.workers.start import fitted, start
 
     try:
         settings = fitted(read_settings(options), open_files_max(), memory_bytes())
         if only_print:
+            import orjson
+
             document = settings.model_dump(mode="json")
             text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
             sys.stdout.write(f"{text}\n")
             return EXIT_OK
         _check(settings)
     except SettingsError as problem:
-        sys.stderr.write(f"error: {problem}\n")
-        return EXIT_USAGE
+        raise CommandError(str(problem), EXIT_USAGE) from None
     # This program can say what to install, the supervisor cannot.
     import uvicorn  # noqa: F401
 
@@ -165,6 +174,7 @@ def _check(settings: ServiceSettings) -> None:
       SettingsError: One of them cannot be used; the message names the setting.
     """
     from bundle.storage.signatures import KeyRejected, check_keys
+    from service.config import SettingsError
     from service.loopback import on_loopback
     from service.observability.tracing import TracingUnavailable, require_packages
     from service.request_log.record import check_writable
@@ -218,6 +228,10 @@ def _check_output_file(name: str, path: Path | None) -> None:
     Raises:
       SettingsError: The setting names something else.
     """
+    from bundle.errors import OutputRejected
+    from bundle.storage.output_file import OutputFile
+    from service.config import PREFIX, SettingsError
+
     if path is None:
         return
     try:
@@ -229,7 +243,15 @@ def _check_output_file(name: str, path: Path | None) -> None:
         raise SettingsError(f"{option}: {problem}") from problem
 
 
-def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+def _settings_options() -> list[inspect.Parameter]:
+    """Returns the options of all settings."""
+    from service.config import PREFIX, ServiceSettings
+
+    fields = ServiceSettings.model_fields
+    return [_option(name, field, f"{PREFIX}{name.upper()}") for name, field in fields.items()]
+
+
+def _option(name: str, field: FieldInfo, variable: str) -> inspect.Parameter:
     """Returns the option of a setting."""
     # The type of an optional setting is a union with None.
     kind = field.annotation
@@ -247,7 +269,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
         text += f" ({', '.join(limits)})"
     if not field.is_required() and field.default not in (None, ()):
         text += f" [default: {field.default}]"
-    text += f" [env: {PREFIX}{name.upper()}]"
+    text += f" [env: {variable}]"
 
     flag = f"--{name.replace('_', '-')}"
     if kind is bool:
@@ -257,7 +279,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     # variable.
     option = typer.Option(flag, help=text, show_default=False, metavar=_metavar(kind))
     accepted: Any = str | None
-    if name in _REPEATABLE:
+    if typing.get_origin(kind) is tuple:
         accepted = list[str] | None
     return _parameter(name, Annotated[accepted, option], None)
 

@@ -100,7 +100,9 @@ def test_incomplete_checkpoint_is_listed_and_exits_3(command: Command, tmp_path:
     done = command("inspect", tmp_path / "c", "--json")
     page = json.loads(done.out)
     assert (done.code, page["complete"], set(page["tables"])) == (3, False, {"user", "other"})
-    assert "c.data-00000-of-00003" in done.message
+    error = json.loads(done.err)["error"]
+    assert (error["code"], error["exit_code"]) == ("CHECKPOINT", 3)
+    assert "c.data-00000-of-00003" in error["message"]
     assert "incomplete" in command("inspect", tmp_path / "c").out
 
 
@@ -266,8 +268,7 @@ def test_inspect_imports_no_tensorflow(movies: TracedCheckpoint) -> None:
 
 def test_missing_package_is_named_with_the_command_that_installs_it() -> None:
     program = (
-        "import sys; sys.modules['pydantic_settings'] = None; from export.cli.main import "
-        "main; main()"
+        "import sys; sys.modules['ml_dtypes'] = None; from export.cli.main import main; main()"
     )
     command = [sys.executable, "-c", program, "run", "recipe.toml"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from service.cli.ctl import CTL
+from service.cli import serve as program
 from service.observability import logging
 from tests.bundles.small import SmallBundle
 from tests.units.service.running import RunningService, flip
@@ -27,10 +26,7 @@ Write = Callable[..., SmallBundle]
 
 
 def ctl(*arguments: str, **environment: str) -> Result:
-    app = typer.Typer(rich_markup_mode=None)
-    app.callback()(lambda: None)
-    app.add_typer(CTL, name="ctl")
-    return CliRunner().invoke(app, ["ctl", *arguments], env=environment)
+    return CliRunner().invoke(program.command(serves=False), ["ctl", *arguments], env=environment)
 
 
 def printed(service: RunningService, command: str) -> str:

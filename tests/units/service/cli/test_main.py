@@ -14,7 +14,7 @@ def test_package_that_is_missing_is_named_with_the_command_that_installs_it(tmp_
     assert done.returncode == 2
     assert (
         done.stderr.splitlines()[-1]
-        == "error: uvicorn is not installed; run `pip install 'rowcast[serve]'`"
+        == "rowcast-serve: uvicorn is not installed; run `pip install 'rowcast[serve]'`"
     )
     assert "Traceback" not in done.stderr
 
@@ -23,4 +23,4 @@ def test_demo_rejects_a_root_since_it_serves_a_copy_of_its_own() -> None:
     command = [sys.executable, "-P", "-m", "service.cli.main", "--demo", "--root", "bundles"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --root has no meaning for --demo; omit one of them\n"
+    assert done.stderr == "rowcast-serve: --root has no meaning for --demo; omit one of them\n"

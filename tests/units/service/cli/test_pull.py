@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from bundle.format.checksums import BLOCK_BYTES
@@ -21,7 +20,7 @@ from bundle.format.objects import pool_path
 from bundle.storage import catalog, integrity
 from bundle.storage.staging import Staging
 from object_store.remote_path import RemotePath
-from service.cli.pull import pull_command
+from service.cli.serve import command
 from tests.bundles.large_files import DIM, EXTRA_BYTES, ROWS, write_large_bundle
 from tests.units.object_store.memory_stores import (
     CountedStore,
@@ -49,10 +48,7 @@ EXIT_DESTINATION = 6
 
 
 def run(*arguments: object) -> Result:
-    app = typer.Typer(rich_markup_mode=None)
-    app.callback()(lambda: None)
-    app.command("pull")(pull_command)
-    return CliRunner().invoke(app, ["pull", *map(str, arguments)])
+    return CliRunner().invoke(command(serves=False), ["pull", *map(str, arguments)])
 
 
 def pulled(url: object, root: Path, *options: object) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""What the command lines of rowcast's programs have in common."""
