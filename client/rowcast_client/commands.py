@@ -125,6 +125,17 @@ def lookup(client: Client, ids: Sequence[str], **options: Any) -> CommandResult:
     return client.lookup(ids=_scalars(ids), **options), partial(rows_table, ids)
 
 
+def bench(connection: Mapping[str, Any], **options: Any) -> CommandResult:
+    """Send load to a model, and measure latencies, errors and requests per second."""
+    # Other commands need none of it.
+    from rowcast_client.bench import bench as measure
+
+    def note(line: str) -> None:
+        sys.stderr.write(line + "\n")
+
+    return measure(connection, note=note, **options)
+
+
 def ready(client: Client, **options: Any) -> CommandResult:
     """Check whether the service is ready. Exit codes: 0 it is, 4 it is not, or cannot be reached.
 
@@ -146,8 +157,13 @@ def main() -> None:
     files = {name: arguments.pop(name) for name in ("ca_file", "cert_file", "key_file")}
     token = arguments.pop("token_file") or _environment("TOKEN")
     try:
-        with Client(url, token=token, retries=RETRIES, **files) as client:
-            response, show = command(client, **arguments)
+        connection = {"url": url, "token": token, **files}
+        if command is bench:
+            # It opens clients of its own, of which one does not try again.
+            response, show = bench(connection, **arguments)
+        else:
+            with Client(**connection, retries=RETRIES) as client:
+                response, show = command(client, **arguments)
     except RowcastError as error:
         # Messages may hold brackets, which rich would take for markup.
         console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
@@ -163,6 +179,10 @@ def main() -> None:
             console.print(table)
     if response == {"ready": False}:
         sys.exit(NOT_READY_EXIT)
+    if command is bench and response["interrupted"]:
+        sys.exit(130)
+    if command is bench and not response["succeeded"]:
+        sys.exit(1)
 
 
 def _parser() -> ArgumentParser:
@@ -289,8 +309,68 @@ def _options() -> dict[Callable[..., CommandResult], list[ArgumentParser]]:
             *_options_of("lookup"),
             *shared,
         ],
+        bench: [
+            _option("model", nargs="?", help=model_help),
+            _load_options(),
+            features,
+            *model_version,
+        ],
         ready: [],
     }
+
+
+def _load_options() -> ArgumentParser:
+    """Returns the options of `bench`."""
+    options = ArgumentParser(add_help=False, argument_default=SUPPRESS)
+    loops = options.add_mutually_exclusive_group()
+    loops.add_argument(
+        "--rate",
+        type=_positive,
+        metavar="N",
+        help="Requests per second, at random times and whether or not earlier ones have a "
+        "response; latencies count from the time at which a request was due.",
+    )
+    loops.add_argument(
+        "--concurrency",
+        type=_count,
+        metavar="N",
+        help="Number of callers that each wait for their response before the next request. "
+        "Default: 8.",
+    )
+    options.add_argument(
+        "--seconds",
+        type=_positive,
+        metavar="SECONDS",
+        help="Time in which requests are sent, in seconds. Default: 10.",
+    )
+    options.add_argument(
+        "--call",
+        choices=("retrieve", "rank", "recommend", "embed", "lookup"),
+        help="Call to send. Default: all recorded ones; of examples, the first of recommend, "
+        "retrieve, rank and embed that the model serves.",
+    )
+    options.add_argument(
+        "--requests",
+        type=Path,
+        metavar="PATH",
+        help="Directory of the requests that the service recorded (--record-rate), or a file of "
+        "one JSON object with call and body per line. Default: examples with random features.",
+    )
+    options.add_argument(
+        "--compare",
+        dest="compare_file",
+        type=Path,
+        metavar="FILE",
+        help="Report to compare with. Default: the last one of the same load.",
+    )
+    options.add_argument(
+        "--save",
+        dest="save_file",
+        type=Path,
+        metavar="FILE",
+        help="File to save the report to, as --json prints it.",
+    )
+    return options
 
 
 def _options_of(call: str) -> list[ArgumentParser]:
@@ -329,6 +409,13 @@ def _count(text: str) -> int:
     if count < 1:
         raise ArgumentTypeError(f"{count}: at least 1 was expected")
     return count
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ArgumentTypeError(f"{text}: a positive number was expected")
+    return number
 
 
 SETTINGS: Mapping[int, Mapping[str, Any]] = {

@@ -98,6 +98,9 @@ USAGE = [
     ("retrieve", "--filter", "{"),
     ("retrieve", "--crowding", "seller"),
     ("recommend", "--crowding", "seller:many"),
+    ("bench", "--rate", "0"),
+    ("bench", "--rate", "5", "--concurrency", "5"),
+    ("bench", "--seconds", "inf"),
 ]
 
 
@@ -129,6 +132,33 @@ def test_command_prints_what_its_call_returns(
     expected = result if hasattr(result, "vectors") else result[0]
     name = "vectors" if hasattr(result, "vectors") else "ids"
     assert as_json[name] == getattr(expected, name).tolist()
+
+
+def test_bench_prints_its_report_and_reports_that_nothing_succeeded(
+    ways: Ways,
+    rowcast: Rowcast,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    saved = tmp_path / "report.json"
+    load = ("bench", "movies", "--call", "embed", "--seconds", "0.1", "--concurrency", "2")
+    address = ("--url", ways.service.http)
+    assert rowcast(*load, *address, "--save", str(saved)) == 0
+    printed = capsys.readouterr()
+    assert "movies version 1" in printed.out
+    assert "0 failed" in printed.out
+    assert "sending to movies" in printed.err
+    assert rowcast(*load, *address, "--json", "--compare", str(saved)) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["comparison"]["at"] == json.loads(saved.read_bytes())["at"]
+
+    requests = tmp_path / "requests.jsonl"
+    requests.write_text('{"call": "lookup", "body": {"feature": "none", "ids": [1]}}')
+    failing = ("bench", "movies", "--requests", str(requests), "--seconds", "0.1")
+    assert rowcast(*failing, *address) == 1
+    assert "NOT_FOUND: " in capsys.readouterr().out
 
 
 def test_models_are_listed_and_described(
