@@ -43,7 +43,7 @@ def main() -> int:
                 sys.stderr.write(log.read_text())
             return 1
     console.print(f"To keep it running: {served.program('rowcast-serve')} --demo", soft_wrap=True)
-    console.print("Then open http://localhost:8080/docs")
+    console.print("Then open http://localhost:8080/")
     return 0
 
 

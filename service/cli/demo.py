@@ -32,7 +32,7 @@ curl -fsS localhost:{port}/v1/models/movielens:recommend -H 'content-type: appli
   -d '{{"k": 3, "context": {{"user_id": 7, "history": [1, 5, 12, 31], "hour": 20}},
        "exclude_ids": [1, 5, 12, 31], "attributes": ["title"]}}'
 
-http://localhost:{port}/docs sends requests from the browser.
+http://localhost:{port}/ sends requests from the browser.
 """
 
 

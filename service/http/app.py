@@ -24,6 +24,7 @@ from service.http.errors import MethodNotAllowed
 from service.http.middleware import PROBES, RequestContextMiddleware
 from service.http.other_protocols import OtherProtocol
 from service.http.routes import add_routes
+from service.http.start_page import add_start_page
 from service.query_strings import query_check
 
 _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*)?)?")
@@ -82,6 +83,7 @@ def create_http_app(
     # Before rowcast's routes, whose patterns match some paths of other protocols.
     for protocol in protocols:
         protocol.add_pages(app, dataplane)
+    add_start_page(app)
     add_routes(app, dataplane)
     add_change_routes(app, changes)
     serve_document(app, dataplane)

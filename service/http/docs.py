@@ -70,6 +70,7 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
         "optionally compressed with gzip. The response has the content type of the body, unless "
         "`accept` names the other one. A body contains options and one request, or a list of "
         "requests in `requests`; the response then has `results`.\n\n"
+        "[The page at `/`](./) sends requests from a form and shows what a model recommends.\n\n"
         f"Limits: {limits.max_request_bytes} bytes, {limits.max_queries} requests, "
         f"{limits.max_candidates} candidates and {limits.max_values} values per body; k "
         f"{limits.max_k}; {limits.request_timeout_s:g} s per request."

@@ -40,6 +40,7 @@ from service.http.errors import MethodNotAllowed
 from service.http.other_protocols import OtherProtocol, error_response, protocol_of
 from service.http.pages import Pages
 from service.http.protocol import UnknownConnection
+from service.http.start_page import is_of_start_page
 from service.observability import logging
 from service.security.client_certificate import client_name
 from service.security.hosts import AllowedHosts
@@ -165,7 +166,9 @@ class RequestContextMiddleware:
     def _app_of(self, scope: Scope, headers: Headers, context: RequestContext) -> ASGIApp:
         """Returns what responds to a request, once it is known who sent it."""
         self._hosts.check(headers.get("host", ""))
-        if self._authenticates:
+        # A browser sends no token before a person has written it into the page.
+        is_open = is_of_start_page(scope["method"], scope["path"], headers)
+        if self._authenticates and not is_open:
             context.principal = self._authenticate(headers)
         check_request_id(headers, context.request_id)
         context.deadline = deadline_of(headers, self._timeout_s)

@@ -132,6 +132,7 @@ def write_small_bundle(
     distances: Mapping[str, Distance] | None = None,
     lists: bool = False,
     keep: int = 0,
+    title: str = "Film",
 ) -> SmallBundle:
     """Writes and commits one version.
 
@@ -162,6 +163,7 @@ def write_small_bundle(
       lists: Adds the lists `popular`, by the city of the context, and `new`, the same for all.
       keep: Adds the ranking tower `quick`, whose score is the rating of `ranking`, as a stage
         before it that keeps so many candidates.
+      title: The beginning of each candidate's title.
     """
     random = np.random.default_rng([version, size])
     edition = linear.EDITIONS[(version - 1) % len(linear.EDITIONS)]
@@ -178,7 +180,7 @@ def write_small_bundle(
         tuple(GENRE_NAMES[(i + j) % len(GENRE_NAMES)] for j in range(i % 3)) for i in range(size)
     )
     years = (np.arange(size) % 30 / 30).astype(np.float32)
-    titles = tuple(f"Film {i} of version {version}" for i in range(size))
+    titles = tuple(f"{title} {i} of version {version}" for i in range(size))
     vectors = _candidate_vectors(edition, tables, genres, years)
 
     with BundleWriter(root, model, version) as writer:
