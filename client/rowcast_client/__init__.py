@@ -5,88 +5,18 @@
 reports about its models and changes.
 """
 
-from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rowcast_client.calls import Call
-from rowcast_client.client import AsyncClient, Client
-from rowcast_client.columns import Column
-from rowcast_client.errors import (
-    Cancelled,
-    DataLoss,
-    DeadlineExceeded,
-    FieldViolation,
-    Internal,
-    InvalidArgument,
-    InvalidResponse,
-    NotFound,
-    NotReady,
-    Overloaded,
-    PermissionDenied,
-    RowcastError,
-    TlsFailed,
-    TooLarge,
-    Unauthenticated,
-    Unimplemented,
-    Unreachable,
-)
-from rowcast_client.filters import near, where
-from rowcast_client.model_details import AppliedChanges, ChangeResult, ModelDetails, ModelState
-from rowcast_client.results import (
-    EmbeddingResult,
-    Explanation,
-    FailedCandidate,
-    LookupResult,
-    Neighbor,
-    Neighbors,
-    RankedCandidate,
-    RankedCandidates,
-    RankingResult,
-    RetrievalResult,
-)
-from rowcast_client.retries import Retries
-from rowcast_client.sources import Source
+if TYPE_CHECKING:
+    from rowcast_client.exports import *  # noqa: F403
 
-__version__ = version("rowcast-client")
 
-__all__ = [
-    "AppliedChanges",
-    "AsyncClient",
-    "Call",
-    "Cancelled",
-    "ChangeResult",
-    "Client",
-    "Column",
-    "DataLoss",
-    "DeadlineExceeded",
-    "EmbeddingResult",
-    "Explanation",
-    "FailedCandidate",
-    "FieldViolation",
-    "Internal",
-    "InvalidArgument",
-    "InvalidResponse",
-    "LookupResult",
-    "ModelDetails",
-    "ModelState",
-    "Neighbor",
-    "Neighbors",
-    "NotFound",
-    "NotReady",
-    "Overloaded",
-    "PermissionDenied",
-    "RankedCandidate",
-    "RankedCandidates",
-    "RankingResult",
-    "Retries",
-    "RetrievalResult",
-    "RowcastError",
-    "Source",
-    "TlsFailed",
-    "TooLarge",
-    "Unauthenticated",
-    "Unimplemented",
-    "Unreachable",
-    "__version__",
-    "near",
-    "where",
-]
+def __getattr__(name: str) -> Any:
+    """Imports the client when it is used: the command line prints its help without NumPy."""
+    # An import of a module asks for it here first, also one that `exports` makes.
+    if Path(__file__).with_name(f"{name}.py").exists():
+        raise AttributeError(name)
+    from rowcast_client import exports
+
+    return getattr(exports, name)

@@ -2,42 +2,36 @@
 
 Exit codes: 0 success, 1 the service failed, 2 invalid usage, 3 the service rejected the request, 4
 try again later, 5 the service cannot be reached, 130 interrupted.
+
+A command imports the client when it runs: `--help` does without NumPy.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
 import re
 import sys
-from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
 from google.protobuf.descriptor import FieldDescriptor
-from rich.console import Console
-from rich.table import Table
 
-from rowcast_client import calls
-from rowcast_client.client import Client
-from rowcast_client.errors import RowcastError
-from rowcast_client.fields import words_of
-from rowcast_client.printing import (
-    details_tables,
-    models_table,
-    neighbors_table,
-    plain,
-    ranked_table,
-    rows_table,
-    vectors_table,
-)
-from rowcast_client.retries import Retries
-from rowcast_client.service_connection import TIMEOUT_S
+from rowcast_client.program import CommandError, OptionsAnywhere, show_version
 from rowcast_client.stubs import embedding_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rowcast_client.client import Client
+    from rowcast_client.errors import RowcastError
+
+PROGRAM = "rowcast"
 
 # The groups of error codes that share an exit code.
 REJECTED = (
@@ -55,85 +49,62 @@ EXITS = dict.fromkeys(REJECTED, 3) | dict.fromkeys(LATER, 4) | dict.fromkeys(NOT
 NOT_READY_EXIT = 4
 """Exit code of `ready` if the service is not."""
 
-RETRIES = Retries(attempts_max=4)
-"""Retries of the command line: a person who mistyped the address learns it within a second."""
-
 # Numbers as JSON writes them: `007` and `1.` are texts, which ids may be.
 INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 
 
-class Connection(NamedTuple):
-    """An option of the connection to the service.
-
-    Attributes:
-      flag: The name of the option.
-      settings: The arguments of `add_argument`, without the default.
-      variable: The environment variable that sets the default, without its prefix, or "".
-      fallback: The default without that variable.
-    """
-
-    flag: str
-    settings: Mapping[str, Any]
-    variable: str = ""
-    fallback: Any = None
-
-    def default(self) -> Any:
-        """Returns the default."""
-        value = None
-        if self.variable:
-            value = _environment(self.variable)
-        return value or self.fallback
-
-
-CommandResult = tuple[Any, Callable[[Any], Iterable[Table | str]]]
+CommandResult = tuple[Any, Callable[[Any], "Iterable[Table | str]"]]
 """The response to a command, and a function that shows it."""
 
 
 def models(client: Client, **options: Any) -> CommandResult:
     """List the models of the service, with their versions and states."""
+    from rowcast_client.printing import models_table
+
     return client.models(**options), models_table
 
 
 def model(client: Client, **options: Any) -> CommandResult:
     """Describe a model: its calls, features, tables, indexes and attributes."""
+    from rowcast_client.printing import details_tables
+
     return client.model(**options), details_tables
 
 
 def retrieve(client: Client, **options: Any) -> CommandResult:
     """Find the candidates nearest to a query."""
+    from rowcast_client.printing import neighbors_table
+
     return client.retrieve(**options), neighbors_table
 
 
 def rank(client: Client, **options: Any) -> CommandResult:
     """Score candidates for one context."""
+    from rowcast_client.printing import ranked_table
+
     return client.rank(**options), ranked_table
 
 
 def recommend(client: Client, **options: Any) -> CommandResult:
     """Retrieve candidates and rank them."""
+    from rowcast_client.printing import neighbors_table
+
     return client.recommend(**options), neighbors_table
 
 
 def embed(client: Client, **options: Any) -> CommandResult:
     """Compute the vector of a tower for features."""
+    from rowcast_client.printing import vectors_table
+
     return client.embed(options.pop("context", {}), **options), vectors_table
 
 
-def lookup(client: Client, ids: Sequence[str], **options: Any) -> CommandResult:
+def lookup(client: Client, texts: Sequence[str], **options: Any) -> CommandResult:
     """Read the table rows of ids."""
-    return client.lookup(ids=_scalars(ids), **options), partial(rows_table, ids)
+    from rowcast_client.printing import rows_table
 
-
-def bench(connection: Mapping[str, Any], **options: Any) -> CommandResult:
-    """Send load to a model, and measure latencies, errors and requests per second."""
-    # Other commands need none of it.
-    from rowcast_client.bench import bench as measure
-
-    def note(line: str) -> None:
-        sys.stderr.write(line + "\n")
-
-    return measure(connection, note=note, **options)
+    return client.lookup(ids=_scalars(texts), **options), partial(rows_table, texts)
 
 
 def ready(client: Client, **options: Any) -> CommandResult:
@@ -150,310 +121,582 @@ def main() -> None:
     """Runs the command line."""
     # gRPC would otherwise print lines of its own in addition to the error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    arguments = vars(_parser().parse_args())
+    app()(prog_name=PROGRAM)
 
-    # What is left after the options of the connection are the arguments of the call.
-    command, url, as_json = (arguments.pop(name) for name in ("command", "url", "as_json"))
-    files = {name: arguments.pop(name) for name in ("ca_file", "cert_file", "key_file")}
-    token = arguments.pop("token_file") or _environment("TOKEN")
+
+def app() -> typer.Typer:
+    """Returns the command line. Options are named as the arguments of the calls."""
+    # rich would take longer than all else that `--help` needs.
+    program = typer.Typer(
+        cls=OptionsAnywhere,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    program.callback(epilog="Example: rowcast recommend movielens -f user_id=5 -k 10")(_connect)
+    for call, parameters in _parameters().items():
+        program.command(call.__name__, epilog=f"Example: rowcast {EXAMPLES[call]}")(
+            _command(call, parameters)
+        )
+    program.command(epilog="Example: rowcast bench movielens --rate 200 --seconds 30")(bench)
+    return program
+
+
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
+        from importlib.metadata import version
+
+        show_version(f"{PROGRAM} {version('rowcast-client')}")
+
+
+def _connect(
+    context: typer.Context,
+    url: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            envvar="ROWCAST_CLIENT_URL",
+            help="Address of the service: http://, https://, grpc:// or grpcs://; or several, "
+            "separated by commas.",
+        ),
+    ] = "http://127.0.0.1:8080",
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="Maximum time for all attempts of the call, in seconds.",
+        ),
+    ] = 10.0,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the response, or the error, as JSON."),
+    ] = False,
+    ca_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="ROWCAST_CLIENT_CA_FILE",
+            help="File of trusted certificate authorities, PEM.",
+        ),
+    ] = None,
+    cert_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="ROWCAST_CLIENT_CERT_FILE",
+            help="File of the client certificate, PEM; requires --key-file.",
+        ),
+    ] = None,
+    key_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="ROWCAST_CLIENT_KEY_FILE",
+            help="File of the private key of the certificate, PEM.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File that contains only the token. The environment variable "
+            "ROWCAST_CLIENT_TOKEN sets the token itself.",
+        ),
+    ] = None,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=_show_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Call a rowcast service. Write the options of the connection before or after the command.
+
+    Exit codes: 0 success, 1 the service failed, 2 invalid usage, 3 the service rejected the
+    request, 4 try again later, 5 the service cannot be reached, 130 interrupted.
+    """
+    del version
+    token = os.environ.get("ROWCAST_CLIENT_TOKEN") or None
+    if token_file is not None:
+        token = _read_token(token_file)
+    context.obj = {
+        "as_json": as_json,
+        "client": {
+            "url": url,
+            "timeout_s": timeout_s,
+            "ca_file": ca_file,
+            "cert_file": cert_file,
+            "key_file": key_file,
+            "token": token,
+        },
+    }
+
+
+def _read_token(file: Path) -> str:
     try:
-        connection = {"url": url, "token": token, **files}
-        if command is bench:
-            # It opens clients of its own, of which one does not try again.
-            response, show = bench(connection, **arguments)
-        else:
-            with Client(**connection, retries=RETRIES) as client:
-                response, show = command(client, **arguments)
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise typer.BadParameter(f"--token-file {str(file)!r} cannot be read: {reason}") from error
+
+
+def _command(
+    call: Callable[..., CommandResult], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """Returns the command that sends a call."""
+
+    def command(invocation: typer.Context, **values: Any) -> None:
+        # An option that is not given is left out, so that the default of the call applies.
+        options = {}
+        for parameter in invocation.command.params:
+            value = values.get(parameter.name)
+            if value is None or value is False:
+                continue
+            try:
+                options[parameter.name] = READERS.get(parameter.name, _as_it_is)(value)
+            except ValueError as error:
+                raise typer.BadParameter(
+                    str(error), invocation, param_hint=parameter.opts
+                ) from error
+        _run(call, invocation.obj, options)
+
+    command.__doc__ = call.__doc__
+    # typer reads the options of a command from the signature of its function.
+    invocation = _parameter("invocation", typer.Context, inspect.Parameter.empty)
+    signature = [invocation, *parameters]
+    command.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in signature}
+    return command
+
+
+def _run(
+    call: Callable[..., CommandResult], connection: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
+    """Sends a call and prints the response."""
+    from rowcast_client.client import Client
+    from rowcast_client.errors import RowcastError
+    from rowcast_client.retries import Retries
+
+    # A person who mistyped the address learns it within a second.
+    retries = Retries(attempts_max=4)
+    try:
+        with Client(**connection["client"], retries=retries) as client:
+            response, show = call(client, **options)
     except RowcastError as error:
-        # Messages may hold brackets, which rich would take for markup.
-        console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-        console.print(f"{error.code}: {error}")
-        sys.exit(EXITS.get(error.code, 1))
-    except KeyboardInterrupt:
-        sys.exit(130)
+        raise _command_error(error) from error
+    _print(response, show, connection["as_json"])
+    if response == {"ready": False}:
+        raise typer.Exit(NOT_READY_EXIT)
+
+
+def _print(response: Any, show: Callable[[Any], Iterable[Table | str]], as_json: bool) -> None:
+    from rowcast_client.printing import plain
+
     if as_json:
         sys.stdout.write(json.dumps(plain(response), indent=2, ensure_ascii=False) + "\n")
-    else:
-        console = Console(highlight=False, markup=False)
-        for table in show(response):
-            console.print(table)
-    if response == {"ready": False}:
-        sys.exit(NOT_READY_EXIT)
-    if command is bench and response["interrupted"]:
-        sys.exit(130)
-    if command is bench and not response["succeeded"]:
-        sys.exit(1)
+        return
+    from rich.console import Console
+
+    # Responses may hold brackets, which rich would take for markup.
+    console = Console(highlight=False, markup=False)
+    for table in show(response):
+        console.print(table)
 
 
-def _parser() -> ArgumentParser:
-    """Returns the parser of the command line. Options are named as the arguments of the calls."""
-    parser = ArgumentParser(
-        "rowcast",
-        description="Call a rowcast service. Write the options of the connection before or after "
-        "the command.",
-        epilog="Exit codes: 0 success, 1 the service failed, 2 invalid usage, 3 the service "
-        "rejected the request, 4 try again later, 5 the service cannot be reached, 130 "
-        "interrupted.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--version",
-        action="version",
-        version=f"rowcast {version('rowcast-client')}",
-        help="Print the version and exit.",
-    )
-    for connection in CONNECTION:
-        parser.add_argument(connection.flag, default=connection.default(), **connection.settings)
-    # After a command they have no defaults, which would override a value before it.
-    connection_options = [
-        _option(connection.flag, **connection.settings) for connection in CONNECTION
-    ]
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise typer.BadParameter(f"{text}: a positive number was expected")
+    return number
 
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command, options in _options().items():
-        text = command.__doc__
-        command_parser = commands.add_parser(
-            command.__name__,
-            help=text,
-            description=text,
-            parents=[*options, *connection_options],
-            allow_abbrev=False,
+
+def bench(
+    invocation: typer.Context,
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="Name of the model. Default: the only one.")
+    ] = "",
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            parser=_positive,
+            metavar="N",
+            help="Requests per second, at random times and whether or not earlier ones have a "
+            "response; latencies count from the time at which a request was due.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Number of callers that each wait for their response before the next request. "
+            "Default: 8.",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            parser=_positive,
+            metavar="SECONDS",
+            help="Time in which requests are sent, in seconds.",
+        ),
+    ] = 10.0,
+    call: Annotated[
+        Literal["retrieve", "rank", "recommend", "embed", "lookup"] | None,
+        typer.Option(
+            help="Call to send. Default: all recorded ones; of examples, the first of recommend, "
+            "retrieve, rank and embed that the model serves.",
+        ),
+    ] = None,
+    requests: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Directory of the requests that the service recorded (--record-rate), or a file "
+            "of one JSON object with call and body per line. Default: examples with random "
+            "features.",
+        ),
+    ] = None,
+    context: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-f",
+            "--feature",
+            metavar="NAME=VALUE",
+            help="Value of a feature of all examples, as in other commands. Repeatable.",
+        ),
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Version of the model. Default: the current."),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="LABEL", help="Label of a version, instead of its number."),
+    ] = None,
+    compare_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--compare",
+            metavar="FILE",
+            help="Report to compare with. Default: the last one of the same load.",
+        ),
+    ] = None,
+    save_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            metavar="FILE",
+            help="File to save the report to, as --json prints it.",
+        ),
+    ] = None,
+) -> None:
+    """Send load to a model, and measure latencies, errors and requests per second.
+
+    A run in which no request succeeded ends with 1.
+    """
+    from rowcast_client.bench import bench as measure
+    from rowcast_client.errors import RowcastError
+
+    if rate is not None and concurrency is not None:
+        raise typer.BadParameter("leave one of --rate and --concurrency out")
+    try:
+        features = _features(context or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=["-f", "--feature"]) from error
+    selected: dict[str, Any] = {}
+    if version is not None:
+        selected["version"] = version
+    if label is not None:
+        selected["label"] = label
+    connection = dict(invocation.obj["client"])
+    timeout_s = connection.pop("timeout_s")
+    try:
+        report, show = measure(
+            connection,
+            model,
+            rate=rate or 0,
+            concurrency=concurrency or 0,
+            seconds=seconds,
+            timeout_s=timeout_s,
+            call=call or "",
+            requests=requests,
+            context=features,
+            compare_file=compare_file,
+            save_file=save_file,
+            note=lambda line: sys.stderr.write(f"{line}\n"),
+            **selected,
         )
-        command_parser.set_defaults(command=command)
-    return parser
+    except RowcastError as error:
+        raise _command_error(error) from error
+    _print(report, show, invocation.obj["as_json"])
+    if report["interrupted"]:
+        raise typer.Exit(130)
+    if not report["succeeded"]:
+        raise typer.Exit(1)
 
 
-def _options() -> dict[Callable[..., CommandResult], list[ArgumentParser]]:
-    """Returns the options of each command."""
+def _command_error(error: RowcastError) -> CommandError:
+    """Returns an error of a call as the program reports it."""
+    details: dict[str, Any] = {}
+    for name in ("request_id", "address", "retry_after_s"):
+        value = getattr(error, name)
+        if value:
+            details[name] = value
+    if error.violations:
+        details["violations"] = [vars(violation) for violation in error.violations]
+    exit_code = EXITS.get(error.code, 1)
+    return CommandError(f"{error.code}: {error}", exit_code, error.code, details)
+
+
+def _parameters() -> dict[Callable[..., CommandResult], list[inspect.Parameter]]:
+    """Returns the arguments and options of each command."""
+    documented = _documented_arguments()
     # Options of several commands.
-    model_version = [
-        _option("--version", type=int, help="Version of the model. Default: the current one."),
-        _option("--label", help="Label of a version, instead of its number."),
-    ]
     model_help = "Name of the model. Default: the only one."
-    shared = [_option("-m", "--model", help=model_help), *model_version]
+    shared = [
+        _argument("model", "[MODEL]", model_help),
+        _option("version", "--version", int, "N", "Version of the model. Default: the current."),
+        _option("label", "--label", str, "LABEL", "Label of a version, instead of its number."),
+    ]
     features = _option(
-        "-f",
+        "context",
         "--feature",
-        dest="context",
-        action=_Features,
-        metavar="NAME=VALUE",
-        help="Value of a feature; a list as NAME=1,2,3, other values as NAME:=JSON. Repeatable.",
+        list[str],
+        "NAME=VALUE",
+        "Value of a feature; a list as NAME=1,2,3, other values as NAME:=JSON. Repeatable.",
+        short="-f",
     )
     context_id = _option(
+        "context_ids",
         "--context-id",
-        dest="context_ids",
-        type=_id,
-        metavar="ID",
-        help="Context whose stored features to use.",
+        str,
+        "ID",
+        "Context whose stored features to use.",
     )
     # Options of retrieve and recommend.
     selection = [
         context_id,
         _option(
+            "filter",
             "--filter",
-            type=_json,
-            metavar="JSON",
-            help='Conditions that candidates must meet: {"genres": {"allow": ["Drama"]}}.',
+            str,
+            "JSON",
+            'Conditions that candidates must meet: {"genres": {"allow": ["Drama"]}}.',
         ),
         _option(
+            "exclude_ids",
             "--exclude-ids",
-            type=_ids,
-            metavar="ID,...",
-            help="Ids of candidates to exclude, separated by commas.",
+            str,
+            "ID,...",
+            "Ids of candidates to exclude, separated by commas.",
         ),
         _option(
+            "negative_ids",
             "--negative-ids",
-            type=_ids,
-            metavar="ID,...",
-            help="Ids of candidates that the neighbors must not be like, separated by commas.",
+            str,
+            "ID,...",
+            "Ids of candidates that the neighbors must not be like, separated by commas.",
         ),
         _option(
+            "crowding",
             "--crowding",
-            type=_crowding,
-            metavar="ATTRIBUTE:N,...",
-            help="Return at most N neighbors with the same value of the attribute.",
+            str,
+            "ATTRIBUTE:N,...",
+            "Return at most N neighbors with the same value of the attribute.",
         ),
     ]
 
     # Options of one or two commands.
     sources = _option(
+        "sources",
         "--sources",
-        type=_json,
-        metavar="JSON",
-        help='Where candidates come from: [{"index": "movies"}, {"ids": [1, 260]}].',
+        str,
+        "JSON",
+        'Where candidates come from: [{"index": "movies"}, {"ids": [1, 260]}].',
     )
     ids = _option(
+        "ids",
         "--ids",
-        type=_ids,
-        metavar="ID,...",
-        help="Find the neighbors of these candidates, instead of using features.",
+        str,
+        "ID,...",
+        "Find the neighbors of these candidates, instead of using features.",
     )
     candidates = _option(
-        "-c",
+        "candidate_ids",
         "--candidate-ids",
-        type=_ids,
+        str,
+        "ID,...",
+        "Ids of the candidates, separated by commas.",
+        short="-c",
         required=True,
-        metavar="ID,...",
-        help="Ids of the candidates, separated by commas.",
     )
+    looked_up = typer.Argument(metavar="ID...", help="Ids to look up.")
     return {
         models: [],
-        model: [_option("name", nargs="?", help=model_help), *model_version],
-        retrieve: [features, ids, *selection, *_options_of("retrieve"), *shared],
-        rank: [candidates, features, context_id, *_options_of("rank"), *shared],
-        recommend: [features, sources, *selection, *_options_of("recommend"), *shared],
-        embed: [features, *_options_of("embed"), *shared],
+        model: [_argument("name", "[MODEL]", model_help), *shared[1:]],
+        retrieve: [*shared, features, ids, *selection, *_options_of("retrieve", documented)],
+        rank: [*shared, candidates, features, context_id, *_options_of("rank", documented)],
+        recommend: [*shared, features, sources, *selection, *_options_of("recommend", documented)],
+        embed: [*shared, features, *_options_of("embed", documented)],
         lookup: [
-            _option("ids", nargs="+", metavar="ID", help="Ids to look up."),
-            *_options_of("lookup"),
-            *shared,
-        ],
-        bench: [
-            _option("model", nargs="?", help=model_help),
-            _load_options(),
-            features,
-            *model_version,
+            _argument("model", "MODEL", "Name of the model.", required=True),
+            _parameter("texts", Annotated[list[str], looked_up], inspect.Parameter.empty),
+            *shared[1:],
+            *_options_of("lookup", documented),
         ],
         ready: [],
     }
 
 
-def _load_options() -> ArgumentParser:
-    """Returns the options of `bench`."""
-    options = ArgumentParser(add_help=False, argument_default=SUPPRESS)
-    loops = options.add_mutually_exclusive_group()
-    loops.add_argument(
-        "--rate",
-        type=_positive,
-        metavar="N",
-        help="Requests per second, at random times and whether or not earlier ones have a "
-        "response; latencies count from the time at which a request was due.",
-    )
-    loops.add_argument(
-        "--concurrency",
-        type=_count,
-        metavar="N",
-        help="Number of callers that each wait for their response before the next request. "
-        "Default: 8.",
-    )
-    options.add_argument(
-        "--seconds",
-        type=_positive,
-        metavar="SECONDS",
-        help="Time in which requests are sent, in seconds. Default: 10.",
-    )
-    options.add_argument(
-        "--call",
-        choices=("retrieve", "rank", "recommend", "embed", "lookup"),
-        help="Call to send. Default: all recorded ones; of examples, the first of recommend, "
-        "retrieve, rank and embed that the model serves.",
-    )
-    options.add_argument(
-        "--requests",
-        type=Path,
-        metavar="PATH",
-        help="Directory of the requests that the service recorded (--record-rate), or a file of "
-        "one JSON object with call and body per line. Default: examples with random features.",
-    )
-    options.add_argument(
-        "--compare",
-        dest="compare_file",
-        type=Path,
-        metavar="FILE",
-        help="Report to compare with. Default: the last one of the same load.",
-    )
-    options.add_argument(
-        "--save",
-        dest="save_file",
-        type=Path,
-        metavar="FILE",
-        help="File to save the report to, as --json prints it.",
-    )
-    return options
+def _documented_arguments() -> dict[str, dict[str, str]]:
+    """Returns the documentation of each argument, by function or class of `calls`. It is read from
+    the source, whose import takes NumPy.
+    """
+    tree = ast.parse(Path(__file__).with_name("calls.py").read_text("utf-8"))
+    documented = {}
+    for node in tree.body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            sections = ast.get_docstring(node) or ""
+            arguments = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", sections, re.MULTILINE)
+            documented[node.name] = {name: " ".join(text.split()) for name, text in arguments}
+    return documented
 
 
-def _options_of(call: str) -> list[ArgumentParser]:
-    """Returns the options of a call that are texts, numbers, switches, words and lists of names.
+def _options_of(
+    call: str, documented: Mapping[str, Mapping[str, str]]
+) -> Iterable[inspect.Parameter]:
+    """Yields the options of a call that are texts, numbers, switches, words and lists of names.
     Their help is the documentation of the arguments.
     """
-    texts: dict[str, str] = {}
-    for documented in (calls.SelectOptions, getattr(calls, call)):
-        sections = inspect.getdoc(documented) or ""
-        texts |= dict(re.findall(r"^  (\w+): (.*(?:\n    .*)*)", sections, re.MULTILINE))
-    options = []
+    texts = {**documented["SelectOptions"], **documented[call]}
     for field in getattr(pb, f"{call.title()}Request").DESCRIPTOR.fields:
-        settings = SETTINGS.get(field.type)
-        if settings is None:
+        if field.type not in TYPES:
             continue
-        flags, own_settings = OWN.get(field.name, ([f"--{field.name.replace('_', '-')}"], {}))
-        settings = {"dest": field.name, **settings, **own_settings}
-        text = " ".join(texts[field.name].split())
-        if field.name == "k":
-            # `_count` refuses it.
-            text = text.replace(" or 0", "")
-        if field.is_repeated:
-            settings["action"] = "append"
-            text += " Repeatable."
+        kind, metavar = TYPES[field.type]
+        flag, short = FLAGS.get(field.name, (f"--{field.name.replace('_', '-')}", None))
+        text = texts[field.name]
         if field.enum_type is not None:
-            settings["choices"] = words_of(field.enum_type)
-        options.append(_option(*flags, help=text.replace("%", "%%"), **settings))
-    return options
+            kind = _words(field.enum_type)
+        if field.is_repeated:
+            kind = list[str]
+            text += " Repeatable."
+        minimum = None
+        if field.name == "k":
+            # To the calls, 0 means the default, which nobody means who writes 0 here.
+            minimum = 1
+            text = text.replace(" or 0", "")
+        yield _option(
+            field.name,
+            flag,
+            kind,
+            METAVARS.get(field.name, metavar),
+            text,
+            short=short,
+            required=field.name == "feature",
+            minimum=minimum,
+        )
 
 
-def _count(text: str) -> int:
-    """Returns a number of results, at least 1. To the calls, 0 means the default, which nobody
-    means who writes 0 on a command line.
-    """
-    count = int(text)
-    if count < 1:
-        raise ArgumentTypeError(f"{count}: at least 1 was expected")
-    return count
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise ArgumentTypeError(f"{text}: a positive number was expected")
-    return number
-
-
-SETTINGS: Mapping[int, Mapping[str, Any]] = {
-    FieldDescriptor.TYPE_BOOL: {"action": "store_true"},
-    FieldDescriptor.TYPE_DOUBLE: {"type": float, "metavar": "NUMBER"},
-    FieldDescriptor.TYPE_ENUM: {"metavar": "RULE"},
-    FieldDescriptor.TYPE_INT32: {"type": int, "metavar": "N"},
-    FieldDescriptor.TYPE_STRING: {"metavar": "NAME"},
+TYPES: Mapping[int, tuple[Any, str | None]] = {
+    FieldDescriptor.TYPE_BOOL: (bool, None),
+    FieldDescriptor.TYPE_DOUBLE: (float, "NUMBER"),
+    FieldDescriptor.TYPE_ENUM: (str, None),
+    FieldDescriptor.TYPE_INT32: (int, "N"),
+    FieldDescriptor.TYPE_STRING: (str, "NAME"),
 }
-"""The arguments of `add_argument`, by the type of a field in the contract."""
-OWN: Mapping[str, tuple[Sequence[str], Mapping[str, Any]]] = {
-    "attributes": (["-a", "--attribute"], {}),
-    "feature": (["-f", "--feature"], {"required": True}),
-    "formula": (["--formula"], {"metavar": "FORMULA"}),
-    "heads": (["--head"], {}),
-    "k": (["-k"], {"type": _count}),
+"""The type of an option and the placeholder for its value, by the type of a field in the
+contract.
+"""
+METAVARS = {"formula": "FORMULA"}
+"""The placeholder of an option whose value is of another kind."""
+FLAGS: Mapping[str, tuple[str, str | None]] = {
+    "attributes": ("--attribute", "-a"),
+    "feature": ("--feature", "-f"),
+    "heads": ("--head", None),
+    "k": ("-k", None),
 }
-"""The flags of an option whose name is another, and its own arguments."""
+"""The flags of an option whose name is another, or which has a short one."""
+EXAMPLES: Mapping[Callable[..., CommandResult], str] = {
+    models: "models",
+    model: "model movielens",
+    retrieve: "retrieve movielens -f user_id=5 -k 10 --attribute title",
+    rank: "rank movielens -f user_id=5 --candidate-ids 47,50,110",
+    recommend: "recommend movielens -f user_id=5 -k 10 --attribute title",
+    embed: "embed movielens --tower query -f user_id=5",
+    lookup: "lookup movielens 5 6 --feature user_id",
+    ready: "ready --url grpc://127.0.0.1:9090 --timeout 1",
+}
+"""The arguments of an example of each command."""
 
 
-def _option(*flags: str, **settings: Any) -> ArgumentParser:
-    """Returns a parser with one option, as a parent of the parsers of several commands. An option
-    that is not given is absent from the result, so that the default of the call applies.
+def _words(enum: Any) -> Any:
+    """Returns the type of the words of an enumeration, such as "skip"."""
+    # The value 0 has the prefix of all names.
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return Literal[tuple(value.name.removeprefix(prefix).lower() for value in enum.values[1:])]
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _argument(name: str, metavar: str, text: str, *, required: bool = False) -> inspect.Parameter:
+    """Returns a positional argument."""
+    argument = typer.Argument(metavar=metavar, help=text)
+    if required:
+        return _parameter(name, Annotated[str, argument], inspect.Parameter.empty)
+    return _parameter(name, Annotated[str | None, argument], None)
+
+
+def _option(
+    name: str,
+    flag: str,
+    kind: Any,
+    metavar: str | None,
+    text: str,
+    *,
+    short: str | None = None,
+    required: bool = False,
+    minimum: int | None = None,
+) -> inspect.Parameter:
+    """Returns an option.
+
+    Args:
+      name: The argument of the call.
+      flag: The flag.
+      kind: The type of the value; a list: the option is repeatable.
+      metavar: The placeholder for the value.
+      text: The help.
+      short: A shorter flag.
+      required: Whether the option must be given.
+      minimum: The smallest number.
     """
-    parser = ArgumentParser(add_help=False, argument_default=SUPPRESS)
-    parser.add_argument(*flags, **settings)
-    return parser
-
-
-def _environment(name: str) -> str | None:
-    return os.environ.get(f"ROWCAST_CLIENT_{name}") or None
+    flags = [flag]
+    if short is not None:
+        flags = [short, flag]
+    option = typer.Option(*flags, metavar=metavar, help=text, min=minimum)
+    if required:
+        return _parameter(name, Annotated[kind, option], inspect.Parameter.empty)
+    if kind is bool:
+        return _parameter(name, Annotated[kind, option], False)
+    return _parameter(name, Annotated[kind | None, option], None)
 
 
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ArgumentTypeError(f"{text!r} is not valid JSON: {error}") from error
+        raise ValueError(f"{text!r} is not valid JSON: {error}") from error
 
 
 def _crowding(text: str) -> dict[str, int]:
@@ -461,101 +704,20 @@ def _crowding(text: str) -> dict[str, int]:
     for limit in text.split(","):
         attribute, _, maximum = limit.rpartition(":")
         if not attribute or not INTEGER.fullmatch(maximum):
-            raise ArgumentTypeError(
-                f"{limit!r}: expected an attribute and a number, such as seller:3"
-            )
+            raise ValueError(f"{limit!r}: expected an attribute and a number, such as seller:3")
         crowding[attribute] = int(maximum)
     return crowding
 
 
-def _read_token(file: str) -> str:
-    try:
-        return Path(file).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentTypeError(
-            f"{file!r} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
-
-
-CONNECTION = (
-    Connection(
-        "--url",
-        {
-            "help": "Address of the service: http://, https://, grpc:// or grpcs://; or several, "
-            "separated by commas. Environment: ROWCAST_CLIENT_URL."
-        },
-        "URL",
-        "http://127.0.0.1:8080",
-    ),
-    Connection(
-        "--timeout",
-        {
-            "dest": "timeout_s",
-            "type": float,
-            "metavar": "SECONDS",
-            "help": "Maximum time for all attempts of the call, in seconds.",
-        },
-        fallback=TIMEOUT_S,
-    ),
-    Connection(
-        "--json",
-        {"dest": "as_json", "action": "store_true", "help": "Print the response as JSON."},
-        fallback=False,
-    ),
-    Connection(
-        "--ca-file",
-        {
-            "metavar": "FILE",
-            "help": "File of trusted certificate authorities, PEM. Environment: "
-            "ROWCAST_CLIENT_CA_FILE.",
-        },
-        "CA_FILE",
-    ),
-    Connection(
-        "--cert-file",
-        {
-            "metavar": "FILE",
-            "help": "File of the client certificate, PEM; requires --key-file. Environment: "
-            "ROWCAST_CLIENT_CERT_FILE.",
-        },
-        "CERT_FILE",
-    ),
-    Connection(
-        "--key-file",
-        {
-            "metavar": "FILE",
-            "help": "File of the private key of the certificate, PEM. Environment: "
-            "ROWCAST_CLIENT_KEY_FILE.",
-        },
-        "KEY_FILE",
-    ),
-    Connection(
-        "--token-file",
-        {
-            "type": _read_token,
-            "metavar": "FILE",
-            "help": "File that contains only the token. The environment variable "
-            "ROWCAST_CLIENT_TOKEN sets the token itself.",
-        },
-    ),
-)
-"""The options that `rowcast` accepts before and after a command."""
-
-
-class _Features(Action):
-    """Collects features by name."""
-
-    def __call__(
-        self, _: ArgumentParser, arguments: Namespace, text: Any, __: str | None = None
-    ) -> None:
-        try:
-            name, value = parse_feature(text)
-        except ValueError as error:
-            raise ArgumentError(self, str(error)) from error
-        features = getattr(arguments, self.dest, {})
+def _features(texts: Sequence[str]) -> dict[str, Any]:
+    """Returns features by name."""
+    features: dict[str, Any] = {}
+    for text in texts:
+        name, value = parse_feature(text)
         if name in features:
-            raise ArgumentError(self, f"{name!r} was given twice")
-        setattr(arguments, self.dest, features | {name: value})
+            raise ValueError(f"{name!r} was given twice")
+        features[name] = value
+    return features
 
 
 def parse_feature(text: str) -> tuple[str, Any]:
@@ -595,3 +757,27 @@ def _scalars(texts: Sequence[str]) -> list[Any]:
     if all(NUMBER.fullmatch(text) for text in texts):
         return [float(text) for text in texts]
     return list(texts)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "candidate_ids": _ids,
+    "context": _features,
+    "context_ids": _id,
+    "crowding": _crowding,
+    "exclude_ids": _ids,
+    "filter": _json,
+    "ids": _ids,
+    "negative_ids": _ids,
+    "sources": _json,
+}
+"""Functions that return the argument of a call, of what the command line has, or raise ValueError;
+all others are sent as they are.
+"""
+
+
+if __name__ == "__main__":
+    main()

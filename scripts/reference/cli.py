@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import typing
-from argparse import SUPPRESS, ArgumentParser
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rowcast_client.commands import _parser
+import typer
+from rowcast_client import commands
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -21,45 +22,112 @@ HEAD = """# Commands and options
 
 The commands and options of the three programs, as `--help` prints them. [Errors](errors.md#exit-codes) lists the exit
 codes. [rowcast-export](export.md) describes how the export commands work together, and their JSON.
+
+A mistyped command or option is rejected, and the message names the nearest one. An option of several commands of a
+program is described once, at the beginning of the program; the commands name it.
+
+## Errors as JSON
+
+An error is one line on stderr. With `--json`, it is a JSON object there, and stdout stays empty:
+
+```json
+{"error": {"code": "NOT_FOUND", "message": "there is no model 'films'", "exit_code": 3, "request_id": "6f1c"}}
+```
+
+`code` is one of the [codes of the service](errors.md), or `CHECKPOINT`, `NOT_CONVERTIBLE`, `VERIFICATION_FAILED`,
+`DESTINATION` and `SOURCE`, which are the exit codes 3 to 6 of `rowcast-export` and `rowcast-serve pull`. Usage errors have
+`INVALID_ARGUMENT`. `exit_code` is that of the program. `request_id`, `address`, `violations` and `retry_after_s` are
+there if they are known.
+
+## Completion of the shell
+
+`rowcast --install-completion` installs the completion of commands and options for the shell that runs it: bash, zsh, fish
+or PowerShell. `--show-completion` prints the script instead. `rowcast-serve` and `rowcast-export` have both options, too.
+Start a new shell afterwards.
 """
 SETTINGS = """
 Every [setting](settings.md) is an option, such as `--http-port 8080`. A boolean setting also has a negative form, such
 as `--no-admin`. The other options are:
 """
 TYPES = {str: "TEXT", int: "N", float: "NUMBER"}
+OF_EVERY_PROGRAM = {"--help", "--install-completion", "--show-completion", "--version"}
+Row = tuple[str, str, str]
+"""The names, default and meaning of an argument or option."""
 
 
 def page() -> str:
     """Returns the page."""
     lines = [HEAD]
-    for name, group in (
-        ("rowcast-export", get_command(app)),
-        ("rowcast-serve", get_command(command())),
+    for name, program in (
+        ("rowcast-export", app),
+        ("rowcast-serve", command()),
+        ("rowcast", commands.app()),
     ):
-        lines += _typer(name, group, 2)
-    lines += _argparse()
+        lines += _program(name, get_command(program))
     return "\n".join(lines) + "\n"
 
 
-def _typer(name: str, command: Any, level: int) -> Iterator[str]:
-    # The settings have a page of their own.
-    parameters = [
-        parameter
-        for parameter in command.params
-        if parameter.name not in ServiceSettings.model_fields or level > 2
-    ]
-    arguments = [parameter for parameter in parameters if parameter.name in parameter.opts]
-    options = [parameter for parameter in parameters if parameter not in arguments]
+def _program(name: str, program: Any) -> Iterator[str]:
+    """Yields the sections of a program."""
+    rows: Counter[Row] = Counter()
+    for _, member in _members(name, program):
+        rows.update(_options(member))
+    shared = {row: _anchor(row) for row, count in rows.items() if count > 1}
+    for path, member in _members(name, program):
+        yield from _section(path, member, shared)
+        if member is program and shared:
+            yield f"### Options of several commands of {name}\n"
+            yield from _table(list(shared))
+
+
+def _members(path: str, member: Any) -> Iterator[tuple[str, Any]]:
+    """Yields a command and all commands in it, with their names."""
+    yield path, member
+    if isinstance(member, TyperGroup):
+        context = typer.Context(member)
+        for name in member.list_commands(context):
+            yield from _members(f"{path} {name}", member.get_command(context, name))
+
+
+def _section(path: str, member: Any, shared: Mapping[Row, str]) -> Iterator[str]:
+    """Yields the section of a command."""
+    arguments = [parameter for parameter in member.params if _is_argument(parameter)]
     values = " ".join(str(argument.metavar) for argument in arguments)
-    yield f"{'#' * level} {' '.join(filter(None, (name, values)))}\n\n{_text(command.help)}\n"
-    if len(parameters) < len(command.params):
+    level = "#" * min(4, 2 + path.count(" "))
+    yield f"{level} {' '.join(filter(None, (path, values)))}\n\n{_text(member.help)}\n"
+    yield f"```sh\n{member.epilog.removeprefix('Example: ')}\n```\n"
+    if path == "rowcast-serve":
         yield SETTINGS.lstrip()
     rows = [(f"`{argument.metavar}`", _default(argument), argument.help) for argument in arguments]
-    rows += [(_flags(option), _default(option), _meaning(option)) for option in options]
-    yield from _table(rows)
-    if isinstance(command, TyperGroup):
-        for subcommand_name, subcommand in command.commands.items():
-            yield from _typer(f"{name} {subcommand_name}", subcommand, level + 1)
+    options = list(_options(member))
+    yield from _table([*rows, *(option for option in options if option not in shared)])
+    described_above = [shared[option] for option in options if option in shared]
+    if described_above:
+        yield f"Also: {', '.join(described_above)}.\n"
+
+
+def _is_argument(parameter: Any) -> bool:
+    return parameter.name in parameter.opts
+
+
+def _options(member: Any) -> Iterator[Row]:
+    """Yields the options of a command. The settings have a page of their own."""
+    is_program = isinstance(member, TyperGroup)
+    for parameter in member.params:
+        if _is_argument(parameter) or (
+            OF_EVERY_PROGRAM.intersection(parameter.opts) and is_program
+        ):
+            continue
+        if is_program and parameter.name in ServiceSettings.model_fields and not parameter.envvar:
+            continue
+        yield _flags(parameter), _default(parameter), _meaning(parameter)
+
+
+def _anchor(row: Row) -> str:
+    """Returns the first name of an option, without its value."""
+    flags = [flag.strip("`").split(" ")[0] for flag in row[0].split(", ")]
+    long_flags = [flag for flag in flags if flag.startswith("--")]
+    return f"`{(long_flags or flags)[0]}`"
 
 
 def _flags(option: Any) -> str:
@@ -87,45 +155,14 @@ def _meaning(option: Any) -> str:
 
 
 def _default(parameter: Any) -> str:
-    return "**required**" if parameter.required else _value(parameter.default)
-
-
-def _value(default: object) -> str:
-    if default is None or default is False or default in {"", SUPPRESS}:
+    if parameter.required:
+        return "**required**"
+    if parameter.default in (None, False, ""):
         return ""
-    return f"`{default}`"
+    return f"`{parameter.default}`"
 
 
-def _argparse() -> Iterator[str]:
-    parser = _parser()
-    yield f"## rowcast COMMAND\n\n{_text(parser.description)}\n\n{_text(parser.epilog)}\n"
-    everywhere = _argparse_rows(parser)
-    yield from _table(everywhere)
-
-    names = {names for names, _, _ in everywhere}
-    commands = next(
-        action.choices for action in parser._actions if isinstance(action.choices, dict)
-    )
-    for name, subparser in commands.items():
-        yield f"### rowcast {name}\n\n{_text(subparser.description)}\n"
-        yield from _table([row for row in _argparse_rows(subparser) if row[0] not in names])
-
-
-def _argparse_rows(parser: ArgumentParser) -> list[tuple[str, str, str]]:
-    rows = []
-    for action in parser._actions:
-        if action.dest == "help" or isinstance(action.choices, dict):
-            continue
-        metavar = str(action.metavar or ("" if action.nargs == 0 else action.dest.upper()))
-        names = [f"`{flag} {metavar}`".replace(" `", "`") for flag in action.option_strings]
-        if not names:
-            names = [f"`{metavar}`"]
-        default = "**required**" if action.required else _value(action.default)
-        rows.append((", ".join(names), default, action.help or ""))
-    return rows
-
-
-def _table(rows: list[tuple[str, str, str]]) -> Iterator[str]:
+def _table(rows: list[Row]) -> Iterator[str]:
     if rows:
         yield "| option | default | meaning |\n|---|---|---|"
         for names, default, text in rows:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rowcast_client.commands import _parser
+import typer
+from rowcast_client import commands
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
@@ -21,6 +22,11 @@ from tests.repository.docs.blocks import ROOT, pages
 COMMAND = re.compile(
     r" *(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\S*bin/)?(rowcast-export|rowcast-serve|rowcast) (\S.*)"
 )
+PROGRAMS: dict[str, Callable[[], typer.Typer]] = {
+    "rowcast": commands.app,
+    "rowcast-export": lambda: app,
+    "rowcast-serve": command,
+}
 OTHERS = ("deploy/README.md", "CONTRIBUTING.md", "SECURITY.md")
 
 
@@ -75,11 +81,7 @@ def test_pages_have_commands_of_each_program() -> None:
     ids=[place for place, _, _ in LINES],
 )
 def test_command_has_only_options_that_exist(program: str, arguments: list[str]) -> None:
-    if program == "rowcast":
-        _parser().parse_args(arguments)
-    else:
-        group = get_command(app if program == "rowcast-export" else command())
-        parse(group, program, arguments)
+    parse(get_command(PROGRAMS[program]()), program, arguments)
 
 
 @pytest.mark.parametrize(

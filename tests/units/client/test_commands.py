@@ -19,10 +19,10 @@ from tests.cases.ways import Ways, serving
 from tests.units.client.servers import NOT_READY, OK, Reply, grpc_server, http_page, http_server
 
 Rowcast = Callable[..., int]
-EMBED = ("embed", "-f", "user=5", "--model", "m")
+EMBED = ("embed", "m", "-f", "user=5")
 DRAMAS = {"genres": {"allow": ["drama"]}}
 USER = ("-f", "user=7")
-RETRIEVE = ("retrieve", *USER, "-k", "2")
+RETRIEVE = ("retrieve", "movies", *USER, "-k", "2")
 COMMANDS: dict[str, tuple[tuple[str, ...], calls.Call[Any], list[str]]] = {
     "retrieve": (
         (*RETRIEVE, "--attribute", "title", "--filter", json.dumps(DRAMAS), "--explain"),
@@ -37,13 +37,24 @@ COMMANDS: dict[str, tuple[tuple[str, ...], calls.Call[Any], list[str]]] = {
         ["movies version 1"],
     ),
     "features": (
-        ("embed", "-f", "user=-5", "-f", "history=1007,", "-f", "city=a=b", "--tower", "query"),
+        (
+            "embed",
+            "movies",
+            "-f",
+            "user=-5",
+            "-f",
+            "history=1007,",
+            "-f",
+            "city=a=b",
+            "--tower",
+            "query",
+        ),
         calls.embed({"user": -5, "history": [1007], "city": "a=b"}, tower="query"),
         ["dim"],
     ),
     "JSON": (
         (
-            *("rank", *USER, "-c", "1000,1007", "-f", "mood=0.5,-1", "-f"),
+            *("rank", "movies", *USER, "-c", "1000,1007", "-f", "mood=0.5,-1", "-f"),
             'liked:={"ids":[1000],"weights":[0.5]}',
         ),
         calls.rank(
@@ -52,27 +63,49 @@ COMMANDS: dict[str, tuple[tuple[str, ...], calls.Call[Any], list[str]]] = {
         ["1007"],
     ),
     "a minimum score": (
-        ("rank", *USER, "-c", "1000,1007", "--min-score=-9", "--tower", "ranking", "-k", "1"),
+        (
+            "rank",
+            "movies",
+            *USER,
+            "-c",
+            "1000,1007",
+            "--min-score=-9",
+            "--tower",
+            "ranking",
+            "-k",
+            "1",
+        ),
         calls.rank({"user": 7}, [1000, 1007], min_score=-9, tower="ranking", k=1),
         ["movies version 1"],
     ),
     "a context": (
-        ("rank", "--context-id", "7", "-c", "1000", "--formula", "watch", "--head", "watch"),
+        (
+            "rank",
+            "movies",
+            "--context-id",
+            "7",
+            "-c",
+            "1000",
+            "--formula",
+            "watch",
+            "--head",
+            "watch",
+        ),
         calls.rank(context_ids=7, candidate_ids=[1000], formula="watch", heads=["watch"]),
         ["watch"],
     ),
     "recommend": (
-        ("recommend", *USER, "-k", "2", "--diversity", "0.5"),
+        ("recommend", "movies", *USER, "-k", "2", "--diversity", "0.5"),
         calls.recommend({"user": 7}, k=2, diversity=0.5),
         ["retrieval score"],
     ),
     "lookup": (
-        ("lookup", "--feature", "movie", "1007", "1", "--not-found", "skip"),
+        ("lookup", "movies", "--feature", "movie", "1007", "1", "--not-found", "skip"),
         calls.lookup("movie", [1007, 1], not_found="skip"),
         ["yes", "no"],
     ),
     "ids": (
-        ("retrieve", "--ids", "1", "--not-found", "skip"),
+        ("retrieve", "movies", "--ids", "1", "--not-found", "skip"),
         calls.retrieve(ids=[1], not_found="skip"),
         ["not found: 1"],
     ),
@@ -101,6 +134,10 @@ USAGE = [
     ("bench", "--rate", "0"),
     ("bench", "--rate", "5", "--concurrency", "5"),
     ("bench", "--seconds", "inf"),
+    ("retrieve", "-k", "0"),
+    ("lookup", "m", "5"),
+    ("recomend",),
+    ("models", "--ulr", "http://127.0.0.1"),
 ]
 
 
@@ -120,13 +157,13 @@ def test_command_prints_what_its_call_returns(
     rowcast: Rowcast,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    address = ("--url", ways.service.http, "--model", "movies")
+    address = ("--url", ways.service.http)
     assert rowcast(*arguments, *address) == 0
     printed = capsys.readouterr().out
     assert not [word for word in words if word not in printed], printed
     call.request.model.name = "movies"
     result = ways.waiting["grpc"].send(call)
-    assert rowcast(*address[:2], "--json", *arguments, *address[2:]) == 0
+    assert rowcast(*address, "--json", *arguments) == 0
     as_json = json.loads(capsys.readouterr().out)
     assert (as_json["model"], as_json["version"]) == ("movies", 1)
     expected = result if hasattr(result, "vectors") else result[0]
@@ -221,7 +258,7 @@ def test_rejected_call_prints_one_sentence_and_exits_by_its_code(
     printed = capsys.readouterr()
     assert (printed.out, printed.err.count("\n")) == ("", 1)
     code = "INVALID_RESPONSE" if isinstance(reply, bytes) else reply.code
-    assert printed.err.startswith(f"{code}: ")
+    assert printed.err.startswith(f"rowcast: {code}: ")
 
 
 def test_address_without_service_and_a_request_that_cannot_be_sent_are_named(
@@ -230,9 +267,9 @@ def test_address_without_service_and_a_request_that_cannot_be_sent_are_named(
     with http_server([OK]) as server:
         gone = server.url
     assert rowcast("models", "--timeout", "1", "--url", gone) == 5
-    assert capsys.readouterr().err.startswith(f"UNREACHABLE: {gone}")
+    assert capsys.readouterr().err.startswith(f"rowcast: UNREACHABLE: {gone}")
     assert rowcast("embed", "-f", "user:=true") == 3
-    assert capsys.readouterr().err.startswith("INVALID_ARGUMENT: feature 'user'")
+    assert capsys.readouterr().err.startswith("rowcast: INVALID_ARGUMENT: feature 'user'")
 
 
 @pytest.mark.parametrize("arguments", USAGE)
@@ -240,7 +277,34 @@ def test_usage_error_exits_2(
     arguments: tuple[str, ...], rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rowcast(*arguments) == 2
-    assert "error: " in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert printed.startswith("rowcast: ")
+    assert printed.count("\n") == 1
+
+
+def test_error_of_a_call_is_json_with_its_violations(
+    rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
+) -> None:
+    violation = {"field": "k", "value": "3", "expected": "at most 2"}
+    details = pb.ErrorDetails(
+        code=pb.ErrorCode.ERROR_CODE_TOO_LARGE,
+        message="too many",
+        request_id="r-1",
+        violations=[pb.FieldViolation(**violation)],
+    )
+    page = http_page(details.SerializeToString(), status="413 Too Large")
+    with http_server([page]) as server:
+        assert rowcast(*EMBED, "--json", "--url", server.url) == 3
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert json.loads(printed.err)["error"] == {
+        "code": "TOO_LARGE",
+        "message": "too many (request id r-1)",
+        "exit_code": 3,
+        "request_id": "r-1",
+        "address": server.url,
+        "violations": [violation],
+    }
 
 
 READY = {

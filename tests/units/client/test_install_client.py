@@ -52,7 +52,7 @@ def test_install_of_the_client_alone_calls_over_both_transports(tmp_path: Path) 
     assert (Path(package.strip()).parent / "py.typed").is_file()
     for serving in (http_server, grpc_server):
         with serving([OK]) as server:
-            embed = ("embed", "-f", "user=5", "-m", "m", "--url", server.url)
+            embed = ("embed", "m", "-f", "user=5", "--url", server.url)
             assert "0.5000 2.0000" in run(
                 tmp_path / "own" / "bin" / "rowcast", *embed, directory=tmp_path
             )

@@ -1,0 +1,221 @@
+"""How every program of rowcast parses its arguments, and reports what is wrong with them.
+
+`scripts/generate_stubs` copies this module to the client, which is a distribution of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+from typer.core import TyperGroup, TyperOption
+from typer.exceptions import TyperException
+
+INVALID_ARGUMENT = "INVALID_ARGUMENT"
+"""The code of errors of the command line itself, as of the service's."""
+SENTENCE_CHARS_MAX = 8000
+"""The largest length of an error: a library's message may hold a whole graph."""
+CONTROL = "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
+"""Characters that a terminal obeys instead of showing them: control characters, writing directions;
+and halves of characters.
+"""
+_CONTROL_CHARACTER = re.compile(f"[{CONTROL}]")
+
+
+class CommandError(TyperException):
+    """An error that ends a command.
+
+    Attributes:
+      exit_code: The exit code of the program.
+      code: The code of the error, for programs.
+      details: What else is known of the error, as values of JSON.
+      command: The command that failed, which precedes the message; "": the program.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        exit_code: int,
+        code: str = INVALID_ARGUMENT,
+        details: Mapping[str, Any] | None = None,
+        command: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.code = code
+        self.details = details or {}
+        self.command = command
+
+
+class Program(TyperGroup):
+    """A program, or a group of its commands: reports errors as one line or, with --json, as JSON.
+    Without arguments, it prints its help.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the arguments."""
+        if not args and self.no_args_is_help:
+            args = ["--help"]
+        return super().parse_args(ctx, args)
+
+    def main(  # type: ignore[override]  # further options are passed on
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **options: Any
+    ) -> Any:
+        """Runs a command and exits with its code.
+
+        Args:
+          args: The arguments of the program; None: those of the process.
+          prog_name: The name of the program.
+          options: Options of typer.
+        """
+        arguments = list(args or ())
+        if args is None:
+            arguments = sys.argv[1:]
+        # typer would first check the options of the groups, whose types take pydantic.
+        context = _context_of_help(self, arguments, prog_name or "")
+        if context is not None:
+            typer.echo(context.get_help())
+            sys.exit(0)
+        # In standalone mode, typer would print errors itself. Commands return None; after an
+        # interruption, and with --version, typer returns an exit code.
+        try:
+            options["standalone_mode"] = False
+            code = super().main(arguments, prog_name, **options) or 0
+        except TyperException as problem:
+            report_error(problem, prog_name or "", arguments)
+            code = problem.exit_code
+        sys.exit(code)
+
+
+def _context_of_help(program: Any, arguments: Sequence[str], name: str) -> Any:
+    """Returns the context of the command whose help the arguments ask for; None: of no command."""
+    context = program.context_class(program, info_name=name)
+    for argument in _before_operands(arguments):
+        if argument == "--help":
+            return context
+        if isinstance(context.command, TyperGroup):
+            command = context.command.get_command(context, argument)
+            if command is not None:
+                context = command.context_class(command, info_name=argument, parent=context)
+    return None
+
+
+def _before_operands(arguments: Sequence[str]) -> Sequence[str]:
+    """Returns the arguments before `--`, behind which they are no options."""
+    if "--" in arguments:
+        return arguments[: arguments.index("--")]
+    return arguments
+
+
+class OptionsAnywhere(Program):
+    """A group whose options are accepted also after the name of a command: `status --json`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the arguments, with the options of the group first."""
+        takes_value: dict[str, bool] = {}
+        for option in self.params:
+            # An option that ends the program, such as --version, may be another one of a command.
+            if isinstance(option, TyperOption) and option.expose_value and not option.is_eager:
+                takes_value |= dict.fromkeys(option.opts, not option.is_flag)
+        return super().parse_args(ctx, _options_first(args, takes_value))
+
+
+def _options_first(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> list[str]:
+    """Moves options before all other arguments. Arguments behind `--` stay, because they can look
+    like options.
+
+    Args:
+      arguments: The arguments of the command line.
+      takes_value: Whether an argument follows, by option.
+    """
+    before = _before_operands(arguments)
+    options: list[str] = []
+    operands: list[str] = []
+    remaining = iter(before)
+    for argument in remaining:
+        name, has_value, _ = argument.partition("=")
+        if name not in takes_value:
+            operands.append(argument)
+            continue
+        options.append(argument)
+        if takes_value[name] and not has_value:
+            options.extend(itertools.islice(remaining, 1))
+    return [*options, *operands, *arguments[len(before) :]]
+
+
+def show_version(text: str) -> None:
+    """Prints the version of a program, and ends it."""
+    typer.echo(text)
+    raise typer.Exit
+
+
+def report_error(problem: TyperException, program: str, arguments: Sequence[str]) -> None:
+    """Prints an error to stderr: as one line, or as JSON if the arguments have --json.
+
+    Args:
+      problem: The error.
+      program: The name of the program.
+      arguments: The arguments of the program.
+    """
+    code = INVALID_ARGUMENT
+    details: Mapping[str, Any] = {}
+    if isinstance(problem, CommandError):
+        message = problem.message
+        code = problem.code
+        details = problem.details
+        program = problem.command or program
+    else:
+        # An error in the arguments of a command knows the command.
+        context = getattr(problem, "ctx", None)
+        command = program
+        if context is not None:
+            command = context.command_path
+        message = f"{_usage_message(problem, context)} (see `{command} --help`)"
+    line = f"{program}: {sentence(message)}"
+    if "--json" in _before_operands(arguments):
+        text = message.removeprefix(f"{code}: ")
+        error = {"code": code, "message": text, "exit_code": problem.exit_code, **details}
+        line = json.dumps({"error": error})
+    sys.stderr.write(f"{line}\n")
+
+
+def _usage_message(problem: Any, context: Any) -> str:
+    """Returns the message of an error in the arguments, with the remedy for an unknown option."""
+    # For an unknown option, typer would look among the options of the command alone.
+    if hasattr(problem, "possibilities"):
+        similar = get_close_matches(problem.option_name, list(_options_of(context)), n=1)
+        if similar:
+            return f"{problem.message}. Did you mean '{similar[0]}'?"
+        problem.possibilities = None
+    message: str = problem.format_message()
+    return message.rstrip(".")
+
+
+def _options_of(context: Any) -> Iterator[str]:
+    """Yields the options that are accepted after the name of a command."""
+    is_accepted = True
+    while context is not None:
+        for parameter in context.command.params:
+            if is_accepted:
+                yield from (*parameter.opts, *parameter.secondary_opts)
+        context = context.parent
+        is_accepted = context is not None and isinstance(context.command, OptionsAnywhere)
+
+
+def sentence(text: str) -> str:
+    """Returns an error as one line: control characters are escaped, and the middle of a text that
+    is too long is left out.
+    """
+    safe = _CONTROL_CHARACTER.sub(
+        lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text
+    )
+    if len(safe) <= SENTENCE_CHARS_MAX:
+        return safe
+    half = SENTENCE_CHARS_MAX // 2
+    return f"{safe[:half]} ... {safe[-half:]}"
