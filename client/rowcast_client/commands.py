@@ -320,7 +320,7 @@ def _positive(text: str) -> float:
 def bench(
     invocation: typer.Context,
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="Name of the model. Default: the only one.")
+        str, typer.Argument(metavar="MODEL", help="Name of the model. Default: the only one.")
     ] = "",
     rate: Annotated[
         float | None,
@@ -462,7 +462,7 @@ def _parameters() -> dict[Callable[..., CommandResult], list[inspect.Parameter]]
     # Options of several commands.
     model_help = "Name of the model. Default: the only one."
     shared = [
-        _argument("model", "[MODEL]", model_help),
+        _argument("model", "MODEL", model_help),
         _option("version", "--version", int, "N", "Version of the model. Default: the current."),
         _option("label", "--label", str, "LABEL", "Label of a version, instead of its number."),
     ]
@@ -541,7 +541,7 @@ def _parameters() -> dict[Callable[..., CommandResult], list[inspect.Parameter]]
     looked_up = typer.Argument(metavar="ID...", help="Ids to look up.")
     return {
         models: [],
-        model: [_argument("name", "[MODEL]", model_help), *shared[1:]],
+        model: [_argument("name", "MODEL", model_help), *shared[1:]],
         retrieve: [*shared, features, ids, *selection, *_options_of("retrieve", documented)],
         rank: [*shared, candidates, features, context_id, *_options_of("rank", documented)],
         recommend: [*shared, features, sources, *selection, *_options_of("recommend", documented)],
