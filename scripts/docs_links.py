@@ -33,7 +33,8 @@ def on_page_markdown(markdown: str, *, config: Any = None, **_: Any) -> str:
     repository = config.repo_url if config else ""
 
     def rewritten(link: re.Match[str]) -> str:
-        path, anchor = link["path"], link["anchor"] or ""
+        path = link["path"]
+        anchor = link["anchor"] or ""
         if _PAGE_OF_THE_SITE.fullmatch(path):
             return f"[{link[1]}]({link['up'][3:]}{path}{anchor})"
         if repository:
