@@ -94,7 +94,7 @@ class Program(TyperGroup):
 
 
 def _context_of_help(program: Any, arguments: Sequence[str], name: str) -> Any:
-    """Returns the context of the command whose help the arguments ask for; None: of no command."""
+    """Returns the context of the command whose help is requested; None: no help is."""
     context = program.context_class(program, info_name=name)
     for argument in _before_operands(arguments):
         if argument == "--help":

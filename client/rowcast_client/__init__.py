@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Imports the client when it is used: the command line prints its help without NumPy."""
-    # An import of a module asks for it here first, also one that `exports` makes.
+    # An import of a module looks for it here first, also one that `exports` makes.
     if Path(__file__).with_name(f"{name}.py").exists():
         raise AttributeError(name)
     from rowcast_client import exports

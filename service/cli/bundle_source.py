@@ -45,8 +45,8 @@ class PullError(CommandError):
 
     def __init__(self, message: str, exit_code: int) -> None:
         # A path is read like a store, and is shown as the user wrote it.
-        shown = message.replace("local://", "")
-        super().__init__(shown, exit_code, _CODES[exit_code], command="rowcast-serve pull")
+        readable = message.replace("local://", "")
+        super().__init__(readable, exit_code, _CODES[exit_code], command="rowcast-serve pull")
 
 
 @dataclass(frozen=True)
