@@ -797,12 +797,12 @@ def _type_at(model: Any, location: tuple[int | str, ...]) -> Any:
     return model
 
 
-def _table_of(place: Any, value: Any) -> str:
+def _table_of(expected_type: Any, value: Any) -> str:
     """Returns the table that a text was probably meant as, such as { kind = "hash" }; "": none."""
     if not isinstance(value, str):
         return ""
     # A union of sections, such as the rules of ids, or one section.
-    for section in get_args(place) or [place]:
+    for section in get_args(expected_type) or [expected_type]:
         fields = getattr(section, "model_fields", {})
         required = [name for name, field in fields.items() if field.is_required()]
         for name, field in fields.items():
