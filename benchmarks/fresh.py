@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,12 @@ BATCH = 50
 """Changes in a request of the stream."""
 CALLERS = 8
 """That send queries at once where throughput is measured."""
+THROUGHPUT_S = 5.0
+"""Seconds for which throughput is measured."""
+MINUTE_S = 60.0
+"""Seconds of a block of queries at random instants."""
+CPU_S = 20.0
+"""Seconds for which the CPU time of the service is measured."""
 RECORDS = 100_000
 """In the log that is replayed, each of one candidate, of which a hundredth differ."""
 TIMEOUT_S = 60.0
@@ -89,6 +95,12 @@ class Client:
         response = self._changes.get("/changes").raise_for_status()
         sequence: int = response.json()["sequence"]
         return sequence
+
+    def close(self) -> None:
+        """Closes the connections, and removes the queries."""
+        self._calls.close()
+        self._changes.close()
+        self.queries.close()
 
     def _retrieved(self, body: dict[str, Any], headers: dict[str, str] | None = None) -> list[int]:
         response = self._calls.post(f"/v1/models/{MODEL}:retrieve", json=body, headers=headers)
@@ -189,7 +201,7 @@ def _cpu_of_a_query(
     with _served(root, scratch, workers, workload, option) as (client, _):
         _throughput(client)
         before_s = client.service.cpu_s()
-        responses = client.queries.closed(CALLERS, 20.0)
+        responses = client.queries.closed(CALLERS, CPU_S)
         return (client.service.cpu_s() - before_s) / responses.succeeded
 
 
@@ -201,9 +213,9 @@ def _served(
     began = time.perf_counter()
     service = Service(Checkout("this"), root, scratch, "f32", "--workers", str(workers), *options)
     try:
-        client = Client(service, workload)
-        client.find([0.0] * ITEM_DIM)
-        yield client, time.perf_counter() - began
+        with closing(Client(service, workload)) as client:
+            client.find([0.0] * ITEM_DIM)
+            yield client, time.perf_counter() - began
     finally:
         service.close()
 
@@ -244,9 +256,9 @@ def _beside_load(client: Client, rate: int, minutes: int, console: Console) -> N
         before = client.sequence()
         loaded_minute = _minute(client, half_load, seed=number)
         minutes_beside.append(loaded_minute)
+        changes_per_s = BATCH * (client.sequence() - before) / MINUTE_S
         console.print(
-            f"minute {number}, {BATCH * (client.sequence() - before) / 60:.0f} changes per second: "
-            f"{_latencies(loaded_minute)}"
+            f"minute {number}, {changes_per_s:.0f} changes per second: {_latencies(loaded_minute)}"
         )
     stream.kill()
     stream.join()
@@ -266,7 +278,7 @@ def _minute(client: Client, rate: float, seed: int) -> Responses:
       RuntimeError: More than 1 percent failed. A busy host can make an overloaded service reject
         some.
     """
-    responses = client.queries.open(rate, 60.0, seed)
+    responses = client.queries.open(rate, MINUTE_S, seed)
     if responses.failed > FAILED_SHARE_MAX * len(responses.status):
         raise RuntimeError(f"{responses.failed} of {len(responses.status)} queries failed")
     return responses
@@ -291,7 +303,7 @@ def _stream(admin: str, rate: int) -> None:
 
 def _throughput(client: Client) -> float:
     """Returns how many queries per second several callers send at most."""
-    return client.queries.closed(CALLERS, 5.0).requests_per_s
+    return client.queries.closed(CALLERS, THROUGHPUT_S).requests_per_s
 
 
 def _latencies(responses: Responses) -> str:
