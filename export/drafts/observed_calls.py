@@ -83,14 +83,14 @@ def observe_calls(
         return front_end.call_results(job, base, call, inputs)
 
     calls = []
-    known: dict[str, InputSection] = {}
+    inputs_that_ran: dict[str, InputSection] = {}
     with warnings.catch_warnings():
         # Most calls are only tried; the export itself shows the warnings of the right ones.
         warnings.simplefilter("ignore")
         for offered in front_end.offered_calls(job, base):
-            call = _CallObserver(run, offered, columns, known).observed()
+            call = _CallObserver(run, offered, columns, inputs_that_ran).observed()
             if not call.problem:
-                known |= call.inputs
+                inputs_that_ran |= call.inputs
             # A method that does not take the model's inputs is a part of another one.
             if not offered.is_method or (not call.problem and call.outputs):
                 calls.append(call)
@@ -105,7 +105,7 @@ class _CallObserver:
         run: Run,
         offered: OfferedCall,
         columns: Mapping[str, ColumnInput],
-        known: Mapping[str, InputSection],
+        inputs_that_ran: Mapping[str, InputSection],
     ) -> None:
         """Begins with what is known of the call.
 
@@ -113,13 +113,15 @@ class _CallObserver:
           run: Returns the results of a call with some inputs, or raises its error.
           offered: The call.
           columns: The inputs that examples show.
-          known: The inputs with which another call of the model ran.
+          inputs_that_ran: The inputs with which another call of the model ran.
         """
         inputs = dict(offered.inputs)
         if not inputs and offered.takes_arrays:
             inputs = {name: column.array_of_jax for name, column in columns.items()}
         elif not inputs:
-            inputs = {name: known.get(name, column.shown) for name, column in columns.items()}
+            inputs = {
+                name: inputs_that_ran.get(name, column.shown) for name, column in columns.items()
+            }
         self._run = run
         self._call = ObservedCall(offered.path, inputs)
         for name in offered.ids:
