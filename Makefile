@@ -11,24 +11,28 @@ THOROUGH ?=
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv quickstart wheels docs demo demo-models demo-scale zoo test test-change test-serving test-all test-clients test-openapi test-triton check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export images release-check clean
+.PHONY: help venv tutorial-env quickstart wheels docs demo demo-models demo-scale zoo test test-change test-serving test-all test-clients test-openapi test-triton check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export images release-check clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 venv: ## .venv with both programs, the client, the examples and the tools: 4 GB on disk, half of it TensorFlow (PYTHON=python3.12)
-	@scripts/make_venv .venv --editable '.[export,serve,examples,dev]' --editable client
+	@SIZE="4 GB" scripts/make_venv .venv --editable '.[export,serve,examples,dev]' --editable client
+
+tutorial-env: ## build/tutorial/venv for the tutorials: both programs and the client, without tools for development (2.5 GB on disk)
+	@SIZE="2.5 GB" scripts/make_venv build/tutorial/venv '.[export,serve]' ./client
+	@echo "activate it: source build/tutorial/venv/bin/activate"
 
 quickstart: ## serves a small bundle and asks it; installs the service alone, without TensorFlow (500 MB on disk)
-	@scripts/make_venv build/quickstart/venv --quiet '.[serve]' ./client
+	@SIZE="500 MB" scripts/make_venv build/quickstart/venv --quiet '.[serve]' ./client
 	build/quickstart/venv/bin/python -m examples.quickstart
 
 wheels: ## dist/ with the wheels and source distributions of rowcast and its client
 	@scripts/make_wheels
 
 docs: ## the documentation site in build/site, in an environment of its own (160 MB on disk; DOCS_REPO_URL=https://... links pages to the published repository)
-	@scripts/make_venv build/docs/venv --quiet 'mkdocs-material~=9.7' 'hatchling>=1.27' 'hatch-vcs>=0.5'
+	@SIZE="160 MB" scripts/make_venv build/docs/venv --quiet 'mkdocs-material~=9.7' 'hatchling>=1.27' 'hatch-vcs>=0.5'
 	NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs build
 	@echo "open build/site/index.html"
 

@@ -54,6 +54,16 @@ def test_missing_python_is_named(tmp_path: Path) -> None:
     assert "/no/such/python does not run" in done.stderr
 
 
+def test_reason_of_a_python_that_does_not_run_is_shown(tmp_path: Path) -> None:
+    shim = tmp_path / "python3.12"
+    shim.write_text("#!/bin/sh\necho 'pyenv: python3.12: command not found' >&2\nexit 127\n")
+    shim.chmod(0o755)
+    done = make(tmp_path / "venv", str(shim))
+    assert done.returncode == 1
+    assert f"{shim} does not run: install Python 3.11" in done.stderr
+    assert "pyenv: python3.12: command not found" in done.stderr
+
+
 @pytest.mark.slow
 def test_environment_without_a_network_is_continued_by_the_same_command(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
