@@ -69,7 +69,7 @@ WHOLE = Picture(
         Box("export", 1, (0, 5)),
         Box("service", 1, (7, 12)),
         Box("rows", 2, (4, 8)),
-        Box("runtime object_store tensors", 3, (0, 12)),
+        Box("command_line runtime object_store tensors", 3, (0, 12)),
         Box("bundle", 4, (0, 12), parts="changes stores features tables storage format native"),
     ),
     data_arrows=(

@@ -16,12 +16,13 @@ from types import FrameType
 import orjson
 from rich.console import Console
 
+from command_line.program import sentence
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import NUMPY_DTYPES
 from export.cli.documents import inspected
 from export.cli.report import render
-from export.cli.terminal import SafeReport, sentence
+from export.cli.terminal import SafeReport
 from export.errors import ExportError
 from export.tables.plan import plan_tables
 
