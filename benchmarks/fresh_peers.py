@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,11 @@ class Rowcast:
     def use(self, setting: Any) -> None:
         """Has later queries searched at a recall, by the measured curve of the index."""
         self._recall = setting
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
+        self._changes.close()
 
     def query(self, vector: Vectors) -> Sequence[int]:
         """Returns the ids of the nearest."""
@@ -97,8 +103,8 @@ def main() -> None:
         Checkout("this"), scratch / "bundles", scratch, "f32", "--workers", str(options.workers)
     )
     try:
-        engine = Rowcast(service)
-        outcome = measure(engine, corpus, workload.vectors, options.rate, options.seconds)
+        with closing(Rowcast(service)) as engine:
+            outcome = measure(engine, corpus, workload.vectors, options.rate, options.seconds)
     finally:
         service.close()
     outcomes = {"rowcast": outcome.as_dict()}
