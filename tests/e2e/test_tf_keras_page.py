@@ -1,5 +1,5 @@
-"""docs/tutorials/first-model.md, followed word by word: its files are written and run, and it shows
-what is printed.
+"""docs/tutorials/first-tf-keras-model.md, followed word by word: its files are written and run, and
+it shows what is printed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from export.cli.main import main
 from export.graphs.loading import load_tensorflow
 from tests.e2e.process import Process
 
-PAGE = (Path(__file__).parents[2] / "docs/tutorials/first-model.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/tutorials/first-tf-keras-model.md").read_text()
 BLOCKS = dict(re.findall(r"<!-- ([\w.]+) -->\n```\w*\n(.*?)```", PAGE, re.DOTALL))
 
 
@@ -36,7 +36,7 @@ def printed(program: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_models_page_leads_from_training_to_a_response(
+def test_tf_keras_page_leads_from_training_to_a_response(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_tensorflow()
