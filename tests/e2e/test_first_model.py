@@ -51,7 +51,8 @@ def run_cell(source: str, folder: Path, names: dict[str, Any]) -> str:
 def words(lines: Sequence[str]) -> list[list[str]]:
     """Returns the words of lines: numbers and titles differ from one training to the next."""
     masked = [NUMBER.sub("", TITLE.sub("", line)) for line in lines]
-    return [found for line in masked if (found := re.findall(r"[A-Za-z_]+", line))]
+    split = [re.findall(r"[A-Za-z_]+", line) for line in masked]
+    return [line for line in split if line]
 
 
 @pytest.mark.slow
@@ -76,8 +77,8 @@ def test_notebook_leads_from_training_to_recommendations(
             source = cell["source"].replace("localhost:8080", f"localhost:{port}")
             printed = words(run_cell(source, tmp_path, names).splitlines())
             for output in cell["outputs"]:
-                shown = words(output["text"].splitlines())
-                assert [line for line in shown if line not in printed] == [], source
+                page_lines = words(output["text"].splitlines())
+                assert [line for line in page_lines if line not in printed] == [], source
     finally:
         if "service" in names:
             names["service"].kill()
