@@ -61,7 +61,7 @@ and what was expected, but never what the client sent.
 
 EXIT_CODES = """## Exit codes
 The last line on stderr names what is wrong and the remedy. "Both" stands for `rowcast-export` and `rowcast-serve`;
-[Commands and options](cli.md#rowcast-command) lists the exit codes of `rowcast`.
+[Commands and options](cli.md#rowcast) lists the exit codes of `rowcast`.
 """
 
 BUNDLES = """## Errors of bundles
