@@ -60,11 +60,11 @@ class Section(BaseModel):
 
 
 class CheckpointSection(Section):
-    """The checkpoint, and where the model is in its object graph."""
+    """The checkpoint, and where the model is in it."""
 
     path: str
-    """Path or URL of a checkpoint: its prefix, the `.index` file of the prefix, or a directory, of
-    which the newest checkpoint is read.
+    """Path or URL: the prefix of a checkpoint, its `.index` file, or a directory, of which the
+    newest checkpoint is read.
     """
     object_path: str = ""
     """Attribute path of the model in the checkpoint, such as `model` for
@@ -72,7 +72,7 @@ class CheckpointSection(Section):
     """
     by: Literal["objects", "names"] | None = None
     """How variables are found: by the objects of the model, or by the names of a TF1 Saver.
-    Default: names if the checkpoint has no object graph.
+    Default: names if the checkpoint has no objects.
     """
     averages: bool = False
     """Read the moving average of each variable that has one."""
@@ -81,16 +81,16 @@ class CheckpointSection(Section):
     names of the weights in a tower's file.
     """
     layout: str | None = None
-    """Layout file, or "derive": the exporter derives layouts from `verify.trained_ids`."""
+    """Layout file, or "derive": layouts are derived from `verify.trained_ids`."""
 
 
 class CodeSection(Section):
     """The model code."""
 
     factory: str
-    """Function or class that builds the model: `package.module:function`, `file.py:function`,
-    `file.py:Class` or `notebook.ipynb:Class`. It returns the built, untrained model or, for TF1, a
-    function of one dict of inputs that builds the graph.
+    """Function or class that builds the untrained model: `package.module:function`,
+    `file.py:function`, `file.py:Class` or `notebook.ipynb:Class`. For TF1, it returns a function of
+    one dict of inputs that builds the graph.
     """
     definitions: bool | None = None
     """Run only imports, classes, functions and constants of the file. Default: `true` for a
@@ -101,13 +101,9 @@ class CodeSection(Section):
     of `[vocabularies.NAME]` as a NumPy array.
     """
     names: dict[str, Any] = {}
-    """Values of global names that the definitions need and the file computes, such as
-    `names.user_count = 944`, as in `arguments`.
-    """
+    """Values of global names that the definitions need and the file computes, as in `arguments`."""
     trained_with: Literal["tensorflow", "jax", "torch"] | None = None
-    """What Keras 3 ran on in training, if an export requests it: TensorFlow and JAX compute some
-    ids otherwise.
-    """
+    """Backend of Keras 3 in training, if an export requests it."""
     table_threshold: int = Field(default=10_000, ge=0)
     """Maximum rows of a table that can stay inside its towers, if only plain gathers read it."""
     inline_bytes_max: int = Field(default=64 << 20, ge=0)
@@ -122,26 +118,21 @@ class InputSection(Section):
     dtype: InputDtype
     """Type of the tensor that the call takes. A bool is sent as 0 or 1."""
     shape: Array[PositiveInt] = ()
-    """Shape for one example, without the batch. [] is a single value, and the shape of ragged and
-    sparse inputs.
-    """
+    """Shape of one example. [] is a single value, and the shape of ragged and sparse inputs."""
     kind: Literal["dense", "ragged", "sparse"] = "dense"
     """Kind of tensor in which the call takes a batch."""
     weights_for: str | None = None
-    """Name of the input whose weights this input holds."""
+    """The input whose weights this input holds."""
     length_max: PositiveInt = 64
-    """Maximum number of values per example of a ragged or sparse input that a tower reads itself.
-    """
+    """Maximum values per example of a ragged or sparse input that a tower reads itself."""
     pad: PadValue | None = None
     """Value that fills up a list with fewer values than `shape`, as a client sends it. Without it,
     a shorter list is rejected. For a dense input with one axis.
     """
     pad_side: PadSide = "end"
-    """Where `pad` is added: after the values, or before them."""
+    """Where `pad` is added."""
     keep: Keep | None = None
-    """Which values of a longer list stay. Without it, a longer list is rejected. For a dense input
-    with one axis.
-    """
+    """Which values of a longer list stay, as for `pad`. Without it, a longer list is rejected."""
 
     @property
     def sent_dtype(self) -> Literal["int32", "int64", "float32", "string"]:
@@ -192,19 +183,19 @@ class VocabularySection(Section):
 
 
 class IdentityRule(Section):
-    """The id is the row."""
+    """The row is the id."""
 
     kind: Literal["identity"]
-    """Row = id."""
+    """The kind of the rule."""
 
 
 class VocabularyRule(Section):
-    """The row depends on the position of the id in a vocabulary."""
+    """The row is `first_row` + the position of the id in a vocabulary."""
 
     kind: Literal["vocabulary"]
-    """Row = `first_row` + position of the id in the vocabulary."""
+    """The kind of the rule."""
     vocabulary: Name
-    """Name of a vocabulary in `[vocabularies.NAME]`."""
+    """A vocabulary in `[vocabularies.NAME]`."""
     first_row: int = Field(default=0, ge=0)
     """Row of the first key."""
     oov_buckets: int = Field(default=0, ge=0)
@@ -232,51 +223,51 @@ class VocabularyRule(Section):
 
 
 class HashRule(Section):
-    """The row is a hash of the id."""
+    """The row is FarmHash Fingerprint64 of the id, an integer in decimal, mod `buckets`."""
 
     kind: Literal["hash"]
-    """Row = FarmHash Fingerprint64 of the string, or of the integer in decimal, mod `buckets`."""
+    """The kind of the rule."""
     buckets: PositiveInt | None = None
-    """Number of buckets. Default: the number of rows of the table."""
+    """Default: the number of rows of the table."""
     dtype: Literal["int64", "string"] = "int64"
     """Type of the ids in the signatures of a self-contained SavedModel."""
 
 
 class BucketRule(Section):
-    """The row is the bucket of a number."""
+    """The row is the number of `boundaries` that are less than or equal to the value."""
 
     kind: Literal["buckets"]
-    """Row = number of `boundaries` that are less than or equal to the value."""
+    """The kind of the rule."""
     boundaries: Annotated[Boundaries, Strict(False)]
-    """Boundaries in ascending order."""
+    """In ascending order."""
 
 
 class KeyedRule(Section):
-    """The table was imported with its keys."""
+    """The row is the position of the id among the keys that the table was imported with."""
 
     kind: Literal["keyed"]
-    """Row = position of the id among the keys of the table."""
+    """The kind of the rule."""
 
 
 class FeatureSection(Section):
     """What the model does not specify about a feature, by the name of its input."""
 
     role: Role | None = None
-    """Whether the feature belongs to the context or to the candidate. Default: context if a query
-    tower or a context store uses it, candidate if a candidate tower or a corpus uses it, else
-    context. Required for an input of a ranking tower to which both apply.
+    """Default: context if a query tower or a context store uses the feature, candidate if a
+    candidate tower or a corpus uses it, else context. Required for an input of a ranking tower to
+    which both apply.
     """
     ids: IdentityRule | VocabularyRule | HashRule | BucketRule | KeyedRule = Field(
         default=IdentityRule(kind="identity"), discriminator="kind"
     )
     """How an id in a request becomes a row, if the model does not specify it."""
     unknown: Unknown = Unknown()
-    """What happens with an id that has no row in the table. Default: zeros; in JAX what the lookup
-    reads, or refuse where that is NaN and where the recipe makes rows of ids.
+    """What an id without a row reads. Default: zeros; in JAX what the lookup reads, or refuse where
+    that is NaN and where the recipe makes rows of ids.
     """
     default: Any = None
-    """Value to use if a request omits the feature, written as in a request. Without it, requests
-    must include the feature.
+    """Value if a request omits the feature, written as in a request. Without it, requests must
+    include the feature.
     """
 
 
@@ -295,26 +286,24 @@ class TowerSection(Section):
     `user_embedding` its layer with this attribute or name.
     """
     inputs: Array[str] = ()
-    """Inputs that the call takes, as one dict in this order. [] passes all. A dot is a level of the
-    dict: `sparse.user` is passed as `{"sparse": {"user": ...}}`. Beside `arguments`, the order of
-    the tables in these.
+    """Inputs that the call takes, as one dict in this order. [] passes all. Beside `arguments`, the
+    order of the tables in these.
     """
     arguments: Array[Any] | dict[str, Any] | None = None
-    """What the call takes instead of one dict: a list of its arguments, such as `["user_id"]`, or a
-    table by the names of its parameters, such as `{ x = "user_id" }`. A string is the name of an
-    input; lists, tables, booleans and numbers are passed as such.
+    """What the call takes instead of one dict: a list of its arguments, or a table by the names of
+    its parameters. A string is the name of an input; lists, tables, booleans and numbers are passed
+    as such.
     """
     outputs: dict[Name, OutputStep | Annotated[Array[OutputStep], Field(min_length=1)]] = {}
-    """Where each output is in what the call returns: a key of a dict, a position in a list or tuple
-    or on the last axis of a tensor, from 0, a name among the `output_names` of a functional model
-    of Keras, or a list of these, which leads into nested results. {} if the call returns one
-    result, then named `result`.
+    """Where each output is in what the call returns: a key, a position from 0, an output name of a
+    functional model of Keras, or a list of these, which leads into nested results. {} if the call
+    returns one result, then named `result`.
     """
     result: str | None = None
     """The output that is the vector or the score. Required if the tower has several outputs."""
     formula: str | None = None
-    """Formula that combines outputs into the score that orders candidates, such as `click^0.7 *
-    like^0.3`. Default: `result`.
+    """Combines outputs into the score that orders candidates, such as `click^0.7 * like^0.3`.
+    Default: `result`.
     """
     split: bool = True
     """Partition a ranking tower into parts that run once per context, once per candidate, or only
@@ -325,12 +314,12 @@ class TowerSection(Section):
     serve: Precision = "f32"
     """Precision at which a service runs the tower by default."""
     overlap_min: dict[Literal["int8", "bf16"], float] = {}
-    """Minimum overlap by precision, for every output: the fraction of the original model's best
-    tenth (at most 100 examples) that is also in the tower's.
+    """Minimum by precision, for every output, of the fraction of the original model's best tenth
+    (at most 100 examples) that is also in the tower's.
     """
     max_abs_error: dict[Precision, float] = {}
     """Maximum absolute difference from the original model, by precision: for int8 and bf16, and for
-    f32 in a tower that computes in half precision or reads a table whose rows are converted.
+    f32 in a tower that computes in half precision or reads a converted table.
     """
 
     @field_validator("arguments")
@@ -368,10 +357,9 @@ class TableSection(Section):
     dump: str | None = None
     """Directory with a dump that holds this table instead of the checkpoint."""
     dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = None
-    """Type of the rows in the bundle. Default: the type in the checkpoint; float64 becomes float32.
-    """
+    """Type of the rows in the bundle. Default: that of the checkpoint; float64 becomes float32."""
     max_abs_error: float | None = Field(default=None, ge=0)
-    """Maximum absolute difference between a converted value and the value in the checkpoint."""
+    """Maximum absolute difference between a converted value and that of the checkpoint."""
     rms_error: float | None = Field(default=None, ge=0)
     """Maximum root mean square of these differences."""
     cosine_min: float | None = Field(default=None, ge=-1, le=1)
@@ -398,7 +386,7 @@ class CorpusSection(Section):
     `.ndjson`, `.parquet`, `.tfrecord` or `.tfrecords`, each optionally with `.gz`.
     """
     compression: Literal["none", "gzip"] | None = None
-    """Compression of files other than Parquet. Default: gzip if the name ends in `.gz`."""
+    """Of files other than Parquet. Default: gzip if the name ends in `.gz`."""
     prebatched: bool = False
     """Each TFRecord holds one candidate for each value of `id`, and the same number of values of
     every other feature for each.
@@ -471,7 +459,7 @@ class RecallSection(Section):
     """Recall that an index must reach against exact search on the examples of `verify`."""
 
     k: PositiveInt = 10
-    """Number of neighbors per query to compare."""
+    """Number of neighbors per query."""
     value: float = Field(default=0.95, gt=0, le=1)
     """Minimum recall, or nothing is published. Without `verify.examples`, it has no effect."""
     queries: PositiveInt = 500
@@ -479,12 +467,12 @@ class RecallSection(Section):
     measure its recall.
     """
     of_tables: float | None = Field(default=None, gt=0, le=1)
-    """Minimum recall against vectors that are computed from the rows of the checkpoint, if tables
-    are converted. Default: only reported.
+    """Minimum recall against vectors from the checkpoint's rows, if tables are converted. Default:
+    only reported.
     """
     of_cold_users: float | None = Field(default=None, gt=0, le=1)
-    """Minimum recall on the examples with empty bags: users who have done nothing yet. Default:
-    only reported, with a note if it is less than `value`.
+    """Minimum recall on the examples with empty bags. Default: only reported, with a note if it is
+    less than `value`.
     """
 
 
@@ -500,15 +488,14 @@ class IndexSection(Section):
     distance: Distance = "dot_product"
     """Distance between vectors. A larger score is always nearer."""
     engine: Literal["auto"] | Engine = "auto"
-    """Library that builds and searches the index. auto: scann if it is installed here, else faiss.
-    """
+    """Library of the index. auto: scann if it is installed here, else faiss."""
     kind: Literal["auto", "brute_force", "tree_ah"] = "auto"
-    """brute_force compares all vectors. tree_ah is a tree with quantized vectors in its leaves, and
-    reordering. auto: brute_force for fewer than 20,000 candidates per partition, else tree_ah.
+    """brute_force compares all vectors. tree_ah is a tree with quantized vectors, and reordering.
+    auto: brute_force for fewer than 20,000 candidates per partition, else tree_ah.
     """
     partitions: int = Field(default=1, ge=1, le=1 << 16)
     """Number of ranges of candidates with an index each, at most one per candidate. A build needs
-    the memory of one. The last may be smaller; fewer are built if it would be empty.
+    the memory of one. Fewer are built if the last would be empty.
     """
     recall: RecallSection = RecallSection()
     """Recall that the index must reach."""
@@ -524,9 +511,7 @@ class StageRecallSection(Section):
     """
 
     k: PositiveInt | None = None
-    """Number of the ranking tower's best candidates that are looked for. Default: 10, or `keep` if
-    it is less.
-    """
+    """Number of the ranking tower's best candidates. Default: 10, or `keep` if it is less."""
     value: float | None = Field(default=None, gt=0, le=1)
     """Minimum share of these that the stage keeps, or nothing is published. Requires
     `verify.examples`. Default: only reported.
@@ -603,13 +588,12 @@ class VerifySection(Section):
     examples: str | None = None
     """Raw examples, with a column for each input: a CSV (with `|` between the values of a list),
     JSON-lines (other suffixes, too) or Parquet file, or TFRecord files; a directory of such files,
-    or a pattern. Default: synthetic examples, with known ids, some that no table has, and numbers
-    in the range of the Normalization layers of the model, or else around 0.
+    or a pattern. Default: synthetic examples.
     """
     examples_format: RecordFormat | None = None
-    """Records of TFRecord files: tf-example (`tf.train.Example`), prediction-log (the requests of
-    `tensorflow.serving.PredictionLog`) or elwc (`tensorflow.serving.ExampleListWithContext`). Files
-    that end in `.gz` are compressed.
+    """Records of TFRecord files (`.gz`: compressed): tf-example (`tf.train.Example`),
+    prediction-log (the requests of `tensorflow.serving.PredictionLog`) or elwc
+    (`tensorflow.serving.ExampleListWithContext`).
     """
     count: PositiveInt = 256
     """Number of examples on which towers are compared."""
@@ -619,20 +603,18 @@ class VerifySection(Section):
     """
     expected: dict[str, str] = {}
     """Column of `examples` with the value that training recorded of an output (`tower.output` if
-    several towers have it); of PredictionLog records, `response.NAME`. Only this check detects ids
-    that read other rows than in training. The differences may have a root mean square of a
-    twentieth of the recorded values' standard deviation.
+    several towers have it); of PredictionLog records, `response.NAME`. The differences may have a
+    root mean square of a twentieth of the recorded values' standard deviation.
     """
     trained_ids: dict[str, TrainedIdsSection] = {}
     """Ids that occur in training, by the name of their feature, or rows by the name of their table,
-    which prove or contradict layouts. A file name stands for `file` alone.
+    which prove or contradict layouts.
     """
     rows: PositiveInt = 4096
     """Number of rows to compare per table, unless `--full` is set."""
     stated_layouts: Literal["verify", "accept"] = "verify"
     """Tables with a stated layout are published, verify: only if `trained_ids` prove it, or if a
-    tower that reads the table has outputs in `expected`; accept: also without, which the manifest
-    records.
+    tower that reads the table has outputs in `expected`; accept: also without.
     """
 
     @model_validator(mode="after")
@@ -651,8 +633,8 @@ class VerifySection(Section):
 
 
 class WarmUpSection(Section):
-    """Requests that a service computes before it serves the bundle. One that fails keeps the
-    version from being served.
+    """Requests that a service computes before it serves the bundle. If one fails, the version is
+    not served.
     """
 
     requests: str | None = None
@@ -661,13 +643,11 @@ class WarmUpSection(Section):
     has one.
     """
     format: Literal["prediction-log", "elwc"] = "prediction-log"
-    """Records of the file: prediction-log (`tensorflow.serving.PredictionLog`) or elwc
-    (`tensorflow.serving.ExampleListWithContext`, each a ranking).
-    """
+    """Records of the file, as in `verify.examples_format`. Each elwc record is a ranking."""
     signature: str = ""
     """Signature that ranks ELWC records. Default: `serving_default`."""
     from_saved_model: bool = True
-    """Whether to take the requests of the SavedModel, if `requests` names no file."""
+    """Take the requests of the SavedModel, if `requests` names no file."""
 
     @model_validator(mode="after")
     def _of_elwc(self) -> WarmUpSection:
@@ -687,8 +667,8 @@ class OutputSection(Section):
     root: str
     """Directory of the bundles, or its URL (`s3://bucket/bundles`)."""
     tables: Literal["copy", "link", "inline", "inline-link"] = "copy"
-    """copy: copy the rows into the bundle. link: hard links to the checkpoint. inline: write a
-    self-contained SavedModel instead of a bundle. inline-link: the same, with hard links.
+    """copy: rows in the bundle. link: hard links to the checkpoint. inline: a self-contained
+    SavedModel instead of a bundle. inline-link: the same, with hard links.
     """
     serving_default: Name | None = None
     """Tower of the signature `serving_default` of a self-contained SavedModel. Default: the only
