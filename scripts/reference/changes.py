@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,26 +28,35 @@ def page() -> str:
 def _requests() -> list[str]:
     rows = [
         "## Requests",
-        "| path | what it does | fields of the body | fields of an item |",
+        "| path | what it does | further fields of the body | of an item |",
         "|---|---|---|---|",
     ]
     types = change_schemas()
-    texts: dict[str, str] = {}
-    for (kind, action), change in CHANGES.items():
+    bodies: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
+    for change in CHANGES.values():
         body = dict(types[model_of(change).__name__]["properties"])
         del body["items"]
-        item = types[change.body.part_name]["properties"]
+        bodies.append(body)
+        items.append(types[change.body.part_name]["properties"])
+    of_every_body = [name for name in bodies[0] if all(name in body for body in bodies)]
+    of_every_item = [name for name in items[0] if all(name in item for item in items)]
+    fields: dict[str, list[str]] = defaultdict(list)
+    for ((kind, action), change), body, item in zip(CHANGES.items(), bodies, items, strict=True):
         for name, entry in {**body, **item}.items():
             of_type = types.get(entry.get("$ref", "").rpartition("/")[2], {})
-            texts.setdefault(name, entry.get("description", of_type.get("description", "")))
-        rows.append(f"| `{kind}/{action}` | {change.__doc__} | {_names(body)} | {_names(item)} |")
+            names = fields[entry.get("description", of_type.get("description", ""))]
+            if name not in names:
+                names.append(name)
+        in_body = _names(name for name in body if name not in of_every_body)
+        in_item = _names(name for name in item if name not in of_every_item)
+        rows.append(f"| `{kind}/{action}` | {change.__doc__} | {in_body} | {in_item} |")
     rows += [
         "",
-        "Each body has `items`, a list of at least one. Their ids are distinct.",
+        f"Each body has `items` (at least one, with distinct ids), {_names(of_every_body)}; each item "
+        f"has {_names(of_every_item)}.",
         "",
-        "| field | meaning |",
-        "|---|---|",
-        *[f"| `{name}` | {' '.join(text.split())} |" for name, text in texts.items()],
+        *[f"- {_names(names)}: {' '.join(text.split())}" for text, names in fields.items()],
     ]
     return rows
 
@@ -55,9 +65,10 @@ def _response() -> list[str]:
     properties: dict[str, Any] = SCHEMAS["ChangeResponse"]["properties"]
     return [
         "## Responses",
-        "| field | meaning |",
-        "|---|---|",
-        *[f"| `{name}` | {entry.get('description', '')} |" for name, entry in properties.items()],
+        *[
+            f"- {': '.join(filter(None, (f'`{name}`', entry.get('description'))))}"
+            for name, entry in properties.items()
+        ],
     ]
 
 

@@ -31,6 +31,8 @@ most 100 lines per second are written for each event; `suppressed` on the next l
 features and vectors are never logged. What a library reports is the event `library_message`, with the text in
 `message`.
 
+In parentheses are the level and the fields of an event, in italics what to do.
+
 """
 EVENTS = {
     "starting": (
@@ -404,16 +406,15 @@ def page() -> str:
         raise SystemExit(
             f"scripts/reference/log_events.py and the calls in service/ differ in {different}"
         )
-    return HEAD + "\n".join(_table(events)) + "\n"
+    return HEAD + "\n".join(_list(events)) + "\n"
 
 
-def _table(events: dict[str, Event]) -> Iterator[str]:
-    yield "| event | level | fields | meaning, *and what to do* |\n|---|---|---|---|"
+def _list(events: dict[str, Event]) -> Iterator[str]:
     for name, (meaning, action) in EVENTS.items():
-        levels = ", ".join(level for level in LEVELS if level in events[name].levels)
-        fields = ", ".join(f"`{each}`" for each in events[name].fields)
-        cell = f"{meaning} *{action}*" if action else meaning
-        yield f"| `{name}` | {levels} | {fields} | {cell} |"
+        levels = [level for level in LEVELS if level in events[name].levels]
+        fields = [f"`{each}`" for each in events[name].fields]
+        about = ", ".join(levels) + (f": {', '.join(fields)}" if fields else "")
+        yield f"- `{name}` ({about}): {meaning}" + (f" *{action}*" if action else "")
 
 
 def _events() -> dict[str, Event]:

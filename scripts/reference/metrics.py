@@ -15,9 +15,8 @@ HEAD = """# Metrics
 
 `GET /metrics` returns the metrics of the whole service in the text format of Prometheus. The
 [runbook](../how-to/runbook.md) describes the alerts on them. Every worker returns the metrics of all: counters and
-histograms are added up, including those of workers that have ended, once per second and when a worker stops; for
-gauges, the column "workers" shows how values are combined. The standard metrics `process_*` and `python_*` are
-available only with one worker.
+histograms are added up, including those of workers that have ended, once per second and when a worker stops. The
+standard metrics `process_*` and `python_*` are available only with one worker.
 """
 
 VALUES = {
@@ -29,7 +28,6 @@ VALUES = {
     "state": metrics.STATES,
     "path": ("index", "exact", "none"),
     "sum": derived_metrics.RECALL_SUMS,
-    "bin": tuple(str(number) for number in range(SCORE_BINS_MAX)),
     "kind": ("major", "minor"),
     "certificate": ("server", "client_ca"),
     "rows": ("compiled", "numpy"),
@@ -52,8 +50,6 @@ LABELS = """
 The values of `model`, `feature`, `input`, `table`, `store`, `index`, `tower` and `part` come from manifests, never from
 requests. The series of `INTERNAL` and `DATA_LOSS` exist from the start, so that `increase()` includes the first error.
 
-| label | values |
-|---|---|
 """
 
 
@@ -69,7 +65,13 @@ def _lines() -> Iterator[str]:
     yield from ("", "## Histograms", "| metric | labels | meaning |", "|---|---|---|")
     for name, (text, labels, _) in metrics.HISTOGRAMS.items():
         yield f"| `rowcast_{name}` | {_names(labels)} | {text} |"
-    yield from ("", "## Gauges", "| metric | labels | meaning | workers |", "|---|---|---|---|")
+    yield from (
+        "",
+        "## Gauges",
+        "In parentheses is how the values of the workers are combined.",
+        "",
+    )
+    yield from ("| metric | labels | meaning |", "|---|---|---|")
     for name, (text, labels, merge) in metrics.GAUGES.items():
         merged = {
             "livesum": "sum",
@@ -77,9 +79,9 @@ def _lines() -> Iterator[str]:
             "livemax": "maximum",
             "livemostrecent": "most recent",
         }[merge]
-        yield f"| `rowcast_{name}` | {_names(labels)} | {text} | {merged} |"
+        yield f"| `rowcast_{name}` | {_names(labels)} | {text} ({merged}) |"
     for name, (text, labels) in derived_metrics.DERIVED.items():
-        yield f"| `rowcast_{name}` | {_names(labels)} | {text} | from the sums |"
+        yield f"| `rowcast_{name}` | {_names(labels)} | {text} (from the sums) |"
     yield ""
 
 
@@ -98,4 +100,5 @@ def _names(values: tuple[str, ...]) -> str:
 
 def _values() -> Iterator[str]:
     for label, values in VALUES.items():
-        yield f"| `{label}` | {_names(values)} |"
+        yield f"- `{label}`: {_names(values)}"
+    yield f"- `bin`: `0` to `{SCORE_BINS_MAX - 1}`"

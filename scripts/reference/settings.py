@@ -16,16 +16,16 @@ HEAD = f"""# Settings of the service
 
 Set a setting with an option of `rowcast-serve` (`--http-port 8080`) or with an environment variable: `{PREFIX}` and the
 name in capitals (`{PREFIX}HTTP_PORT=8080`). An option overrides the environment, and the environment overrides the
-default. If a name is unknown or a value is outside its limits, the service does not start and exits with code 2.
-Variables that Kubernetes sets for a Service, such as `ROWCAST_HTTP_PORT=tcp://10.0.0.1:80`, are ignored.
-`rowcast-serve --print-settings` prints the effective values as JSON.
+default. If a name is unknown or a value is outside its limits, the service exits with code 2. Variables that Kubernetes
+sets for a Service, such as `ROWCAST_HTTP_PORT=tcp://10.0.0.1:80`, are ignored. `rowcast-serve --print-settings` prints
+the effective values as JSON.
 
 Durations are in seconds, sizes in bytes, rates in bytes per second. The option of a list is repeatable; in the
-environment, commas separate its values. Limits apply to each worker process. For the errors that a client receives when
-it exceeds a limit, see [Limits](api.md#limits).
+environment, commas separate its values. Limits apply to each worker process. [Limits](api.md#limits) has the errors of
+requests that exceed one.
 
-| setting | type and limits | default | meaning |
-|---|---|---|---|
+In parentheses are the values of a setting and its default. Numbers are integers, unless the default has a decimal point.
+
 """
 SAID_ABOVE = re.compile(
     r", in (seconds|bytes per second|bytes)|"
@@ -41,14 +41,16 @@ def page() -> str:
 
 def _rows() -> Iterator[str]:
     for name, field in ServiceSettings.model_fields.items():
-        meaning = " ".join((field.description or "").split()).replace("|", "\\|")
-        default = _default(field) + _mebibytes(name, field)
+        meaning = SAID_ABOVE.sub("", " ".join((field.description or "").split()))
         values = ", ".join(filter(None, (_type(field.annotation), _limits(field))))
-        cells = (f"`{name}`", values, default, SAID_ABOVE.sub("", meaning))
-        yield f"| {' | '.join(cells)} |"
+        in_parentheses = "; ".join(filter(None, (values, _default(name, field))))
+        yield f"- `{name}`{f' ({in_parentheses})' if in_parentheses else ''}: {meaning}"
 
 
 def _type(annotation: object) -> str:
+    """Returns the type in words; "" of numbers, whose limits follow, of booleans, which have a
+    default, and of paths, whose meaning begins with "File" or "Directory".
+    """
     origin = typing.get_origin(annotation)
     arguments = typing.get_args(annotation)
     if origin is typing.Annotated:
@@ -59,15 +61,16 @@ def _type(annotation: object) -> str:
         return "list"
     if arguments:
         return _type(next(kind for kind in arguments if kind is not type(None)))
-    names = {"int": "integer", "float": "number", "bool": "boolean", "str": "text", "Path": "path"}
-    names["ShardNumber"] = "number/total"
-    return names[getattr(annotation, "__name__", "")]
+    names = {"str": "text", "ShardNumber": "number/total"}
+    return names.get(getattr(annotation, "__name__", ""), "")
 
 
-def _default(field: FieldInfo) -> str:
+def _default(name: str, field: FieldInfo) -> str:
     if field.is_required():
-        return "**required**"
-    return "" if field.default in (None, ()) else f"`{str(field.default).lower()}`"
+        return "required"
+    if field.default in (None, (), ""):
+        return ""
+    return f"default `{str(field.default).lower()}`{_mebibytes(name, field)}"
 
 
 def _mebibytes(name: str, field: FieldInfo) -> str:
@@ -77,7 +80,7 @@ def _mebibytes(name: str, field: FieldInfo) -> str:
     if "bytes" not in name or not field.default or field.default % (1 << 20):
         return ""
     mebibytes = field.default >> 20
-    return f" ({mebibytes} MiB)" if mebibytes < 1024 else f" ({mebibytes / 1024:g} GiB)"
+    return f" = {mebibytes} MiB" if mebibytes < 1024 else f" = {mebibytes / 1024:g} GiB"
 
 
 def _limits(field: FieldInfo) -> str:
