@@ -70,17 +70,20 @@ class Outcome:
         return self.entry.name, published, self.result, self.difference, seconds
 
     def markdown(self) -> str:
-        """Returns a row of the page."""
+        """Returns the line of the page: the largest difference, after what else there is to say of
+        a model that did not run unchanged.
+        """
         source = self.entry.source
-        name, _, result, difference, _ = self.cells()
-        recipe = f"[{name}](../../{self.entry.recipe.relative_to(ROOT).as_posix()})"
+        recipe = f"[{self.entry.name}](../../{self.entry.recipe.relative_to(ROOT).as_posix()})"
         revision = self.revision or source.revision
         commit = revision if source.folder else f"v{revision}"
         project = source.url.rpartition("/")[2]
         link = f"{source.url}/blob/{commit}/{self.entry.file}"
         published = f"[{project}/{self.entry.file}]({link})"
-        text = result.replace("|", "\\|").replace("\n", " ")
-        return f"| {recipe} | {published} | {text} | {difference} |"
+        # An error says what is wrong in its first sentence, the remedy in those that follow.
+        result = "" if self.result == UNCHANGED else self.result.partition(". ")[0]
+        facts = ", ".join(filter(None, (" ".join(result.split()), self.difference)))
+        return f"- {recipe}, {published}: {facts}"
 
     def write(self, folder: Path) -> None:
         """Writes the record of a run to its folder."""
@@ -151,9 +154,7 @@ def write_page(outcomes: Sequence[Outcome], page: Path = PAGE) -> None:
     _, end, after = table_and_after.partition(END)
     if not end:
         raise ValueError(f"{page} lacks the marks {BEGIN!r} and {END!r}")
-    heading = "| " + " | ".join(COLUMNS[:-1]) + " |"
-    rule = "|---|---|---|---|"
-    rows = "\n".join((heading, rule, *(outcome.markdown() for outcome in outcomes)))
+    rows = "\n".join(outcome.markdown() for outcome in outcomes)
     text = f"{before}{BEGIN}\n{circumstances(outcomes)}\n\n{rows}\n{END}{after}"
     page.write_text(text, encoding="utf-8")
 
