@@ -35,23 +35,19 @@ def page() -> str:
         f"float32 and in bfloat16. Calls ({', '.join(f'`{name}`' for name in sorted(evaluation.CALLS))}) are evaluated",
         "as what they call, and so is `shard_map` over one device.",
         "",
-        "| kind | primitives |",
-        "|---|---|",
     ]
     for kind, module in _KINDS.items():
         names = ", ".join(f"`{name}`" for name in sorted(module.OPERATIONS))
-        lines.append(f"| {kind} | {names} |")
+        lines.append(f"- {kind}: {names}")
     lines += [
         "",
         "What depends on constants alone, such as masks and positions, is computed by JAX, so that it may use any primitive but",
         f"those below. Loops are unrolled, up to {control_flow.STEPS_MAX} steps. Every other primitive is rejected with your line. These have a remedy",
         "of their own:",
         "",
-        "| primitive | why, and what to do |",
-        "|---|---|",
     ]
     reasons: dict[str, list[str]] = {}
     for name, why in evaluation.REJECTED.items():
         reasons.setdefault(why, []).append(f"`{name}`")
-    lines += [f"| {', '.join(names)} | {why} |" for why, names in reasons.items()]
+    lines += [f"- {', '.join(names)}: {why}" for why, names in reasons.items()]
     return "\n".join(lines) + "\n"

@@ -22,14 +22,15 @@ the effective values as JSON.
 
 Durations are in seconds, sizes in bytes, rates in bytes per second. The option of a list is repeatable; in the
 environment, commas separate its values. Limits apply to each worker process. [Limits](api.md#limits) has the errors of
-requests that exceed one.
+requests that exceed one. The port 0 is any free port.
 
 In parentheses are the values of a setting and its default. Numbers are integers, unless the default has a decimal point.
 
 """
 SAID_ABOVE = re.compile(
-    r", in (seconds|bytes per second|bytes)|"
-    r" Repeatable; (in the environment, )?separate (the \w+|several) with commas\."
+    r", in (seconds|bytes per second|bytes)"
+    r"| 0 selects any free port\."
+    r"| Repeatable; (in the environment, )?separate (the \w+|several) with commas\."
 )
 """What the head of the page says of all settings of a type."""
 
