@@ -223,7 +223,7 @@ class VocabularyRule(Section):
 
 
 class HashRule(Section):
-    """The row is FarmHash Fingerprint64 of the id, an integer in decimal, mod `buckets`."""
+    """The row is FarmHash Fingerprint64 of the id (an integer: in decimal) mod `buckets`."""
 
     kind: Literal["hash"]
     """The kind of the rule."""
