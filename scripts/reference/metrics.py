@@ -17,6 +17,8 @@ HEAD = """# Metrics
 [runbook](../how-to/runbook.md) describes the alerts on them. Every worker returns the metrics of all: counters and
 histograms are added up, including those of workers that have ended, once per second and when a worker stops. The
 standard metrics `process_*` and `python_*` are available only with one worker.
+
+In parentheses are the labels of a metric and, for gauges, how the values of the workers are combined.
 """
 
 VALUES = {
@@ -59,19 +61,13 @@ def page() -> str:
 
 
 def _lines() -> Iterator[str]:
-    yield from ("", "## Counters", "| metric | labels | meaning |", "|---|---|---|")
+    yield from ("", "## Counters")
     for name, (text, labels) in (metrics.COUNTERS | supervisor_metrics.COUNTERS).items():
-        yield f"| `rowcast_{name}_total` | {_labels(name, labels)} | {text} |"
-    yield from ("", "## Histograms", "| metric | labels | meaning |", "|---|---|---|")
+        yield _line(f"{name}_total", text, _labels(name, labels))
+    yield from ("", "## Histograms")
     for name, (text, labels, _) in metrics.HISTOGRAMS.items():
-        yield f"| `rowcast_{name}` | {_names(labels)} | {text} |"
-    yield from (
-        "",
-        "## Gauges",
-        "In parentheses is how the values of the workers are combined.",
-        "",
-    )
-    yield from ("| metric | labels | meaning |", "|---|---|---|")
+        yield _line(name, text, _names(labels))
+    yield from ("", "## Gauges")
     for name, (text, labels, merge) in metrics.GAUGES.items():
         merged = {
             "livesum": "sum",
@@ -79,10 +75,16 @@ def _lines() -> Iterator[str]:
             "livemax": "maximum",
             "livemostrecent": "most recent",
         }[merge]
-        yield f"| `rowcast_{name}` | {_names(labels)} | {text} ({merged}) |"
+        yield _line(name, text, _names(labels), merged)
     for name, (text, labels) in derived_metrics.DERIVED.items():
-        yield f"| `rowcast_{name}` | {_names(labels)} | {text} (from the sums) |"
+        yield _line(name, text, _names(labels), "from the sums")
     yield ""
+
+
+def _line(name: str, text: str, *facts: str) -> str:
+    """Returns the line of a metric, with the facts that it has in parentheses."""
+    in_parentheses = "; ".join(filter(None, facts))
+    return f"- `rowcast_{name}`{f' ({in_parentheses})' if in_parentheses else ''}: {text}"
 
 
 def _labels(metric: str, labels: tuple[str, ...]) -> str:

@@ -105,7 +105,7 @@ def test_docs_name_metrics_that_are_served_and_all_of_them() -> None:
     )
     assert set(operating) <= served_names()
     reference = re.findall(
-        r"^\| `(rowcast_\w+)` \|", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE
+        r"^- `(rowcast_\w+)`", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE
     )
     assert set(reference) == served_names()
 
