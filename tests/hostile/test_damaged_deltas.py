@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from bundle.errors import BundleError, DigestMismatch, FormatError
@@ -23,7 +22,7 @@ from bundle.format.manifest import EmbeddedFeature
 from bundle.storage import catalog
 from bundle.storage.integrity import check_files
 from bundle.tables.row_deltas import RANGE_ROWS
-from service.cli.pull import pull_command
+from service.cli.serve import command
 from service.config import ServiceSettings
 from service.versions.loader import Loader
 from tests.bundles.next_versions import write_next_version
@@ -76,11 +75,9 @@ def scrub(bundle: Path) -> None:
 
 def pull(bundle: Path) -> None:
     """Pulls a version from a directory; raises what it prints."""
-    app = typer.Typer(rich_markup_mode=None)
-    app.callback()(lambda: None)
-    app.command("pull")(pull_command)
     root = bundle.parents[2] / "pulled"
-    done = CliRunner().invoke(app, ["pull", str(bundle.parents[1]), str(root)])
+    arguments = ["pull", str(bundle.parents[1]), str(root)]
+    done = CliRunner().invoke(command(serves=False), arguments)
     if done.exit_code:
         assert done.exit_code in {3, 5}, done.stderr
         assert not (root / "m/3").exists()

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from bundle.errors import BundleError, SignatureMissing, SignatureRejected
@@ -28,7 +27,7 @@ from export.cli.commands import app
 from export.errors import ExportError, UsageError, VerificationFailed
 from export.jobs.signing import sign_bundle
 from object_store.remote_path import RemotePath
-from service.cli.pull import pull_command
+from service.cli.serve import command
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
 from service.versions.loader import Loader, LoadRejected
@@ -79,18 +78,17 @@ def serve(bundle: Path, key: Path) -> None:
 
 def verify(bundle: Path, key: Path) -> None:
     try:
-        app(["verify", str(bundle), "--verify-signatures", str(key)], standalone_mode=False)
+        with pytest.raises(SystemExit) as ended:
+            app(["verify", str(bundle), "--verify-signatures", str(key)])
     except VerificationFailed as problem:
         raise SignatureRejected(str(problem)) from problem
+    assert ended.value.code == 0
 
 
 def pull_from(url: object, root: Path, key: Path) -> None:
     """Pulls a version, which is published only if it is what was signed."""
-    program = typer.Typer(rich_markup_mode=None)
-    program.callback()(lambda: None)
-    program.command("pull")(pull_command)
     arguments = ["pull", str(url), str(root), "--verify-signatures", str(key)]
-    done = CliRunner().invoke(program, arguments)
+    done = CliRunner().invoke(command(serves=False), arguments)
     if done.exit_code:
         # A store without the file cannot be read.
         assert done.exit_code in {3, 5}, done.stderr

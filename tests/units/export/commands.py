@@ -19,11 +19,16 @@ class CommandResult:
 
     @property
     def message(self) -> str:
-        """The one line that is not progress."""
+        """The one error, which is all that is no progress: a line or, with --json, an object."""
         lines = [line for line in self.err.splitlines() if not line.startswith("  ")]
         assert len(lines) == 1, self.err
-        assert lines[0].startswith("rowcast-export: ")
         assert "Traceback" not in self.err
+        if lines[0].startswith("{"):
+            error = json.loads(lines[0])["error"]
+            assert error["exit_code"] == self.code
+            text: str = error["message"]
+            return text
+        assert lines[0].startswith("rowcast-export: ")
         return lines[0]
 
     @property
