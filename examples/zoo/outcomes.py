@@ -81,7 +81,9 @@ class Outcome:
         link = f"{source.url}/blob/{commit}/{self.entry.file}"
         published = f"[{project}/{self.entry.file}]({link})"
         # An error says what is wrong in its first sentence, the remedy in those that follow.
-        result = "" if self.result == UNCHANGED else self.result.partition(". ")[0]
+        result = ""
+        if self.result != UNCHANGED:
+            result = self.result.partition(". ")[0]
         facts = ", ".join(filter(None, (" ".join(result.split()), self.difference)))
         return f"- {recipe}, {published}: {facts}"
 
