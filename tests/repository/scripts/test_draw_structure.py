@@ -14,7 +14,7 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 PROGRAMS = ("rowcast_client", "export", "service")
-PACKAGES = (*PROGRAMS, "rows", "tensors", "object_store", "runtime", "bundle")
+PACKAGES = (*PROGRAMS, "rows", "command_line", "tensors", "object_store", "runtime", "bundle")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_import_that_follows_from_others_is_not_drawn(
     ("importer", "imported", "message"),
     [
         ("bundle", "service", "bundle imports service, which is not below it"),
-        ("rowcast_client", "object_store", "rowcast_client has no straight line to runtime"),
+        ("rowcast_client", "object_store", "rowcast_client has no straight line to command_line"),
     ],
 )
 def test_import_that_cannot_be_drawn_is_named(
@@ -69,7 +69,11 @@ def test_import_that_cannot_be_drawn_is_named(
 
 def test_package_without_a_box_is_named(script: Any, graph: grimp.ImportGraph) -> None:
     picture = script.PICTURES[0]
-    boxes = tuple(box for box in picture.boxes if box.names != "runtime object_store tensors")
+    boxes = tuple(
+        box for box in picture.boxes if box.names != "command_line runtime object_store tensors"
+    )
 
-    with pytest.raises(script.Undrawable, match="no box for object_store, runtime, tensors"):
+    with pytest.raises(
+        script.Undrawable, match="no box for command_line, object_store, runtime, tensors"
+    ):
         script.draw(replace(picture, boxes=boxes), graph)
