@@ -435,12 +435,6 @@ class ChangeLog:
             "that was compacted"
         )
 
-    def _mark(self, record: Record) -> None:
-        """Remembers the offset behind a record, if the last such offset is far before it."""
-        _, last_end = self._marks[-1]
-        if record.end - last_end >= _MARK_BYTES:
-            self._marks.append((record.sequence, record.end))
-
     def _map(self, descriptor: int, state: _State) -> None:
         """Maps the file, unless `mapped` reaches to its end: what was mapped before is not read
         anew.
@@ -495,20 +489,21 @@ class ChangeLog:
         size = 0
         descriptor = file.fileno()
         self._map(descriptor, state)
-        if state.inode != self.end.inode:  # it is new, or was recovered: read from its beginning
-            self._marks = [_BEGIN]
-            self.end = LogEnd(state.inode, 0)
+        position = self.end.position
+        marks = self._marks
+        if state.inode != self.end.inode:  # it is new, or was replaced: read from its beginning
+            position = 0
+            marks = [_BEGIN]
             self._header = b""
             self._file_sequence = 0
-        if state.size < self.end.position:
+        if state.size < position:
             raise _older_copy(self.path)
-        if not self.end.position:
+        if not position:
             magic = os.pread(descriptor, len(MAGIC), 0)
             _check_magic(self.path, magic)
             if magic != MAGIC:  # its first writer died
                 return True
-            self.end = LogEnd(state.inode, len(MAGIC))
-        position = self.end.position
+            position = len(MAGIC)
         is_whole = True
         try:
             for record in _read_records(self.path, descriptor, position, end):
@@ -529,10 +524,12 @@ class ChangeLog:
                     self._read_sequence = record.sequence
                     self.checksum = record.checksum
                 self._file_sequence = max(self._file_sequence, record.sequence)
-                self._mark(record)
+                _mark(marks, record)
                 position = record.end
         finally:
             self.sequence = max(self.sequence, self._file_sequence)
+            # `after` takes no lock: to it, a file in the place of the log is there once it is read.
+            self._marks = marks
             self.end = LogEnd(state.inode, position)
         # A recovery never gives a log fewer sequences than it had.
         if is_whole and self._file_sequence < self._read_sequence:
@@ -752,7 +749,7 @@ class LogWriter:
         log.end = LogEnd(os.fstat(self._descriptor).st_ino, last.end)
         log.sequence = log._read_sequence = log._file_sequence = last.sequence
         log.checksum = last.checksum
-        log._mark(last)
+        _mark(log._marks, last)
         self._end_batch()
         self._publish(log.end)
 
@@ -897,6 +894,13 @@ class LogRewrite:
             end = LogEnd(status.st_ino, status.st_size)
         finally:
             self._lock.publish(end)
+
+
+def _mark(marks: list[tuple[int, int]], record: Record) -> None:
+    """Remembers the offset behind a record, if the last such offset is far before it."""
+    _, last_end = marks[-1]
+    if record.end - last_end >= _MARK_BYTES:
+        marks.append((record.sequence, record.end))
 
 
 def _mark_before(marks: Sequence[tuple[int, int]], sequence: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ import pytest
 from bundle.changes.log_lock import LogLock
 from tests.e2e.process import until
 from tests.e2e.services import Launch, Write, wait_for, wait_for_workers
-from tests.e2e.test_changes import admin_of, upsert, years
+from tests.e2e.test_changes import admin_of, sequences_of, upsert
 
 KEYS = range(5000, 5003)
 HISTORY = 150
@@ -90,9 +90,9 @@ def test_killed_compactions_lose_nothing_and_copies_go_on(
     assert log.stat().st_size < size_before
     assert {path.name for path in log.parent.iterdir()} == {"changes.log", "changes.log.lock"}
     for _ in range(8):  # connections of their own reach every worker
-        until(lambda: years(service) == upsert_again)
-    until(lambda: years(copy) == upsert_again)
+        until(lambda: sequences_of(service) == upsert_again)
+    until(lambda: sequences_of(copy) == upsert_again)
     service.kill()
     restarted = launch("--workers", "1", "--changes-dir", str(tmp_path / "log"))
     wait_for(restarted, "1")
-    assert years(restarted) == upsert_again
+    assert sequences_of(restarted) == upsert_again

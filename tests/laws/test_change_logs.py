@@ -8,7 +8,9 @@ import os
 import signal
 import struct
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,31 @@ def test_copies_go_on_behind_records_that_were_left_out_and_others_are_rejected(
     assert [record.payload for record in reader.read()] == [b"next"]
     assert payloads_of(path) == [PAYLOADS[-1], b"next"]
     assert not path.with_name("changes.log.new").exists()
+
+
+def test_copies_go_on_while_a_file_in_the_place_of_the_log_is_read(path: Path) -> None:
+    log = ChangeLog(path, "movies")
+    log.read()
+    with log.writing() as writer:
+        records = [Record(len(PAYLOADS) + 1 + number, bytes(100)) for number in range(20_000)]
+        copied = writer.copy(records)
+        writer.commit()
+        reader = ChangeLog(path, "movies")
+        reader.read()
+        with writer.rewrite() as rewrite:
+            writer.begin(rewrite, [])
+            for record in copied:
+                rewrite.append(record)
+            writer.replace(rewrite)
+        writer.read()
+    position = position_of(log, copied[-1])
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(reader.read)
+        while not reading.done():
+            assert reader.after(position, 1 << 20) == []
+            time.sleep(0.001)
+    assert reading.result() == []
+    assert reader.after(position, 1 << 20) == []
 
 
 def test_a_log_keeps_its_identity_until_its_first_record_is_damaged(
