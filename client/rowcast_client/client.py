@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rowcast_client import calls, change_calls, changes
+from rowcast_client.arguments import argument_names, check_arguments
 from rowcast_client.calls import Call
 from rowcast_client.errors import InvalidArgument, RowcastError
 from rowcast_client.retries import Deadline
@@ -42,13 +43,28 @@ def _with_signature(method: Method, pack: Callable[..., Any]) -> Method:
     return method
 
 
+def _packed(
+    pack: Callable[Arguments, Call[Result]],
+    *arguments: Arguments.args,
+    **options: Arguments.kwargs,
+) -> Call[Result]:
+    """Returns the call of `pack`, or raises a TypeError that names the method and its arguments."""
+    if not options.keys() <= argument_names(pack).keys():
+        check_arguments(pack.__name__, pack, arguments, options)
+    try:
+        return pack(*arguments, **options)
+    except TypeError:
+        check_arguments(pack.__name__, pack, arguments, options)
+        raise
+
+
 def _synchronous_method(
     pack: Callable[Arguments, Call[Result]],
 ) -> Callable[Concatenate[Client, Arguments], Result]:
     """Returns the method of `Client` that sends the calls of `pack`."""
 
     def method(self: Client, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
-        return self.send(pack(*arguments, **options))
+        return self.send(_packed(pack, *arguments, **options))
 
     return _with_signature(method, pack)
 
@@ -61,7 +77,7 @@ def _asynchronous_method(
     async def method(
         self: AsyncClient, /, *arguments: Arguments.args, **options: Arguments.kwargs
     ) -> Result:
-        return await self.send(pack(*arguments, **options))
+        return await self.send(_packed(pack, *arguments, **options))
 
     return _with_signature(method, pack)
 

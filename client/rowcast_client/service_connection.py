@@ -5,7 +5,6 @@ meaning of failures.
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Concatenate, ParamSpec
 
 from rowcast_client.addresses import Address, parse_addresses
+from rowcast_client.arguments import check_arguments
 from rowcast_client.calls import Call
 from rowcast_client.errors import (
     DeadlineExceeded,
@@ -41,19 +41,12 @@ def _naming_the_client(
     construct: Callable[Concatenate[Any, Arguments], None],
 ) -> Callable[Concatenate[Any, Arguments], None]:
     """Returns a constructor whose TypeErrors name the class that users call, and its arguments."""
-    signature = inspect.signature(construct)
 
     @functools.wraps(construct)
     def check_and_construct(
         self: Any, /, *arguments: Arguments.args, **options: Arguments.kwargs
     ) -> None:
-        try:
-            signature.bind(self, *arguments, **options)
-        except TypeError as problem:
-            _, *names = signature.parameters
-            raise TypeError(
-                f"{type(self).__name__}: {problem}; its arguments are {', '.join(names)}"
-            ) from None
+        check_arguments(type(self).__name__, construct, (self, *arguments), options)
         construct(self, *arguments, **options)
 
     return check_and_construct

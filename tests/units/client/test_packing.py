@@ -241,3 +241,26 @@ def test_call_with_an_option_that_it_does_not_have_names_it() -> None:
             client("http://127.0.0.1:1", timeout=5)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="'modle'"):
         calls.embed(USER, modle="m")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "options", "words"),
+    [
+        ("recommend", (USER,), {"timeout": 5}, "recommend: .*'timeout', did you mean 'timeout_s'?"),
+        ("recommend", (USER,), {"top_k": 5}, "recommend: .*'top_k'; its arguments are .* k, "),
+        (
+            "lookup",
+            ([5],),
+            {"feature": "user_id"},
+            "lookup: .*'feature'; its arguments are feature, ",
+        ),
+        ("embed", (), {}, "embed: .*'features'; its arguments are features, tower, "),
+        # The function that packs every change would take it.
+        ("delete_candidates", ([5],), {"features": {}}, "delete_candidates: .*'features'"),
+    ],
+)
+def test_method_with_arguments_that_it_does_not_take_lists_its_own(
+    method: str, arguments: Any, options: dict[str, Any], words: str
+) -> None:
+    with Client("http://127.0.0.1:1") as client, pytest.raises(TypeError, match=f"^{words}"):
+        getattr(client, method)(*arguments, **options)
