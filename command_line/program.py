@@ -193,8 +193,16 @@ def _usage_message(problem: Any, context: Any) -> str:
         if similar:
             return f"{problem.message}. Did you mean '{similar[0]}'?"
         problem.possibilities = None
-    message: str = problem.format_message()
-    return message.rstrip(".")
+    message: str = problem.format_message().rstrip(".")
+    # pydantic says what it expects of "Input", without the value.
+    causes = getattr(problem.__cause__, "errors", None)
+    if causes is not None:
+        reason = causes()[0]
+        expected = reason["msg"].removeprefix("Value error, ")
+        if expected.startswith("Input "):
+            expected = expected.replace("Input", repr(reason["input"]), 1)
+        message = message.replace(reason["msg"].rstrip("."), expected, 1)
+    return message
 
 
 def _options_of(context: Any) -> Iterator[str]:

@@ -30,6 +30,7 @@ any sequence.
 _PLAIN_LISTS = {list, tuple}
 _PLAIN_INTEGERS = {int}
 _PLAIN_NUMBERS = {int, float}
+_TOO_LARGE = "an integer beyond 64 bits: expected integers from -2^63 to 2^63 - 1"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def pack_requests(requests: Features | Sequence[Features]) -> dict[str, pb.Colum
         return {name: pack_column(name, [value]) for name, value in requests.items()}
     if not is_list(requests) or not all(isinstance(request, Mapping) for request in requests):
         raise InvalidArgument(
-            "features must be a dict of feature -> value, or a list of such dicts, one per request"
+            f"the features are {shown(requests)}: expected a dict of feature -> value, or a list "
+            "of such dicts, one per request"
         )
     if not requests:
         raise InvalidArgument("the list of requests is empty: expected at least one")
@@ -271,7 +273,7 @@ def _integers(subject: str, values: Sequence[int]) -> bytes:
     try:
         return struct.pack(f"<{len(values)}q", *values)  # for few values faster than an array
     except struct.error as error:
-        raise InvalidArgument(f"{subject} holds an integer beyond 64 bits") from error
+        raise InvalidArgument(f"{subject} holds {_TOO_LARGE}") from error
 
 
 def _bag(subject: str, value: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
@@ -325,7 +327,7 @@ def _flat(subject: str, values: Any) -> NDArray[Any]:
             f"{subject} is an array of {array.dtype}: expected integers, floats or strings"
         )
     if array.dtype == np.uint64 and array.size and int(array.max()) > 2**63 - 1:
-        raise InvalidArgument(f"{subject} holds an integer beyond 64 bits")
+        raise InvalidArgument(f"{subject} holds {_TOO_LARGE}")
     if array.dtype in (object, np.int32):
         return array
     return array.astype(np.int64, copy=False)
@@ -347,7 +349,8 @@ def _array(subject: str, values: list[Any]) -> NDArray[Any]:
         if type(None) in kinds:
             remedy = "; omit a feature to use its default"
         raise InvalidArgument(
-            f"{subject} holds {names}: expected all integers, all strings or all numbers{remedy}"
+            f"{subject} holds {names}: expected all integers, all strings or all numbers, alone or "
+            f"in a list{remedy}"
         )
     dtype: type[Any] = np.float64
     if are_integers:
@@ -359,7 +362,7 @@ def _array(subject: str, values: list[Any]) -> NDArray[Any]:
         np.shape(values)
         return np.array(leaves, dtype)
     except OverflowError as error:
-        raise InvalidArgument(f"{subject} holds an integer beyond 64 bits") from error
+        raise InvalidArgument(f"{subject} holds {_TOO_LARGE}") from error
     except ValueError as error:
         raise InvalidArgument(
             f"{subject} is nested with unequal lengths: expected a regular shape"

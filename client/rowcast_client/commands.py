@@ -49,6 +49,10 @@ EXITS = dict.fromkeys(REJECTED, 3) | dict.fromkeys(LATER, 4) | dict.fromkeys(NOT
 NOT_READY_EXIT = 4
 """Exit code of `ready` if the service is not."""
 
+FILTER = '{"genres": {"allow": ["Drama"]}}'
+SOURCES = '[{"index": "movies"}, {"ids": [1, 260]}]'
+"""Examples of options that are JSON."""
+
 # Numbers as JSON writes them: `007` and `1.` are texts, which ids may be.
 INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
@@ -489,7 +493,7 @@ def _parameters() -> dict[Callable[..., CommandResult], list[inspect.Parameter]]
             "--filter",
             str,
             "JSON",
-            'Conditions that candidates must meet: {"genres": {"allow": ["Drama"]}}.',
+            f"Conditions that candidates must meet: {FILTER}.",
         ),
         _option(
             "exclude_ids",
@@ -520,7 +524,7 @@ def _parameters() -> dict[Callable[..., CommandResult], list[inspect.Parameter]]
         "--sources",
         str,
         "JSON",
-        'Where candidates come from: [{"index": "movies"}, {"ids": [1, 260]}].',
+        f"Where candidates come from: {SOURCES}.",
     )
     ids = _option(
         "ids",
@@ -692,11 +696,13 @@ def _option(
     return _parameter(name, Annotated[kind | None, option], None)
 
 
-def _json(text: str) -> Any:
+def _json(text: str, example: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{text!r} is not valid JSON: {error}") from error
+        raise ValueError(
+            f"{text!r} is not valid JSON ({error}): expected a text such as '{example}'"
+        ) from error
 
 
 def _crowding(text: str) -> dict[str, int]:
@@ -769,10 +775,10 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "context_ids": _id,
     "crowding": _crowding,
     "exclude_ids": _ids,
-    "filter": _json,
+    "filter": partial(_json, example=FILTER),
     "ids": _ids,
     "negative_ids": _ids,
-    "sources": _json,
+    "sources": partial(_json, example=SOURCES),
 }
 """Functions that return the argument of a call, of what the command line has, or raise ValueError;
 all others are sent as they are.

@@ -210,7 +210,10 @@ def _condition(where: str, value: Any) -> Any:
 
 def _filter(where: str, conditions: Any) -> pb.Filter:
     if not isinstance(conditions, Mapping):
-        raise InvalidArgument(f"{where} is {conditions!r}: expected conditions by attribute")
+        raise InvalidArgument(
+            f"{where} is {conditions!r}: expected conditions by attribute, such as "
+            "{'genres': {'allow': ['Drama']}} or where('genres').any_of('Drama')"
+        )
     packed = pb.Filter()
     for name, value in conditions.items():
         path = f"{where}.{name}"

@@ -167,9 +167,7 @@ class HttpTransport(Transport):
             return InvalidArgument(f"the request to {self.address.url} cannot be sent: {reason}")
         # What h11 reports of bytes that do not begin like HTTP, such as those of TLS or HTTP/2.
         if isinstance(error, httpcore.RemoteProtocolError) and "illegal" in reason:
-            return self.invalid_response(
-                "its response is not HTTP/1.1; does the port expect https:// or grpc://?"
-            )
+            return self.invalid_response(f"its response is not HTTP/1.1; {self.other_schemes()}")
         return self.unreachable("broke the connection", reason)
 
     def _path(self, call: Call[Any]) -> str:
@@ -197,7 +195,10 @@ class HttpTransport(Transport):
             return error_of(details, retry_after_s)
         status = response.status
         if status not in PROXY_CODES:
-            return self.invalid_response(f"status {status} without an error of rowcast")
+            return self.invalid_response(
+                f"status {status} without an error of rowcast; is the port that of its endpoint, "
+                "not of its admin API or health checks?"
+            )
         message = f"{self.address.url} returned status {status}"
         return service_error(PROXY_CODES[status], message, retry_after_s)
 

@@ -112,7 +112,8 @@ def recorded_requests(
             RowcastError,
         ) as error:
             unreadable += 1
-            problem = problem or f"; {location} cannot be read: {error!r}"
+            expected = "expected a JSON object with call and body"
+            problem = problem or f"; {location} cannot be read ({error!r}): {expected}"
             continue
         from_json += not is_message
     if not requests:

@@ -23,7 +23,7 @@ from rowcast_client.errors import (
 )
 from rowcast_client.retries import Deadline, Retries
 from rowcast_client.rotation import Rotation
-from rowcast_client.transport import File, Tls, Transport, checked_headers
+from rowcast_client.transport import HEADER_VALUE, File, Tls, Transport, checked_headers
 
 Arguments = ParamSpec("Arguments")
 
@@ -107,8 +107,22 @@ class ServiceConnection:
         self._tls: Tls | None = None
         if self.addresses[0].secure:
             self._tls = Tls(ca_file, cert_file, key_file)
+        else:
+            files = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
+            for name, file in files.items():
+                if file is not None:
+                    raise InvalidArgument(
+                        f"{name} is '{file}', and {self.addresses[0].url} is without TLS: expected "
+                        "https:// or grpcs://, or no such file"
+                    )
         all_headers = dict(headers or {})
         if token is not None:
+            # Secrets are in no message.
+            if not (isinstance(token, str) and HEADER_VALUE.fullmatch(token)):
+                raise InvalidArgument(
+                    "token cannot be sent: expected a text of printable ASCII characters without "
+                    "surrounding spaces and line breaks"
+                )
             all_headers["authorization"] = f"Bearer {token}"
         self._headers = checked_headers(all_headers)
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from google.protobuf.message import DecodeError
 
-from rowcast_client.addresses import Address
+from rowcast_client.addresses import SCHEMES, Address
 from rowcast_client.calls import Call
 from rowcast_client.errors import (
     DeadlineExceeded,
@@ -38,6 +38,8 @@ RESPONSE_BYTES_MAX = (1 << 30) + (1 << 20)
 """Maximum size of a response: the largest `max_response_bytes` of a service, and its framing."""
 TLS_MARKS = ("ssl", "tls", "certificate", "handshake")
 """Words that identify a failure of TLS in the reason of a failed connection."""
+PROTOCOL_MARKS = ("wrong version number", "wrong_version_number", "failed parsing http/2")
+"""Words by which libraries report that the server does not speak the protocol of the scheme."""
 
 
 class Tls:
@@ -194,9 +196,17 @@ class Transport(ABC):
           predicate: The failure, as what the address does: "cannot be reached".
           reason: The reason that the library of the transport reported.
         """
+        if any(mark in reason.lower() for mark in PROTOCOL_MARKS):
+            reason += f"; {self.other_schemes()}"
         if self.address.secure and any(mark in reason.lower() for mark in TLS_MARKS):
             return TlsFailed(f"no secure connection to {self.address.url}: {reason}")
         return Unreachable(f"{self.address.url} {predicate}: {reason}")
+
+    def other_schemes(self) -> str:
+        """Returns the remedy for a server that speaks another protocol than that of the scheme."""
+        scheme, separator, _ = self.address.url.partition("://")
+        others = [f"{other}{separator}" for other in SCHEMES if other != scheme.lower()]
+        return f"does the port expect {', '.join(others[:-1])} or {others[-1]}?"
 
     def invalid_response(self, reason: str) -> InvalidResponse:
         """Returns the error for a server that is not a rowcast service."""

@@ -203,7 +203,12 @@ def test_recorded_requests_are_sent_and_damaged_lines_reported(ways: Ways, tmp_p
 UNREADABLE = {
     "no file": ("missing.jsonl", None, "", "cannot be read: No such file"),
     "no recordings": ("empty", None, "", "empty has no file *.jsonl"),
-    "no request": ("a.jsonl", '{"call": "embed", "body": 5}', "", "a.jsonl:1 cannot be read"),
+    "no request": (
+        "a.jsonl",
+        '{"call": "embed", "body": 5}',
+        "",
+        "a JSON object with call and body",
+    ),
     "no such call": ("a.jsonl", '{"call": "embed", "body": {}}', "rank", "has no rank request"),
 }
 

@@ -282,6 +282,22 @@ def test_usage_error_exits_2(
     assert printed.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("-k", "many"), "'-k': 'many' should be a valid integer"),
+        (("-k", "0"), "'-k': '0' should be greater than or equal to 1"),
+        (("--not-found", "drop"), "'--not-found': 'drop' is not one of"),
+        (("--filter", "genres=Drama"), """such as '{"genres": {"allow": ["Drama"]}}'"""),
+    ],
+)
+def test_wrong_value_of_an_option_is_named_with_what_is_expected(
+    option: tuple[str, ...], words: str, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rowcast("retrieve", *USER, *option) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_error_of_a_call_is_json_with_its_violations(
     rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -212,6 +212,11 @@ WRONG: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
         {"candidate_features": [{"a": [1]}, {"b": [1]}]},
         "the same",
     ),
+    (calls.retrieve, (USER,), {"filter": ["Drama"]}, "{'genres': {'allow': ['Drama']}}"),
+    (calls.retrieve, (USER,), {"filter": where("a") == 5}, "where('genres').any_of('Drama')"),
+    (calls.retrieve, (7,), {}, "the features are 7: expected a dict"),
+    (calls.embed, ({"f": {1}},), {}, "'f' holds set: expected all integers, all strings or"),
+    (calls.embed, ({"f": 2**63},), {}, "from -2^63 to 2^63 - 1"),
     (calls.embed, ([{"f": [1]}, {"f": ["a"]}],), {}, "'f' holds int, str"),
     (calls.embed, ({5: 1},), {}, "feature is 5"),
     *[

@@ -4,7 +4,9 @@ strange responses.
 
 from __future__ import annotations
 
+import socketserver
 import ssl
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -141,8 +143,11 @@ def test_client_ignores_the_proxies_of_the_environment(
     [
         (http_page(b"hi", "text/html", "404 Not Found"), "is not a rowcast service: status 404"),
         (http_page(b"hi", "text/html"), "text/html"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "https:// or grpc://"),
-        (b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x00\x05\r\n\r\n", "https:// or grpc://"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "expect https://, grpc:// or grpcs://?"),
+        (
+            b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x00\x05\r\n\r\n",
+            "expect https://, grpc:// or grpcs://?",
+        ),
         (b"HTTP/1.1 200 OK\r\n\r\n" + bytes(4 << 20), "more than 1048576 bytes"),
     ],
     ids=["no service", "a page", "TLS", "HTTP/2", "endless"],
@@ -222,6 +227,36 @@ def test_client_over_tls_trusts_the_given_authority_only(way: Way) -> None:
         assert f"no secure connection to {server.url}" in caught.value.message
 
 
+class PlainHttp(socketserver.BaseRequestHandler):
+    """Returns what servers without TLS return to anything that is no request of HTTP/1."""
+
+    def handle(self) -> None:
+        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        self.request.recv(1 << 16)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "others"),
+    [
+        ("https", "http://, grpc:// or grpcs://"),
+        ("grpcs", "http://, https:// or grpc://"),
+        ("grpc", "http://, https:// or grpcs://"),
+    ],
+)
+def test_scheme_of_another_protocol_gets_those_that_the_port_may_expect(
+    scheme: str, others: str
+) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), PlainHttp) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with (
+            Client(f"{scheme}://127.0.0.1:{server.server_address[1]}", retries=QUICK) as client,
+            pytest.raises(Unreachable) as caught,
+        ):
+            client.models(timeout_s=30)
+        server.shutdown()
+    assert caught.value.message.endswith(f"; does the port expect {others}?")
+
+
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_client_shows_its_token_and_its_certificate(way: Way) -> None:
     files: dict[str, Any] = {"ca_file": CERTIFICATE, "cert_file": CERTIFICATE, "key_file": KEY}
@@ -262,7 +297,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"url": "grpcs://host", "ca_file": __file__}, f"ca_file '{__file__}'"),
     ({"url": "grpcs://host", "cert_file": __file__, "key_file": __file__}, "key_file"),
     ({"url": "https://host", "cert_file": __file__}, "cert_file and key_file"),
-    ({"url": "https://host", "token": "line\nsecret: x"}, "'authorization'"),
+    ({"url": "https://host", "token": "line\nsecret: x"}, "token cannot be sent"),
+    ({"url": "https://host", "token": 5}, "token cannot be sent"),
+    ({"url": "http://host", "ca_file": "/ca.pem"}, "ca_file is '/ca.pem', and http://host is"),
+    ({"url": "grpc://host", "key_file": "/k.pem"}, "expected https:// or grpcs://"),
     ({"url": "http://host", "headers": {"x-key": "secret "}}, "'x-key'"),
     ({"url": "grpc://host", "headers": {"x key": "secret"}}, "'x key'"),
     ({"url": "grpc://host", "retries": 3}, "retries is 3"),
