@@ -216,8 +216,8 @@ class Dataplane:
                 else:
                     step = await self._turns.run(context, gzip.decompress, compressed, reserved)
             except zlib.error:
-                expected = "gzip, as its encoding says"
-                raise InvalidArgument.of_field("body", "not gzip", expected) from None
+                hint = "compress it, or leave content-encoding out"
+                raise InvalidArgument.of_field("body", "not gzip", "gzip", hint=hint) from None
             # What the step did not need is returned.
             self.budget.release(context, reserved - len(step))
             size += len(step)

@@ -27,11 +27,15 @@ def check_query(query_string: bytes, accepted: Collection[str] = ()) -> None:
     for name, _ in parse_qsl(query_string.decode("latin-1"), keep_blank_values=True):
         if name in accepted:
             continue
-        expected = "no parameter, as options are fields of the body"
+        expected = "no parameter"
+        remedy = "; options are fields of the body"
         if accepted:
             expected = f"one of {', '.join(sorted(accepted))}"
+            remedy = ""
         value = repr(name[:_SHOWN_CHARACTERS])
-        message = f"parameter {value} of the query string is unknown; {expected} was expected"
+        message = (
+            f"parameter {value} of the query string is unknown; {expected} was expected{remedy}"
+        )
         raise InvalidArgument(message, FieldViolation("query", value, expected))
 
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from rowcast_client.candidates import (
     Candidates,
     Contexts,
+    check_list_count,
     offsets_of,
     pack_candidates,
     pack_queries_by_id,
@@ -388,6 +389,9 @@ def call(
         fields = _TOGETHER[method](values)
     request = getattr(pb, f"{method}Request")
     packers = packers_of(request)
+    if is_list(values.get("context")):
+        for name in ("exclude_ids", "negative_ids"):
+            check_list_count(name, values.get(name), len(values["context"]))
     names = [name for name in values if name in packers]
     fields |= packed_fields(request, {name: values.pop(name) for name in names})
     # An unknown name goes on to `versioned_call`, whose TypeError names it.

@@ -141,6 +141,19 @@ def pack_lists(name: str, ids: Candidates) -> tuple[pb.Ids, list[int] | None]:
     return pack_ids(name, flat_ids), counts
 
 
+def check_list_count(name: str, ids: Any, count: int) -> None:
+    """Checks that lists of ids are one for each of a number of requests; a list of ids is for all.
+
+    Raises:
+      InvalidArgument: There are more or fewer.
+    """
+    if is_list(ids) and len(ids) not in (0, count) and isinstance(ids[0], LISTS):
+        raise InvalidArgument(
+            f"{name} has {len(ids)} lists for {count} requests: expected one list for each, or one "
+            "list of ids for all"
+        )
+
+
 def offsets_of(name: str, counts: list[int] | None) -> bytes:
     """Packs the running sums of counts as [n + 1] int32; None: there are none."""
     if counts is None:

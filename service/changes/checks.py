@@ -28,8 +28,14 @@ from service.contract.changes import ChangeRequest, Ids
 from service.contract.limits import at_most
 from service.engine import lookup
 from service.engine.execution import Execution
-from service.engine.validation import check_names, name_hint, show_id, show_version
-from service.errors import FieldViolation, InvalidArgument, NotFound, TooLarge
+from service.engine.validation import (
+    check_names,
+    left_out,
+    name_hint,
+    show_id,
+    show_version,
+)
+from service.errors import FieldViolation, InvalidArgument, NotFound, ServiceError, TooLarge
 from service.versions.version import ModelVersion
 
 Vectors = NDArray[np.float32]
@@ -199,12 +205,18 @@ def _table_name(version: ChangedVersion, request: ChangeRequest) -> str:
     return name
 
 
-def _not_found(loaded: ModelVersion, what: str, name: str, names: Collection[str]) -> NotFound:
-    """Returns the error for a table or store that a version does not have."""
+def _not_found(loaded: ModelVersion, what: str, name: str, names: Collection[str]) -> ServiceError:
+    """Returns the error for a table or store that a version does not have, or that was not named
+    although there is a choice.
+    """
     where = show_version(loaded)
+    field = what.removeprefix("context ")
+    if not name and names:
+        return left_out(loaded, field, names)
     value = repr(name[:128])
     message = f"{where} has no {what} {value}; {name_hint(name, names, 'has')}"
-    field = what.removeprefix("context ")
+    if not names:
+        message = f"{where} has no {what}"
     return NotFound(message, FieldViolation(field, value, f"a {what} of {where}"))
 
 

@@ -226,7 +226,10 @@ class Counts(Form):
 
     def from_json(self, value: Any, where: str) -> Any:
         """See `Form`."""
-        counts: dict[str, Any] = check_type(value, dict, where)
+        if type(value) is not dict:
+            expected = 'a JSON object such as {"year": 3}'
+            raise InvalidArgument.of_field(where, shown(value), expected)
+        counts: dict[str, Any] = value
         for name, count in counts.items():
             # A float is no integer here, however large it is.
             if type(count) is not int or abs(count) > COUNT_MAX:

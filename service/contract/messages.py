@@ -204,6 +204,9 @@ class Filter:
     attribute of that name.
     """
 
+    example: ClassVar[str] = '{"genres": {"allow": ["Drama"]}}'
+    """What the error of another value says to write."""
+
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     all: tuple[Filter, ...] = ()
     """Each of these filters matches."""
@@ -516,6 +519,9 @@ class RankingResult(Result):
 class Source:
     """Where candidates of a recommendation come from: exactly one of an index, ids and a list."""
 
+    example: ClassVar[str] = '{"index": "movies"}'
+    """What the error of another value says to write."""
+
     name: str = ""
     """The name in the response; absent: the index's, the list's, or ids."""
     index: str | None = None
@@ -699,8 +705,8 @@ def check_offsets(offsets: Offsets, n: int, total: int, field: str) -> None:
         decrease.
     """
     if offsets.ndim != 1 or offsets.size != n + 1:
-        expected = "one more than the queries or contexts of the request"
-        value = f"{offsets.size} values for {n}"
+        expected = f"{n + 1}, one more than the queries or contexts of the request,"
+        value = f"{offsets.size} values"
         raise InvalidArgument.of_field(field, value, expected, "has")
     # Most requests have one query or context, for which numpy takes longer than a list.
     if n == 1 and offsets.tolist() == [0, total]:

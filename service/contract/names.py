@@ -13,16 +13,37 @@ _NAMES_COMPARED_MAX = 64
 """
 _LENGTH_DIFFERENCE_MAX = 2
 """Maximum difference in length of names that are compared where there are many."""
+_SYNONYMS = {
+    "and": "all",
+    "eq": "allow",
+    "gte": "ge",
+    "in": "allow",
+    "limit": "k",
+    "lte": "le",
+    "max": "le",
+    "min": "ge",
+    "ne": "deny",
+    "nin": "deny",
+    "not": "none",
+    "or": "any",
+    "top_k": "k",
+}
+"""What other services call fields of requests and filters, without a leading $; by their letters,
+some would be taken for others: gte for gt.
+"""
 
 
 def nearest_name(name: str, accepted: Sequence[str]) -> str | None:
-    """Returns the accepted name that is most like a client's; None if none is close.
+    """Returns the accepted name that a client's means, or is most like; None if none is close.
 
     The comparison takes time that grows with the length of the name and the number of names. Both
     are bounded, since the name comes from a client and the event loop waits.
     """
     if len(name) > _COMPARED_CHARS:
         return None
+    synonym = _SYNONYMS.get(name.lower().removeprefix("$"), "")
+    if synonym in accepted:
+        return synonym
     compared = accepted
     if len(accepted) > _NAMES_COMPARED_MAX:
         # A misspelt name usually begins right, and is about as long.

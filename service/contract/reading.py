@@ -248,6 +248,9 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
     for name, entry in value.items():
         path = f"{where}.{name}"
         if layout.by_name and (type(entry) is dict or name not in layout.in_json):
+            # A list of objects is meant for a field of the class, whose name is misspelt.
+            if type(entry) is list and entry and type(entry[0]) is dict:
+                columns.fields({name: entry}, layout.names, where)
             objects_by_name[name] = _read_object(layout.of_others, entry, path, depth)
             continue
         form = layout.in_json[name].form
@@ -261,7 +264,12 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
 
 
 def _object_hint(cls: Any, value: Any) -> str:
-    """Returns the object of a class that a value was probably meant as; "" if there is none."""
+    """Returns the object of a class that a value was probably meant as, or an example of one; "" if
+    there is none.
+    """
+    example = getattr(cls, "example", "")
+    if example:
+        return f"write an object such as {example}"
     field = getattr(cls, "field_of_values", "")
     values = [value]
     if isinstance(value, list):

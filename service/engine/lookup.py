@@ -38,6 +38,7 @@ from service.engine.validation import (
     check_queries,
     check_rows,
     choose_context_store,
+    left_out,
     name_hint,
     show_id,
     show_version,
@@ -469,6 +470,8 @@ def embedded_feature(model_version: ModelVersion, name: str) -> tuple[str, Embed
     if name not in manifest.features and name in manifest.inputs:
         name = manifest.inputs[name][0]
     feature = manifest.features.get(name)
+    if not name:
+        raise left_out(model_version, "feature", manifest.features)
     if feature is None:
         hint = name_hint(name, manifest.features, "has")
         message = f"{show_version(model_version)} has no feature {name[:128]!r}; {hint}"

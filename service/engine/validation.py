@@ -289,5 +289,11 @@ def _choose(
     if not loaded:
         violation = FieldViolation(field, "empty", f"a model with a {what}")
         raise NotFound(f"{where} has no {what}", violation)
-    # The client left the name out, although there is a choice.
-    raise InvalidArgument.of_field(field, "empty", expected)
+    raise left_out(model_version, field, loaded)
+
+
+def left_out(model_version: ModelVersion, field: str, names: Iterable[str]) -> InvalidArgument:
+    """Returns the error of a name that a client left out, although there is a choice."""
+    listed = ", ".join(map(repr, sorted(names)))
+    expected = f"one of {listed} of {show_version(model_version)}"
+    return InvalidArgument.of_field(field, "empty", expected)

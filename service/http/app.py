@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from service.change_plane import ChangePlane
+from service.codec.operations import OPERATIONS
 from service.dataplane import Dataplane
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.http.admission import Admission
@@ -27,6 +28,7 @@ from service.http.routes import add_routes
 from service.http.start_page import add_start_page
 from service.query_strings import query_check
 
+_CALL_AS_PATH = re.compile(rf"(/v1/models/[^:]{{1,80}})/({'|'.join(OPERATIONS)})")
 _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*)?)?")
 
 
@@ -105,6 +107,10 @@ async def _raise_as_service_error(request: Request, problem: Exception) -> Respo
     if problem.status_code == 404:
         path = repr(request.url.path[:80])
         message = f"path {path} does not exist; /docs lists the paths"
+        # As of many other services.
+        call = _CALL_AS_PATH.fullmatch(request.url.path)
+        if call is not None:
+            message = f"path {path} does not exist; write {call[1]}:{call[2]}"
         raise NotFound(message, FieldViolation("path", path, "a path that /docs lists"))
     if problem.status_code == 405:
         raise MethodNotAllowed(request.method, (problem.headers or {}).get("Allow", ""))

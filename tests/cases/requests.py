@@ -322,14 +322,24 @@ HINTS: list[tuple[str, str, Body]] = [
     ("popular", "recommend", _sources({"list": "populr"})),
     ("index", "recommend", _sources({"indx": ""})),
     ("user", "lookup", {"feature": "usr", "ids": [1]}),
+    # By their letters, gte and $gte are as near to gt.
+    ("ge", "retrieve", _filtered(year={"gte": 1990})),
+    ("ge", "retrieve", _filtered(year={"$gte": 1990})),
+    ("allow", "retrieve", _filtered(genres={"in": ["drama"]})),
+    ("k", "retrieve", {"top_k": 5, **user()}),
+    ("any", "retrieve", _filtered(any_of=[{"year": {"ge": 1990}}])),
 ]
-"""Names that are there, and requests that misspell them."""
+"""Names that are there, and requests that misspell them, or have other services' words."""
 REMEDIES: list[tuple[str, str, Body]] = [
     ('{"allow": ["drama"]}', "retrieve", _filtered(genres="drama")),
     ('{"allow": ["drama", "comedy"]}', "retrieve", _filtered(genres=["drama", "comedy"])),
     ('{"allow": [1995]}', "recommend", _filtered(year=1995)),
     ('{"allow": [...]}', "retrieve", _filtered(genres="x" * 100)),
     ("filter.any is 'drama'; a list", "retrieve", _filtered(any="drama")),
+    ('write an object such as {"genres": ', "retrieve", {"filter": ["drama"], **user()}),
+    ('such as {"year": 3}', "retrieve", {"crowding": ["year"], **user()}),
+    ('write an object such as {"index": ', "recommend", {"sources": ["movies"], **user()}),
+    ("feature is empty; one of ", "lookup", {"ids": [1]}),
     ("features of a model go into 'context'", "retrieve", {"user": 5, "k": 3}),
     ("features of a model go into 'context'", "recommend", {"user": 5}),
     ("go into 'context'", "retrieve", {"requests": [{"user": 5}, {"user": 7}]}),

@@ -78,7 +78,7 @@ def check_options(request: SelectionRequest, corpus: LoadedStore, k: int) -> Non
         names its value and what was expected.
     """
     if request.pool_size and request.pool_size < k:
-        message = f"pool_size is {request.pool_size}, fewer than k, which is {k}"
+        message = f"pool_size is {request.pool_size}; at least k, which is {k}, was expected"
         violation = FieldViolation("pool_size", str(request.pool_size), "at least k")
         raise InvalidArgument(message, violation)
     if request.offset is not None:

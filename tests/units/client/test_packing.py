@@ -189,6 +189,7 @@ USER = {"user": 5}
 WRONG: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (calls.retrieve, (), {}, "exactly one of context"),
     (calls.retrieve, (USER,), {"exclude_ids": [[1], 2]}, "exclude_ids"),
+    (calls.retrieve, ([USER, USER],), {"exclude_ids": [[1]]}, "1 lists for 2 requests"),
     (calls.retrieve, (USER,), {"k": 2**31}, "k is"),
     (calls.retrieve, (USER,), {"model": 5}, "model is 5"),
     (calls.retrieve, (USER,), {"version": "1"}, "version is '1'"),
@@ -213,7 +214,8 @@ WRONG: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
         "the same",
     ),
     (calls.retrieve, (USER,), {"filter": ["Drama"]}, "{'genres': {'allow': ['Drama']}}"),
-    (calls.retrieve, (USER,), {"filter": where("a") == 5}, "where('genres').any_of('Drama')"),
+    # What `where("a") == 5` is.
+    (calls.retrieve, (USER,), {"filter": False}, "where('genres').any_of('Drama')"),
     (calls.retrieve, (7,), {}, "the features are 7: expected a dict"),
     (calls.embed, ({"f": {1}},), {}, "'f' holds set: expected all integers, all strings or"),
     (calls.embed, ({"f": 2**63},), {}, "from -2^63 to 2^63 - 1"),
