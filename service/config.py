@@ -403,6 +403,13 @@ class ServiceSettings(BaseModel):
             raise ValueError("a shard serves routers alone; give --protocols to routers instead")
         return value
 
+    @field_validator("grpc_port")
+    @classmethod
+    def _check_ports(cls, value: int, info: ValidationInfo) -> int:
+        if value and value == info.data.get("http_port"):
+            raise ValueError("HTTP has that port; give each endpoint a port of its own")
+        return value
+
     @field_validator("latest_versions")
     @classmethod
     def _increase_for_shard(cls, value: int, info: ValidationInfo) -> int:

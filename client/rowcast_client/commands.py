@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from google.protobuf.descriptor import FieldDescriptor
 
-from rowcast_client.program import CommandError, OptionsAnywhere, show_version
+from rowcast_client.program import CommandError, OptionsAnywhere, check_variables, show_version
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ LATER = ("OVERLOADED", "NOT_READY", "DEADLINE", "CANCELLED")
 NOT_REACHED = ("UNREACHABLE", "TLS_FAILED", "INVALID_RESPONSE")
 EXITS = dict.fromkeys(REJECTED, 3) | dict.fromkeys(LATER, 4) | dict.fromkeys(NOT_REACHED, 5)
 """Exit code of each error code; all others exit with 1."""
+USAGE_EXIT = 2
+"""Exit code of a wrong environment, as of a wrong command line."""
+VARIABLES = ("CA_FILE", "CERT_FILE", "KEY_FILE", "TOKEN", "URL")
+"""The variables of the environment that the program reads, behind ROWCAST_CLIENT_."""
 NOT_READY_EXIT = 4
 """Exit code of `ready` if the service is not."""
 
@@ -224,6 +228,7 @@ def _connect(
     request, 4 try again later, 5 the service cannot be reached, 130 interrupted.
     """
     del version
+    check_variables("ROWCAST_CLIENT_", VARIABLES, USAGE_EXIT)
     token = os.environ.get("ROWCAST_CLIENT_TOKEN") or None
     if token_file is not None:
         token = _read_token(token_file)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -149,6 +150,30 @@ def _options_first(arguments: Sequence[str], takes_value: Mapping[str, bool]) ->
     return [*options, *operands, *arguments[len(before) :]]
 
 
+def check_variables(prefix: str, names: Sequence[str], exit_code: int) -> None:
+    """Checks that the environment has no misspelt variable of a program, which would be ignored.
+
+    Args:
+      prefix: The beginning of the names of the program's variables.
+      names: The names of the variables behind the prefix.
+      exit_code: The exit code of wrong usage.
+
+    Raises:
+      CommandError: A variable is none of them, but similar to one.
+    """
+    for variable in os.environ:
+        name = variable.removeprefix(prefix)
+        if name == variable or name in names:
+            continue
+        similar = get_close_matches(name, names, n=1)
+        if similar:
+            raise CommandError(
+                f"the environment sets {variable}, which is not read; did you mean "
+                f"{prefix}{similar[0]}?",
+                exit_code,
+            )
+
+
 def show_version(text: str) -> None:
     """Prints the version of a program, and ends it."""
     typer.echo(text)
@@ -202,6 +227,10 @@ def _usage_message(problem: Any, context: Any) -> str:
         if expected.startswith("Input "):
             expected = expected.replace("Input", repr(reason["input"]), 1)
         message = message.replace(reason["msg"].rstrip("."), expected, 1)
+    # The value of a flag, or of an option that was forgotten.
+    works_alone = getattr(getattr(context, "command", None), "invoke_without_command", False)
+    if works_alone and message.startswith("No such command") and "Did you mean" not in message:
+        message += "; if it is the value of an option, write --OPTION=VALUE; flags have no values"
     return message
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from http.client import BadStatusLine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, urlsplit
@@ -30,6 +31,8 @@ _DEADLINE_S = 60.0
 """Time for a request and its whole response: a service under load may respond late."""
 _RESPONSE_BYTES_MAX = 256 << 20
 """Maximum size of a response, such as a status with the deny lists of many models."""
+
+_NOT_ADMIN = "name the port of the admin API (--admin-port of the service, 8090 by default)"
 
 Document = dict[str, Any]
 """A JSON object that is sent or received."""
@@ -112,6 +115,8 @@ class Admin:
         except ExchangeFailed as problem:
             # The text may repeat bytes that are no HTTP, such as escape sequences of a terminal.
             reason = str(problem).encode("unicode_escape").decode()[:300]
+            if isinstance(problem.__cause__, BadStatusLine):
+                reason = f"its response is not HTTP/1; {_NOT_ADMIN}"
             raise CtlError(
                 f"{url.geturl()} cannot be reached: {reason}", EXIT_UNREACHABLE, UNREACHABLE
             ) from None
@@ -127,6 +132,10 @@ class Admin:
         except (orjson.JSONDecodeError, KeyError, TypeError):
             reason = f"{url.geturl()} is not an admin API of rowcast: status {response.status}"
             raise CtlError(reason, EXIT_UNREACHABLE, "INVALID_RESPONSE") from None
+        # The other endpoints have none of the paths of commands.
+        if code == "NOT_FOUND" and message.startswith("path "):
+            reason = f"{url.geturl()} is not an admin API of rowcast; {_NOT_ADMIN}"
+            raise CtlError(reason, EXIT_UNREACHABLE, "INVALID_RESPONSE")
         exit_code = EXIT_REJECTED
         if code in _USAGE_CODES:
             exit_code = EXIT_USAGE

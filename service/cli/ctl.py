@@ -13,7 +13,7 @@ import typer
 from bundle.arithmetic import ceil_div
 from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
-from command_line.program import OptionsAnywhere, Program
+from command_line.program import OptionsAnywhere, Program, check_variables
 from service.cli.admin_client import Admin, CtlError, json_text, scope
 from service.cli.ctl_changes import GROUPS, Model
 from service.exit_codes import EXIT_OK, EXIT_USAGE
@@ -78,6 +78,10 @@ for _kind, _commands in GROUPS.items():
     CTL.add_typer(_commands, name=_kind)
 
 
+_VARIABLES = ("ADMIN", "PORTS_FILE", "ROOT", "TOKEN", "TOKEN_FILE")
+"""The variables of the environment that the commands read, behind ROWCAST_CTL_."""
+
+
 def _option(variable: str, text: str) -> Any:
     return typer.Option(envvar=f"ROWCAST_CTL_{variable}", help=text)
 
@@ -113,6 +117,7 @@ def _connect(
     ] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
+    check_variables("ROWCAST_CTL_", _VARIABLES, EXIT_USAGE)
     context.obj = Admin(admin, root, ports_file, token_file, ca, cert, wait_s, as_json)
 
 

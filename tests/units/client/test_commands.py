@@ -249,6 +249,14 @@ def test_token_is_that_of_the_environment_or_of_a_file(
     assert "--token-file" in capsys.readouterr().err
 
 
+def test_misspelt_variable_is_rejected_with_the_nearest_name(
+    monkeypatch: pytest.MonkeyPatch, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROWCAST_CLIENT_TOKENS", "secret")
+    assert rowcast("models") == 2
+    assert "did you mean ROWCAST_CLIENT_TOKEN?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("reply", "status"), CODES)
 def test_rejected_call_prints_one_sentence_and_exits_by_its_code(
     reply: Any, status: int, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]

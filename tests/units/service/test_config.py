@@ -23,6 +23,7 @@ SHARD = {"shard": "1/2", "host": "0.0.0.0"}
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"http_port": 70000}, "--http-port", "65535"),
     ({"http_port": "tcp://10.0.0.1:80"}, "--http-port", "integer"),
+    ({"http_port": 9000, "grpc_port": 9000}, "--grpc-port", "a port of its own"),
     ({"max_concurrent_requests": 0}, "--max-concurrent-requests", "'0'"),
     # Which would listen on every interface.
     ({"host": ""}, "--host", "at least 1 character"),
@@ -125,6 +126,12 @@ def test_unknown_variable_is_rejected_with_the_nearest_name(
     monkeypatch.setenv(f"ROWCAST_{variable}", "1")
     done = serve()
     assert (done.exit_code, remedy in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--access-log", "yes"), ("bundles",)])
+def test_value_without_its_option_gets_the_form_of_options(arguments: tuple[str, ...]) -> None:
+    done = serve(*arguments)
+    assert (done.exit_code, "--OPTION=VALUE" in done.stderr) == (2, True), done.stderr
 
 
 def test_variables_of_kubernetes_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,3 +231,21 @@ def test_service_that_cannot_be_reached_is_reported_in_one_line(
     done = ctl(*arguments)
     assert (done.exit_code, words in done.stderr) == (code, True), done.stderr
     assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_endpoint_that_is_no_admin_api_gets_the_option_of_the_right_port(
+    serve: Serve, kind: str
+) -> None:
+    service = serve()
+    address = service.http
+    if kind == "grpc":
+        address = f"http://{service.grpc}"
+    done = ctl("--admin", address, "status")
+    assert (done.exit_code, "--admin-port" in done.stderr) == (3, True), done.stderr
+    assert done.stderr.isprintable() or done.stderr.count("\n") == 1
+
+
+def test_misspelt_variable_is_rejected_with_the_nearest_name() -> None:
+    done = ctl("status", ROWCAST_CTL_ADMNI="http://127.0.0.1:1")
+    assert (done.exit_code, "ROWCAST_CTL_ADMIN?" in done.stderr) == (2, True), done.stderr
