@@ -362,8 +362,8 @@ class ChangeLog:
         Args:
           position: The last record that the copy has; None: it has none, and the first one that is
             returned has sequence 0.
-          bytes_max: The maximum size of the payloads together; at least one record is returned if
-            there is one.
+          bytes_max: The maximum size of the payloads together, without the one that has sequence 0;
+            at least one further record is returned if there is one.
 
         Raises:
           LogsDiffer: The log has no such record and had none, so that the copy is of another log.
@@ -385,19 +385,21 @@ class ChangeLog:
             # Another file is in its place, and this process has not read it yet.
             if os.fstat(descriptor).st_ino != end.inode:
                 return []
-            sequence = -1
+            sequence, begin = _BEGIN
             if position is not None:
                 sequence = position.sequence
                 if not self._has_record(descriptor, end, marks, position):
                     raise self._unknown_record(position)
-            _, begin = _mark_before(marks, sequence)
+                _, begin = _mark_before(marks, sequence)
             for record in _read_records(self.path, descriptor, begin, end):
                 if record.sequence <= sequence:
                     continue
-                if records and size + len(record.payload) > bytes_max:
+                # The one with sequence 0 alone is nothing to go on from.
+                if size and size + len(record.payload) > bytes_max:
                     break
                 records.append(record)
-                size += len(record.payload)
+                if record.sequence:
+                    size += len(record.payload)
         # A log that was only begun.
         if records and not records[-1].sequence:
             return []
@@ -904,7 +906,9 @@ def _mark(marks: list[tuple[int, int]], record: Record) -> None:
 
 
 def _mark_before(marks: Sequence[tuple[int, int]], sequence: int) -> tuple[int, int]:
-    """Returns the last mark before a record: the record lies not far behind its offset."""
+    """Returns the last mark before a record, whose sequence is 0 at least: the record lies not far
+    behind its offset.
+    """
     return marks[bisect.bisect_left(marks, (sequence,)) - 1]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from bundle.changes.log import ChangeLog, LogRewrite, LogWriter, Recovery, recover
 from bundle.changes.log_lock import Writer, held
 from bundle.changes.records import Change, Run, decode_runs
-from bundle.errors import BundleError, LogLocked, LogUnwritable
+from bundle.errors import BundleError, LogLocked, LogsDiffer, LogUnwritable
 from bundle.format.log_position import LogPosition
 from bundle.storage.frames import Record
 from service.changes.changed_version import ChangedVersion
@@ -446,16 +446,22 @@ class AppliedLog:
         writes it; returns the sequence of the last record.
 
         Raises:
+          LogsDiffer: The copy has no records yet, and these are not the first ones.
           BundleError: The log is damaged, or another thread has held the state for `WAIT_S`.
           OSError: The log cannot be read or written.
         """
         deadline = time.monotonic() + WAIT_S
         if records and self.may_write(deadline):
             with self.writing(deadline) as writer:
-                # The first record says of which log this one is a copy.
                 new = [record for record in records if record.sequence > self._log.sequence]
+                # The first record says of which log this one is a copy.
                 if not self._log.identity:
                     new = [*records]
+                    if new[0].sequence:
+                        raise LogsDiffer(
+                            f"change log {self.path} cannot be begun with record "
+                            f"{new[0].sequence}: the first records of the log were expected"
+                        )
                 copied = writer.copy(new)
                 writer.commit()
                 self._apply_records(copied)

@@ -22,8 +22,10 @@ SEQUENCE_HEADER = "rowcast-change-sequence"
 """The header of a response with records: the sequence of the last change that the service has."""
 _DEADLINE_S = 60.0
 """Time for a request and its whole response, of which the largest is a record of 64 MiB."""
-_RECORDS_BYTES_MAX = RECORD_BYTES_MAX + (1 << 20)
-"""Maximum size of a response with records: one of the largest size, or several smaller ones."""
+_RECORDS_BYTES_MAX = RECORD_BYTES_MAX + (2 << 20)
+"""Maximum size of a response with records: one of the largest size, or several smaller ones, behind
+the first one of a log.
+"""
 _POLL_S = 0.1
 """Time between two requests while nothing changes: a copy is behind by that much."""
 _OK = 200

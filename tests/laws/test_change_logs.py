@@ -161,6 +161,23 @@ def test_copies_go_on_behind_records_that_were_left_out_and_others_are_rejected(
     assert not path.with_name("changes.log.new").exists()
 
 
+@pytest.mark.parametrize("bytes_max", [1, 1 << 20])
+def test_a_copy_of_a_long_log_has_all_of_its_records(tmp_path: Path, bytes_max: int) -> None:
+    log = ChangeLog(tmp_path / "changes.log", "movies")
+    payloads = [bytes([number]) * 300_000 for number in range(20)]
+    append(log, *payloads)
+    reader = ChangeLog(log.path, "movies")
+    reader.read()
+    for source in (log, reader):
+        copy = ChangeLog(tmp_path / f"copy-{source is log}" / "changes.log", "movies")
+        with copy.writing() as writer:
+            while records := source.after(copy.position, bytes_max):
+                writer.copy(records)
+                writer.commit()
+        assert copy.position == log.position
+        assert payloads_of(copy.path) == payloads
+
+
 def test_copies_go_on_while_a_file_in_the_place_of_the_log_is_read(path: Path) -> None:
     log = ChangeLog(path, "movies")
     log.read()
