@@ -3,7 +3,7 @@
 Exit codes: 0 success, 1 the service failed, 2 invalid usage, 3 the service rejected the request, 4
 try again later, 5 the service cannot be reached, 130 interrupted.
 
-A command imports the client when it runs: `--help` does without NumPy.
+A command imports the client when it runs: `--help` does without NumPy and protobuf.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
-from google.protobuf.descriptor import FieldDescriptor
 
 from rowcast_client.program import CommandError, OptionsAnywhere, check_variables, show_version
-from rowcast_client.stubs import embedding_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -467,7 +465,8 @@ def _command_error(error: RowcastError) -> CommandError:
 
 def _parameters() -> dict[Callable[..., CommandResult], list[inspect.Parameter]]:
     """Returns the arguments and options of each command."""
-    documented = _documented_arguments()
+    declared = _declared_arguments()
+    select_options = declared["SelectOptions"]
     # Options of several commands.
     model_help = "Name of the model. Default: the only one."
     shared = [
@@ -551,79 +550,113 @@ def _parameters() -> dict[Callable[..., CommandResult], list[inspect.Parameter]]
     return {
         models: [],
         model: [_argument("name", "MODEL", model_help), *shared[1:]],
-        retrieve: [*shared, features, ids, *selection, *_options_of("retrieve", documented)],
-        rank: [*shared, candidates, features, context_id, *_options_of("rank", documented)],
-        recommend: [*shared, features, sources, *selection, *_options_of("recommend", documented)],
-        embed: [*shared, features, *_options_of("embed", documented)],
+        retrieve: [
+            *shared,
+            features,
+            ids,
+            *selection,
+            *_options_of(select_options | declared["retrieve"]),
+        ],
+        rank: [*shared, candidates, features, context_id, *_options_of(declared["rank"])],
+        recommend: [
+            *shared,
+            features,
+            sources,
+            *selection,
+            *_options_of(select_options | declared["recommend"]),
+        ],
+        embed: [*shared, features, *_options_of(declared["embed"])],
         lookup: [
             _argument("model", "MODEL", "Name of the model.", required=True),
             _parameter("texts", Annotated[list[str], looked_up], inspect.Parameter.empty),
             *shared[1:],
-            *_options_of("lookup", documented),
+            *_options_of(declared["lookup"]),
         ],
         ready: [],
     }
 
 
-def _documented_arguments() -> dict[str, dict[str, str]]:
-    """Returns the documentation of each argument, by function or class of `calls`. It is read from
-    the source, whose import takes NumPy.
+TYPES: Mapping[str, tuple[Any, str | None]] = {
+    "bool": (bool, None),
+    "float": (float, "NUMBER"),
+    "int": (int, "N"),
+    "str": (str, "NAME"),
+    "Sequence[str]": (list[str], "NAME"),
+}
+"""The type of an option and the placeholder for its value, by the type of an argument."""
+
+
+class _Argument(NamedTuple):
+    """An argument of a call that is an option of its command.
+
+    Attributes:
+      kind: The type of the option.
+      metavar: The placeholder for its value; None: there is none.
+      text: The documentation.
+    """
+
+    kind: Any
+    metavar: str | None
+    text: str
+
+
+def _declared_arguments() -> dict[str, dict[str, _Argument]]:
+    """Returns the arguments that are texts, numbers, switches, words and lists of names, by
+    function or class of `calls`. They are read from the source, whose import takes NumPy and
+    protobuf.
     """
     tree = ast.parse(Path(__file__).with_name("calls.py").read_text("utf-8"))
-    documented = {}
+    types = dict(TYPES)
+    declared: dict[str, dict[str, _Argument]] = {}
     for node in tree.body:
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-            sections = ast.get_docstring(node) or ""
-            arguments = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", sections, re.MULTILINE)
-            documented[node.name] = {name: " ".join(text.split()) for name, text in arguments}
-    return documented
+        annotations: dict[str, Any] = {}
+        match node:
+            case ast.Assign([ast.Name(name)], ast.Subscript(ast.Name("Literal"), words)):
+                types[name] = Literal[ast.literal_eval(words)], None
+                continue
+            case ast.ClassDef():
+                fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
+                annotations = {ast.unparse(field.target): field.annotation for field in fields}
+            case ast.FunctionDef():
+                arguments = [*node.args.args, *node.args.kwonlyargs]
+                annotations = {argument.arg: argument.annotation for argument in arguments}
+            case _:
+                continue
+        sections = ast.get_docstring(node) or ""
+        texts = dict(re.findall(r"^  (\w+): (.*(?:\n    .*)*)", sections, re.MULTILINE))
+        declared[node.name] = {}
+        for name, annotation in annotations.items():
+            kind = ast.unparse(annotation).removesuffix(" | None")
+            if name in texts and kind in types:
+                text = " ".join(texts[name].split())
+                declared[node.name][name] = _Argument(*types[kind], text)
+    return declared
 
 
-def _options_of(
-    call: str, documented: Mapping[str, Mapping[str, str]]
-) -> Iterable[inspect.Parameter]:
-    """Yields the options of a call that are texts, numbers, switches, words and lists of names.
-    Their help is the documentation of the arguments.
-    """
-    texts = {**documented["SelectOptions"], **documented[call]}
-    for field in getattr(pb, f"{call.title()}Request").DESCRIPTOR.fields:
-        if field.type not in TYPES:
-            continue
-        kind, metavar = TYPES[field.type]
-        flag, short = FLAGS.get(field.name, (f"--{field.name.replace('_', '-')}", None))
-        text = texts[field.name]
-        if field.enum_type is not None:
-            kind = _words(field.enum_type)
-        if field.is_repeated:
-            kind = list[str]
+def _options_of(arguments: Mapping[str, _Argument]) -> Iterable[inspect.Parameter]:
+    """Yields the options of a call. Their help is the documentation of the arguments."""
+    for name, argument in arguments.items():
+        flag, short = FLAGS.get(name, (f"--{name.replace('_', '-')}", None))
+        text = argument.text
+        if argument.kind == list[str]:
             text += " Repeatable."
         minimum = None
-        if field.name == "k":
+        if name == "k":
             # To the calls, 0 means the default, which nobody means who writes 0 here.
             minimum = 1
             text = text.replace(" or 0", "")
         yield _option(
-            field.name,
+            name,
             flag,
-            kind,
-            METAVARS.get(field.name, metavar),
+            argument.kind,
+            METAVARS.get(name, argument.metavar),
             text,
             short=short,
-            required=field.name == "feature",
+            required=name == "feature",
             minimum=minimum,
         )
 
 
-TYPES: Mapping[int, tuple[Any, str | None]] = {
-    FieldDescriptor.TYPE_BOOL: (bool, None),
-    FieldDescriptor.TYPE_DOUBLE: (float, "NUMBER"),
-    FieldDescriptor.TYPE_ENUM: (str, None),
-    FieldDescriptor.TYPE_INT32: (int, "N"),
-    FieldDescriptor.TYPE_STRING: (str, "NAME"),
-}
-"""The type of an option and the placeholder for its value, by the type of a field in the
-contract.
-"""
 METAVARS = {"formula": "FORMULA"}
 """The placeholder of an option whose value is of another kind."""
 FLAGS: Mapping[str, tuple[str, str | None]] = {
@@ -644,13 +677,6 @@ EXAMPLES: Mapping[Callable[..., CommandResult], str] = {
     ready: "ready --url grpc://127.0.0.1:9090 --timeout 1",
 }
 """The arguments of an example of each command."""
-
-
-def _words(enum: Any) -> Any:
-    """Returns the type of the words of an enumeration, such as "skip"."""
-    # The value 0 has the prefix of all names.
-    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
-    return Literal[tuple(value.name.removeprefix(prefix).lower() for value in enum.values[1:])]
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -28,7 +28,7 @@ PROGRAMS: Mapping[str, tuple[Callable[[], typer.Typer], str]] = {
     "rowcast-serve": (command, "service.cli.main"),
 }
 """The command line of each program, and the module that runs it."""
-HEAVY = ("google.cloud", "grpc", "numpy", "pyarrow", "rich", "tensorflow")
+HEAVY = ("google.cloud", "google.protobuf", "grpc", "numpy", "pyarrow", "rich", "tensorflow")
 """Packages that take longer to import than all that `--help` needs."""
 
 
@@ -158,6 +158,7 @@ def test_shell_completes_commands_and_options(
     [
         ("rowcast", ""),
         ("rowcast", "recommend"),
+        ("rowcast", "bench"),
         ("rowcast-export", ""),
         ("rowcast-export", "run"),
         ("rowcast-serve", ""),
