@@ -57,13 +57,11 @@ class ServiceSettings(BaseModel):
     rejected.
     """
 
-    # The validators are built with the first settings: `--help` needs the fields alone.
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,
         validate_default=True,
-        defer_build=True,
     )
 
     root: Path

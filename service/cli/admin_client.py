@@ -16,7 +16,6 @@ import orjson
 
 from command_line.program import INVALID_ARGUMENT, CommandError
 from service.exit_codes import EXIT_USAGE
-from service.workers.announcement import find_services
 
 if TYPE_CHECKING:
     import ssl
@@ -148,6 +147,8 @@ class Admin:
         Raises:
           CtlError: No such service runs on this machine, or several run.
         """
+        from service.workers.announcement import find_services
+
         # A root names a service better than a port, which anything could have.
         services = find_services()
         roots = ", ".join(service.root for service in services) or "none"

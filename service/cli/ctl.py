@@ -12,7 +12,6 @@ import typer
 
 from bundle.arithmetic import ceil_div
 from bundle.errors import OutputRejected
-from bundle.storage.output_file import OutputFile
 from command_line.program import OptionsAnywhere, Program, check_variables
 from service.cli.admin_client import Admin, CtlError, json_text, scope
 from service.cli.ctl_changes import GROUPS, Model
@@ -298,6 +297,8 @@ def _report(
     """Collect the facts that a bug report needs, without secrets, as JSON: versions, machine,
     settings, status, live recall and drift, and recent problems.
     """
+    from bundle.storage.output_file import OutputFile
+
     # The file is checked first, and written only once there is a report.
     try:
         file = None

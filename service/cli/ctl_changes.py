@@ -8,18 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from typer.main import get_group
 
 from command_line.program import Program
 from service.cli.admin_client import Admin, CtlError, Document, json_text, scope
 from service.cli.change_batches import ChangeBatch, read_batches
+from service.cli.command_options import CHANGES, ChangeCommand
 from service.exit_codes import EXIT_USAGE
-
-if TYPE_CHECKING:
-    from service.contract.changes import ChangeClass
 
 _TARGET_HELP = {
     "table": "Name of the table. Default: the only one.",
@@ -76,52 +73,23 @@ BatchSize = Annotated[
 ]
 
 
-class _ChangeCommands(Program):
-    """The commands that make changes of one kind, by the contract of changes. They are added when
-    one of them is needed: the contract takes NumPy.
-    """
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Returns the names of the commands."""
-        self._add_commands()
-        return super().list_commands(ctx)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Returns a command; None: there is no such command."""
-        self._add_commands()
-        return super().get_command(ctx, cmd_name)
-
-    def _add_commands(self) -> None:
-        from service.contract.changes import CHANGES
-
-        if self.commands:
-            return
-        app = typer.Typer(rich_markup_mode=None)
-        # An application with a callback is a group, also with one command.
-        app.callback()(lambda: None)
-        for change in CHANGES.values():
-            if change.kind == self.name:
-                _add_command(app, change)
-        self.commands.update(get_group(app).commands)
-
-
 GROUPS: dict[str, typer.Typer] = {
     "rows": typer.Typer(
         help="Change rows of tables while they are served.",
         epilog="Example: rowcast-serve ctl rows upsert movielens --file rows.jsonl",
-        cls=_ChangeCommands,
+        cls=Program,
         no_args_is_help=True,
     ),
     "candidates": typer.Typer(
         help="Add, change and delete candidates while they are served.",
         epilog="Example: rowcast-serve ctl candidates delete movielens 5 12",
-        cls=_ChangeCommands,
+        cls=Program,
         no_args_is_help=True,
     ),
     "contexts": typer.Typer(
         help="Add, change and delete stored contexts while they are served.",
         epilog="Example: rowcast-serve ctl contexts delete movielens 7",
-        cls=_ChangeCommands,
+        cls=Program,
         no_args_is_help=True,
     ),
     "changes": typer.Typer(
@@ -204,8 +172,8 @@ class _Totals:
         return f"{self.model}: {', '.join(parts)}\n"
 
 
-def _add_command(app: typer.Typer, change: ChangeClass) -> None:
-    """Adds the command that makes a change, with its options."""
+def _add_command(change: ChangeCommand) -> None:
+    """Adds the command that makes a change to its group, with its options."""
 
     def send(
         context: typer.Context,
@@ -249,20 +217,18 @@ def _add_command(app: typer.Typer, change: ChangeClass) -> None:
         ]
     )
     send.__annotations__ = {name: annotation for name, (annotation, _) in parameters.items()}
-    send.__doc__ = f"{change.__doc__} {_items_help(change)}"
+    send.__doc__ = change.text
     what = "--file changes.jsonl"
     if change.action == "delete":
         what = "5 12"
-    app.command(
+    GROUPS[change.kind].command(
         change.action,
         epilog=f"Example: rowcast-serve ctl {change.kind} {change.action} movielens {what}",
     )(send)
 
 
-def _parameters_of(change: ChangeClass) -> dict[str, tuple[Any, Any]]:
+def _parameters_of(change: ChangeCommand) -> dict[str, tuple[Any, Any]]:
     """Returns the annotation and the default of each argument of a change's command."""
-    from service.contract.layouts import layout_of
-
     parameters: dict[str, tuple[Any, Any]] = {
         "context": (typer.Context, Parameter.empty),
         "model": (Model, Parameter.empty),
@@ -270,7 +236,7 @@ def _parameters_of(change: ChangeClass) -> dict[str, tuple[Any, Any]]:
     }
     if change.action == "delete":
         parameters |= {"ids": (Ids, None), "file": (OptionalFile, None)}
-    for name in layout_of(change).options:
+    for name in change.options:
         if name in _TARGET_HELP:
             option = typer.Option(metavar="NAME", help=_TARGET_HELP[name])
             parameters[name] = (Annotated[str, option], "")
@@ -278,16 +244,8 @@ def _parameters_of(change: ChangeClass) -> dict[str, tuple[Any, Any]]:
     return parameters
 
 
-def _items_help(change: ChangeClass) -> str:
-    """Returns what the items of a change have, as a sentence."""
-    if change.action == "delete":
-        return "Ids that are not there are counted, and are no error."
-    from service.contract.layouts import layout_of
-
-    parts = layout_of(change).parts
-    required = " and ".join([name for name, field in parts.items() if field.is_required])
-    optional = ", ".join([name for name, field in parts.items() if not field.is_required])
-    return f"An item has {required}, and optionally {optional}."
+for _change in CHANGES:
+    _add_command(_change)
 
 
 @GROUPS["changes"].command("status", epilog="Example: rowcast-serve ctl changes status movielens")

@@ -18,9 +18,7 @@ def main() -> None:
     try:
         from service.cli.serve import command
 
-        # The first argument decides: `--help` of a command takes no settings.
-        serves = not set(sys.argv[1:2]) & {"ctl", "pull", "recommend"}
-        command(serves=serves)(prog_name=PROGRAM)
+        command()(prog_name=PROGRAM)
     except ModuleNotFoundError as missing:
         # Whichever of its modules was imported first.
         package = str(missing.name).partition(".")[0]

@@ -5,32 +5,24 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from command_line.program import CommandError, Program, show_version
+from service.cli.command_options import SETTINGS, SettingOption
 from service.exit_codes import EXIT_OK, EXIT_USAGE
 
 if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
-
     from service.config import ServiceSettings
 
 PRINT_SETTINGS = "print_settings"
 DEMO = "demo"
-_LIMITS = {"ge": "at least", "gt": "above", "le": "at most"}
-"""The words for the constraints of a setting."""
 
 
-def command(*, serves: bool = True) -> typer.Typer:
-    """Returns the command line of the program.
-
-    Args:
-      serves: Whether it has the options of the settings, whose import takes as long as all else.
-    """
+def command() -> typer.Typer:
+    """Returns the command line of the program."""
     from service.cli.ctl import CTL
     from service.cli.pull import pull_command
     from service.cli.recommend import recommend_command
@@ -59,8 +51,7 @@ def command(*, serves: bool = True) -> typer.Typer:
     )
     # typer reads the options of a command from the signature of its function.
     parameters = [_parameter("context", typer.Context, inspect.Parameter.empty)]
-    if serves:
-        parameters += _settings_options()
+    parameters += map(_option, SETTINGS)
     print_settings = typer.Option(
         "--print-settings", help="Print the effective settings as JSON and exit."
     )
@@ -243,52 +234,19 @@ def _check_output_file(name: str, path: Path | None) -> None:
         raise SettingsError(f"{option}: {problem}") from problem
 
 
-def _settings_options() -> list[inspect.Parameter]:
-    """Returns the options of all settings."""
-    from service.config import PREFIX, ServiceSettings
-
-    fields = ServiceSettings.model_fields
-    return [_option(name, field, f"{PREFIX}{name.upper()}") for name, field in fields.items()]
-
-
-def _option(name: str, field: FieldInfo, variable: str) -> inspect.Parameter:
+def _option(setting: SettingOption) -> inspect.Parameter:
     """Returns the option of a setting."""
-    # The type of an optional setting is a union with None.
-    kind = field.annotation
-    alternatives = typing.get_args(kind)
-    if type(None) in alternatives:
-        kind = next(part for part in alternatives if part is not type(None))
-
-    text = str(field.description)
-    limits = []
-    for constraint in field.metadata:
-        for attribute, words in _LIMITS.items():
-            if hasattr(constraint, attribute):
-                limits.append(f"{words} {getattr(constraint, attribute)}")
-    if limits:
-        text += f" ({', '.join(limits)})"
-    if not field.is_required() and field.default not in (None, ()):
-        text += f" [default: {field.default}]"
-    text += f" [env: {variable}]"
-
-    flag = f"--{name.replace('_', '-')}"
-    if kind is bool:
-        option = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)
-        return _parameter(name, Annotated[bool | None, option], None)
+    flag = f"--{setting.name.replace('_', '-')}"
+    if not setting.metavar:
+        switch = typer.Option(f"{flag}/--no-{flag[2:]}", help=setting.text, show_default=False)
+        return _parameter(setting.name, Annotated[bool | None, switch], None)
     # As text: the settings parse it, so that an option is rejected in the same words as its
     # variable.
-    option = typer.Option(flag, help=text, show_default=False, metavar=_metavar(kind))
+    option = typer.Option(flag, help=setting.text, show_default=False, metavar=setting.metavar)
     accepted: Any = str | None
-    if typing.get_origin(kind) is tuple:
+    if setting.is_repeatable:
         accepted = list[str] | None
-    return _parameter(name, Annotated[accepted, option], None)
-
-
-def _metavar(kind: Any) -> str:
-    """Returns the placeholder for a value of a type in the help."""
-    if typing.get_origin(kind) is Literal:
-        return f"<{'|'.join(typing.get_args(kind))}>"
-    return {int: "<int>", float: "<float>", Path: "<path>"}.get(kind, "<text>")
+    return _parameter(setting.name, Annotated[accepted, option], None)
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -77,7 +77,7 @@ def pull(bundle: Path) -> None:
     """Pulls a version from a directory; raises what it prints."""
     root = bundle.parents[2] / "pulled"
     arguments = ["pull", str(bundle.parents[1]), str(root)]
-    done = CliRunner().invoke(command(serves=False), arguments)
+    done = CliRunner().invoke(command(), arguments)
     if done.exit_code:
         assert done.exit_code in {3, 5}, done.stderr
         assert not (root / "m/3").exists()

@@ -88,7 +88,7 @@ def verify(bundle: Path, key: Path) -> None:
 def pull_from(url: object, root: Path, key: Path) -> None:
     """Pulls a version, which is published only if it is what was signed."""
     arguments = ["pull", str(url), str(root), "--verify-signatures", str(key)]
-    done = CliRunner().invoke(command(serves=False), arguments)
+    done = CliRunner().invoke(command(), arguments)
     if done.exit_code:
         # A store without the file cannot be read.
         assert done.exit_code in {3, 5}, done.stderr

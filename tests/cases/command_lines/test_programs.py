@@ -28,7 +28,16 @@ PROGRAMS: Mapping[str, tuple[Callable[[], typer.Typer], str]] = {
     "rowcast-serve": (command, "service.cli.main"),
 }
 """The command line of each program, and the module that runs it."""
-HEAVY = ("google.cloud", "google.protobuf", "grpc", "numpy", "pyarrow", "rich", "tensorflow")
+HEAVY = (
+    "google.cloud",
+    "google.protobuf",
+    "grpc",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "rich",
+    "tensorflow",
+)
 """Packages that take longer to import than all that `--help` needs."""
 
 
@@ -164,6 +173,8 @@ def test_shell_completes_commands_and_options(
         ("rowcast-serve", ""),
         ("rowcast-serve", "pull"),
         ("rowcast-serve", "ctl load"),
+        ("rowcast-serve", "ctl rows"),
+        ("rowcast-serve", "ctl candidates upsert"),
     ],
 )
 def test_help_imports_nothing_that_takes_long(program: str, line: str) -> None:

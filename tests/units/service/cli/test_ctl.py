@@ -26,7 +26,7 @@ Write = Callable[..., SmallBundle]
 
 
 def ctl(*arguments: str, **environment: str) -> Result:
-    return CliRunner().invoke(program.command(serves=False), ["ctl", *arguments], env=environment)
+    return CliRunner().invoke(program.command(), ["ctl", *arguments], env=environment)
 
 
 def printed(service: RunningService, command: str) -> str:

@@ -48,7 +48,7 @@ EXIT_DESTINATION = 6
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(command(serves=False), ["pull", *map(str, arguments)])
+    return CliRunner().invoke(command(), ["pull", *map(str, arguments)])
 
 
 def pulled(url: object, root: Path, *options: object) -> dict[str, Any]:
