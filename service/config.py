@@ -85,6 +85,8 @@ class ServiceSettings(BaseModel):
     """File to which the service writes its ports once it listens, as JSON: `{"http": N, "grpc": N,
     "admin": N, "health": N}`.
     """
+    web_pages: bool = True
+    """Serve the pages for browsers, `/` and `/docs`, and `/openapi.json`, which `/docs` reads."""
     health_host: str | None = None
     """Address of health checks and metrics, without token and TLS: only probes and Prometheus
     should reach it. Default: `host`.

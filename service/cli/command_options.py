@@ -85,6 +85,13 @@ SETTINGS = (
         '"grpc": N, "admin": N, "health": N}`. [env: ROWCAST_PORTS_FILE]',
     ),
     SettingOption(
+        "web_pages",
+        "",
+        False,
+        "Serve the pages for browsers, `/` and `/docs`, and `/openapi.json`, which `/docs` reads. "
+        "[default: True] [env: ROWCAST_WEB_PAGES]",
+    ),
+    SettingOption(
         "health_host",
         "<text>",
         False,

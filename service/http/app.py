@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fastapi import FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
@@ -68,27 +69,34 @@ def create_http_app(
     if dataplane.tokens is not None:
         dependencies.append(Security(token))
     # FastAPI's /docs would load its assets from the internet, which a service may not reach.
-    app = FastAPIOffline(
+    create_app: Callable[..., FastAPI] = FastAPIOffline
+    documents: dict[str, Any] = {"redoc_url": None, "static_url": "/docs/assets"}
+    if not dataplane.settings.web_pages:
+        create_app = FastAPI
+        documents = {"openapi_url": None}
+    app = create_app(
         title="rowcast",
         # Of the API, as in its paths. The version of rowcast changes with each commit.
         version="v1",
-        redoc_url=None,
-        static_url="/docs/assets",
         swagger_ui_parameters={"defaultModelsExpandDepth": -1, "displayRequestDuration": True},
         redirect_slashes=False,
         separate_input_output_schemas=False,
         dependencies=dependencies,
         # To look for providers of telemetry takes 7 us per request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
+        **documents,
     )
-    document_calls(app, dataplane)
+    if dataplane.settings.web_pages:
+        document_calls(app, dataplane)
     # Before rowcast's routes, whose patterns match some paths of other protocols.
     for protocol in protocols:
         protocol.add_pages(app, dataplane)
-    add_start_page(app)
+    if dataplane.settings.web_pages:
+        add_start_page(app)
     add_routes(app, dataplane)
     add_change_routes(app, changes)
-    serve_document(app, dataplane)
+    if dataplane.settings.web_pages:
+        serve_document(app, dataplane)
     # Handlers raise errors of the service, and the middleware around them writes every response.
     app.add_exception_handler(HTTPException, _raise_as_service_error)
     app.add_exception_handler(RequestValidationError, raise_query_problem)
@@ -106,12 +114,16 @@ async def _raise_as_service_error(request: Request, problem: Exception) -> Respo
         raise InvalidArgument(message, violation)
     if problem.status_code == 404:
         path = repr(request.url.path[:80])
-        message = f"path {path} does not exist; /docs lists the paths"
+        message = f"path {path} does not exist"
+        expected = "a path of the API"
+        if request.app.openapi_url:
+            message += "; /docs lists the paths"
+            expected = "a path that /docs lists"
         # As of many other services.
         call = _CALL_AS_PATH.fullmatch(request.url.path)
         if call is not None:
             message = f"path {path} does not exist; write {call[1]}:{call[2]}"
-        raise NotFound(message, FieldViolation("path", path, "a path that /docs lists"))
+        raise NotFound(message, FieldViolation("path", path, expected))
     if problem.status_code == 405:
         raise MethodNotAllowed(request.method, (problem.headers or {}).get("Allow", ""))
     raise InvalidArgument(problem.detail)

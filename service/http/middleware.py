@@ -88,6 +88,7 @@ class RequestContextMiddleware:
         has_certificates = dataplane.settings.tls_client_ca is not None
         self._authenticates = self._tokens is not None or has_certificates
         self._hosts = AllowedHosts(dataplane.settings)
+        self._has_web_pages = dataplane.settings.web_pages
         self._pages = Pages(app, dataplane.settings.body_timeout_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -168,7 +169,7 @@ class RequestContextMiddleware:
         self._hosts.check(headers.get("host", ""))
         # A browser sends no token before a person has written it into the page.
         is_open = is_of_start_page(scope["method"], scope["path"], headers)
-        if self._authenticates and not is_open:
+        if self._authenticates and not (is_open and self._has_web_pages):
             context.principal = self._authenticate(headers)
         check_request_id(headers, context.request_id)
         context.deadline = deadline_of(headers, self._timeout_s)

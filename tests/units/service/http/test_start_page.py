@@ -129,6 +129,32 @@ def test_only_the_page_is_open_where_tokens_are_required(
         assert client.get("/", headers={"accept": "*/*"}).status_code == 401
 
 
+def test_service_without_web_pages_serves_calls_alone(
+    serve: Serve, root: Path, small_towers: Path
+) -> None:
+    write_small_bundle(root, small_towers)
+    service = serve(web_pages=False)
+    with httpx.Client(base_url=service.http, headers=BROWSER, timeout=20) as client:
+        for path in ("/", *FILES, "/docs", "/docs/assets/swagger-ui.css", "/openapi.json"):
+            response = client.get(path)
+            error = response.json()["error"]
+            assert (response.status_code, error["code"]) == (404, "NOT_FOUND")
+            assert "/docs lists" not in response.text
+        for path in ("/v1/models", "/v1/models/movies", "/metrics", "/readyz"):
+            client.get(path).raise_for_status()
+        body = {"context": {"user": 3, "history": [1000]}}
+        client.post("/v1/models/movies:retrieve", json=body).raise_for_status()
+
+
+def test_page_that_is_not_served_is_not_open(serve: Serve, tokens: Path) -> None:
+    service = serve(tokens=tokens, web_pages=False)
+    with httpx.Client(base_url=service.http, headers=BROWSER, timeout=20) as client:
+        for path in ("/", *FILES):
+            assert client.get(path).status_code == 401
+            authorization = {"authorization": f"Bearer {TOKEN}"}
+            assert client.get(path, headers=authorization).status_code == 404
+
+
 def test_page_of_another_host_is_rejected(http: httpx.Client) -> None:
     response = http.get("/", headers={**BROWSER, "host": "example.com"})
     assert response.status_code == 403
