@@ -49,6 +49,7 @@ class ObservedCall:
       assumed: The names of the inputs whose dtype nothing states.
       outputs: The shape of each result without the batch, by its key or position; by None where the
         result is one tensor.
+      reads: The names of the inputs that each result is computed from.
       queries: Whether a retrieval layer in it compares vectors of queries.
       problem: Why it could not be called; "": it was.
     """
@@ -58,6 +59,7 @@ class ObservedCall:
     arguments: tuple[str, ...] | None = None
     assumed: set[str] = field(default_factory=set)
     outputs: dict[str | int | None, tuple[int | None, ...]] = field(default_factory=dict)
+    reads: Mapping[str | int | None, frozenset[str]] = field(default_factory=dict)
     queries: bool = False
     problem: str = ""
 
@@ -166,6 +168,7 @@ class _CallObserver:
         if not inputs:
             return "the call ran without any input, and a tower needs one"
         call.outputs = dict(results.outputs)
+        call.reads = results.reads
         call.queries = results.has_queries
         return ""
 

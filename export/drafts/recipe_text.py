@@ -11,7 +11,6 @@ from export.drafts.drafted_towers import (
     DraftedTower,
     candidate_inputs,
     drafted_towers,
-    is_of_candidates,
     output_name,
 )
 from export.drafts.observed_calls import ObservedCall
@@ -163,8 +162,11 @@ def _index(towers: Sequence[DraftedTower]) -> Iterator[str]:
     if not candidates:
         return
     candidate = candidates[0]
-    named = [name for name in candidate.call.inputs if is_of_candidates(name)]
-    columns = ", ".join(f"{_key(name)} = {_text(name)}" for name in named or candidate.call.inputs)
+    call = candidate.call
+    read = {name for key in candidate.outputs or call.outputs for name in call.reads[key]}
+    # Of a call that could not be run, nothing is known.
+    names = [name for name in call.inputs if name in read] or list(call.inputs)
+    columns = ", ".join(f"{_key(name)} = {_text(name)}" for name in names)
     yield "# To search candidates, name a file with a row for each, and the columns of its inputs:"
     yield "# [corpora.items]"
     yield '# file = "items.parquet"'

@@ -18,7 +18,7 @@ from export.graphs.internals import current_line
 from export.graphs.loading import tf
 from export.graphs.placeholders import infers_shapes
 from export.graphs.tensors import input_spec, with_booleans
-from export.graphs.walks import PYTHON_CODE
+from export.graphs.walks import PYTHON_CODE, needed
 from export.model_code.definition_modules import explained
 from export.partition.graph.input_paths import CallGraph, Values
 from export.partition.graph.origins import Source, sources_of
@@ -111,18 +111,52 @@ def call_results(
     model: TraceableModel, call: Call, sections: Mapping[str, InputSection]
 ) -> CallResults:
     """Returns the results of a call that could be outputs of a tower; see `trace_call`."""
-    returned = trace_call(model, call, sections).returned
+    traced = trace_call(model, call, sections)
+    returned = traced.returned
     results: Iterable[tuple[Any, Any]] = [(None, returned.value)]
     if isinstance(returned.value, Mapping):
         results = returned.value.items()
     elif returned.is_sequence:
         results = zip(returned.names or range(len(returned.value)), returned.value, strict=False)
     outputs = {}
+    reads = {}
     for key, tensor in results:
         # Integers and texts are no outputs that a tower could have.
         if isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and tensor.shape.rank:
             outputs[key] = tuple(tensor.shape.as_list()[1:])
-    return CallResults(outputs, bool(returned.queries))
+            reads[key] = _inputs_of(tensor, traced)
+    return CallResults(outputs, reads, bool(returned.queries))
+
+
+def _inputs_of(result: Any, traced: TracedCall) -> frozenset[str]:
+    """Returns the names of the inputs that a result is computed from, through lookups, too."""
+    operations: set[str] = set()
+    tensors = [result]
+    lookups = list(traced.lookups)
+    while tensors:
+        part_of_graph = needed(tensors, ())
+        operations.update(tensor.op.name for tensor in part_of_graph.placeholders)
+        operations.update(operation.name for operation in part_of_graph.operations)
+        # Behind the placeholder of a lookup are its ids and weights.
+        tensors = []
+        for lookup in list(lookups):
+            if lookup.activation.op.name in operations:
+                lookups.remove(lookup)
+                tensors += _components([lookup.ids, lookup.weights])
+    return frozenset(
+        name
+        for name, tensor in traced.inputs.items()
+        if any(component.op.name in operations for component in _components(tensor))
+    )
+
+
+def _components(tensors: Any) -> list[Any]:
+    """Returns the dense tensors that tensors consist of; None has none."""
+    return [
+        component
+        for component in tf.nest.flatten(tensors, expand_composites=True)
+        if component is not None
+    ]
 
 
 def _without_placeholders(result: Any) -> Any:

@@ -255,6 +255,9 @@ def test_draft_can_be_planned_as_it_is(
         towers = {name: tower["role"] for name, tower in recipe["towers"].items()}
         assert towers == {name: roles[name] for name in towers}
         assert ("candidate" in towers) == ("# [indexes.items]" in draft.text)
+        if "candidate" in towers:
+            columns = '# features = { movie_id = "movie_id", age = "age" }\n'
+            assert columns in draft.text
     if history is not None:
         assert recipe["inputs"]["history"] == {"dtype": "int32", "shape": [3], "pad": 0}
 
