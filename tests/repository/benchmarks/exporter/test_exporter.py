@@ -13,6 +13,7 @@ from benchmarks.exporter import contests
 from benchmarks.exporter.big_checkpoints import DIM, crc_of_zeros, write_plain, write_stack
 from bundle.storage.catalog import read_manifest
 from export.checkpoint.reader import open_checkpoint
+from tests.repository.benchmarks.conftest import printed_by
 
 SIZE = 2 << 20
 
@@ -52,6 +53,23 @@ def test_terabyte_is_inspected_planned_and_linked_in_little_memory(tmp_path: Pat
     assert set(steps) == {"inspect", "plan", "link"}
     assert max(ran.peak_bytes for ran in steps.values()) <= 400 << 20
     assert json.loads(steps["inspect"].out)["dense"][0]["bytes"] == 1 << 40
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.needs("tensorflow")
+def test_contest_with_tensorflow_measures_every_exporter() -> None:
+    options = ("--only", "tensorflow", "--gib", "0.0625", "--rounds", "1")
+    lines = printed_by("benchmarks.exporter", *options).splitlines()
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+    assert [row[0] for row in rows] == [
+        "TensorFlow, tf.Variable(zeros)",
+        "TensorFlow, UninitializedVariable",
+        "rowcast-export tables",
+        "rowcast-export tables --tables link",
+    ]
+    assert all(float(figure) > 0 for row in rows for figure in row[1:4])
+    assert rows[2][2:4] == ["1.00", "1.00"]
 
 
 def test_exported_stack_is_a_whole_bundle(tmp_path: Path) -> None:
