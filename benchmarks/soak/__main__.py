@@ -33,6 +33,24 @@ ALL_S_MAX = 3600
 SHOW = Console(highlight=False, soft_wrap=True)
 
 
+def lose_callers(callers: int, towers: Path) -> list[str]:
+    """Runs a service whose callers hang up, and drains it; returns what is wrong."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch) / "bundles"
+        root.mkdir()
+        write_small_bundle(root, towers, MODEL, 1)
+        service = Process(root, "--max-concurrent-requests", "16")
+        try:
+            with service.client() as client:
+                service.event("version_available")
+                wrong = hang_up(service, callers, client)
+            if service.stop(signal.SIGTERM) != 0:
+                wrong.append("the service did not drain")
+        finally:
+            service.kill()
+    return wrong
+
+
 def hang_up(service: Process, callers: int, client: httpx.Client) -> list[str]:
     """Callers that leave: over HTTP with a reset, over gRPC by a deadline and by cancelling."""
     body = REQUESTS["recommend"].SerializeToString()
@@ -75,19 +93,7 @@ def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
     SHOW.print(cores.serve_on_few())
     towers = switches.kept_towers()
     wrong = switches.run(versions, workers, switches.Pace(), towers)
-    with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch) / "bundles"
-        root.mkdir()
-        write_small_bundle(root, towers, MODEL, 1)
-        service = Process(root, "--max-concurrent-requests", "16")
-        try:
-            with service.client() as client:
-                service.event("version_available")
-                wrong += hang_up(service, callers, client)
-            if service.stop(signal.SIGTERM) != 0:
-                wrong.append("the service did not drain")
-        finally:
-            service.kill()
+    wrong += lose_callers(callers, towers)
     with (
         tempfile.TemporaryDirectory() as scratch,
         closing(Subjects(Path(scratch), [Checkout("this")], overload.SCALE, workers=1)) as subjects,
