@@ -7,6 +7,7 @@ made it.
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -28,9 +30,9 @@ TRIALS_OF_A_CHILD = 200
 SHOW = Console(highlight=False, soft_wrap=True, markup=False)
 
 
-def written(root: Path) -> dict[str, Files]:
-    """Returns what TensorFlow and Keras write, by case."""
-    command = [sys.executable, "-m", "tests.differential.write_checkpoints", str(root)]
+def written(root: Path, names: Sequence[str]) -> dict[str, Files]:
+    """Returns what TensorFlow and Keras write, by case: those of these names, or all."""
+    command = [sys.executable, "-m", "tests.differential.write_checkpoints", str(root), *names]
     subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, capture_output=True)
     return {case.name: case_files(case) for case in sorted(root.iterdir())}
 
@@ -60,13 +62,16 @@ def run_child(first: int, cases: dict[str, Files]) -> int:
 
 def main() -> int:
     """Returns the exit status: 1 if a trial ended in anything but values or a typed error."""
-    seconds = int(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seconds", nargs="?", type=int, default=SECONDS, help="default 600")
+    parser.add_argument("--case", action="append", default=[], help="a layout; repeatable")
+    options = parser.parse_args()
     first = seed = random.SystemRandom().randrange(1 << 40)
     failed = 0
     with tempfile.TemporaryDirectory() as directory:
-        cases = written(Path(directory))
+        cases = written(Path(directory), options.case)
         began = time.monotonic()
-        while time.monotonic() - began < seconds:
+        while time.monotonic() - began < options.seconds:
             failed += run_child(seed, cases)
             seed += TRIALS_OF_A_CHILD
     SHOW.print(

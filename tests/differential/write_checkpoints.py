@@ -232,16 +232,16 @@ CASES: dict[str, Callable[[Path], None]] = {
 }
 
 
-def main(root: Path) -> None:
-    """Writes every case."""
+def main(root: Path, names: Sequence[str]) -> None:
+    """Writes the cases of these names, or every case."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * HOSTS
     )
-    for name, write in CASES.items():
+    for name in names or CASES:
         (root / name).mkdir(parents=True)
-        write(root / name)
+        CASES[name](root / name)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])
