@@ -3,10 +3,10 @@
 - visible: from the acknowledgement of a new candidate to the first response of a worker that has
   it, over connections of their own, which reach every worker;
 - beside load: latency of queries that come at random instants, at half of the throughput, with and
-  without a stream of changes, minute by minute;
+  without a stream of changes, block by block;
 - many changes: throughput of unfiltered queries with and without many changed candidates;
 - restart: from the start of a service to the first response, with and without the log;
-- replay: the same with a log of 100,000 records;
+- replay: the same with a log of many records;
 - live recall: CPU time of the service for a query, with and without 1 % of queries being searched
   exactly, too.
 """
@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +38,43 @@ from benchmarks.workloads import RetrievalWorkload, write_retrieval
 from bundle.changes.log import ChangeLog
 
 MODEL = "retrieval"
-NEW = 100
-"""Candidates that are added to see how soon they are found."""
 BATCH = 50
 """Changes in a request of the stream."""
 CALLERS = 8
 """That send queries at once where throughput is measured."""
-THROUGHPUT_S = 5.0
-"""Seconds for which throughput is measured."""
-MINUTE_S = 60.0
-"""Seconds of a block of queries at random instants."""
-CPU_S = 20.0
-"""Seconds for which the CPU time of the service is measured."""
-RECORDS = 100_000
-"""In the log that is replayed, each of one candidate, of which a hundredth differ."""
+REPEATED = 100
+"""Times that the log that is replayed has each record."""
+STREAM_POLL_S = 0.05
 TIMEOUT_S = 60.0
 FAILED_SHARE_MAX = 0.01
-"""The share of the queries of a minute that may be rejected, such as while the host is busy."""
+"""The share of the queries of a block that may be rejected, such as while the host is busy."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured.
+
+    Attributes:
+      new: The number of candidates that are added to see how soon they are found.
+      throughput_s: The time for which throughput is measured.
+      load: The queries per second of a block, as a share of the throughput.
+      blocks: The number of blocks of queries beside changes.
+      block_s: The length of a block.
+      rate: Changes per second beside the queries.
+      changed: The numbers of changed candidates, each of which throughput is measured with.
+      records: The number of records in the log that is replayed, each of one candidate.
+      cpu_s: The time for which the CPU time of the service is measured.
+    """
+
+    new: int
+    throughput_s: float
+    load: float
+    blocks: int
+    block_s: float
+    rate: int
+    changed: Sequence[int]
+    records: int
+    cpu_s: float
 
 
 class Client:
@@ -79,11 +100,9 @@ class Client:
         endpoint = Endpoint(service.http, f"/v1/models/{MODEL}:retrieve", "application/json")
         self.queries = Load(endpoint, bodies)
 
-    def find(self, vector: list[float]) -> list[int]:
-        """Returns the neighbors of a vector, from whichever worker accepts a new connection: more
-        than there are new candidates, which are all near each other.
-        """
-        body = {"vectors": [vector], "k": 2 * NEW}
+    def find(self, vector: list[float], k: int = 1) -> list[int]:
+        """Returns the `k` neighbors of a vector, from whichever worker accepts a new connection."""
+        body = {"vectors": [vector], "k": k}
         return self._retrieved(body, {"connection": "close"})
 
     def upsert(self, items: list[dict[str, Any]]) -> None:
@@ -114,12 +133,29 @@ def main() -> None:
     options = argparse.ArgumentParser(prog="python -m benchmarks.fresh", description=__doc__)
     options.add_argument("--scale", type=float, default=0.1, help="1: a million candidates")
     options.add_argument("--workers", type=int, default=2)
-    options.add_argument("--rate", type=int, default=1000, help="changes per second")
-    options.add_argument("--minutes", type=int, default=3, help="of changes beside load")
+    options.add_argument("--new", type=int, default=100, help="candidates whose arrival is timed")
+    options.add_argument("--seconds", type=float, default=5.0, help="of each throughput")
+    options.add_argument("--rate", type=int, default=1000, help="changes per second beside load")
+    options.add_argument("--load", type=float, default=0.5, help="share of the throughput")
+    options.add_argument("--blocks", type=int, default=3, help="of changes beside load")
+    options.add_argument("--block-seconds", type=float, default=60.0, help="of each of them")
     options.add_argument(
         "--changed", type=int, nargs="+", default=[10_000, 100_000], help="changed candidates"
     )
+    options.add_argument("--records", type=int, default=100_000, help="in the log that is replayed")
+    options.add_argument("--cpu-seconds", type=float, default=20.0, help="of each CPU time")
     arguments = options.parse_args()
+    plan = Plan(
+        new=arguments.new,
+        throughput_s=arguments.seconds,
+        load=arguments.load,
+        blocks=arguments.blocks,
+        block_s=arguments.block_seconds,
+        rate=arguments.rate,
+        changed=sorted(arguments.changed),
+        records=arguments.records,
+        cpu_s=arguments.cpu_seconds,
+    )
     console = Console(width=160)
     console.print(
         f"{time.strftime('%Y-%m-%d')}, commit {Checkout('this').commit()}, on {cores.host()}: "
@@ -133,18 +169,18 @@ def main() -> None:
 
     with _served(root, scratch, arguments.workers, workload) as (client, start_s):
         without_s = start_s
-        console.print(f"visible: {_milliseconds(_visibilities(client, random))}")
-        _beside_load(client, arguments.rate, arguments.minutes, console)
+        console.print(f"visible: {_milliseconds(_visibilities(client, plan.new, random))}")
+        _beside_load(client, plan, console)
     _forget_changes(root)
     with _served(root, scratch, arguments.workers, workload) as (client, _):
-        before = _throughput(client)
+        before = _throughput(client, plan)
         first = 0
-        for changed in sorted(arguments.changed):
+        for changed in plan.changed:
             for start in range(first, changed, 500):
                 end = min(start + 500, changed)
                 client.upsert([_item(key, key) for key in range(start, end)])
             first = changed
-            after = _throughput(client)
+            after = _throughput(client, plan)
             console.print(
                 f"many changes: {before:.0f} queries per second; with {changed:,} changed "
                 f"candidates {after:.0f} ({after / before:.2f} x)"
@@ -155,12 +191,13 @@ def main() -> None:
             "it"
         )
     _forget_changes(root)
-    _write_records(root, scratch, workload)
+    records = _write_records(root, scratch, workload, plan)
     with _served(root, scratch, arguments.workers, workload) as (_, start_s):
-        console.print(f"replay: {start_s:.1f} s with {RECORDS:,} records in the log")
+        console.print(f"replay: {start_s:.1f} s with {records:,} records in the log")
     _forget_changes(root)
     without_cpu_s, with_cpu_s = (
-        _cpu_of_a_query(root, scratch, arguments.workers, workload, share) for share in (0.0, 0.01)
+        _cpu_of_a_query(root, scratch, arguments.workers, workload, plan, share)
+        for share in (0.0, 0.01)
     )
     console.print(
         f"live recall of 1 % of queries: {1000 * with_cpu_s:.2f} ms of CPU time for a query, "
@@ -173,9 +210,9 @@ def _forget_changes(root: Path) -> None:
     (root / MODEL / "changes.log").unlink(missing_ok=True)
 
 
-def _write_records(root: Path, scratch: Path, workload: RetrievalWorkload) -> None:
-    """Writes a log of many records of one candidate each."""
-    distinct = RECORDS // 100
+def _write_records(root: Path, scratch: Path, workload: RetrievalWorkload, plan: Plan) -> int:
+    """Writes a log of many records of one candidate each; returns how many it has."""
+    distinct = plan.records // REPEATED
     with _served(root, scratch, 1, workload) as (client, _):
         for key in range(distinct):
             client.upsert([_item(key, key)])
@@ -183,25 +220,32 @@ def _write_records(root: Path, scratch: Path, workload: RetrievalWorkload) -> No
     payloads = [record.payload for record in log.read()]
     with log.writing() as writer:
         writer.read()
-        for payload in payloads * (RECORDS // distinct - 1):
+        for payload in payloads * (REPEATED - 1):
             writer.append(payload)
         writer.commit()
+    return REPEATED * len(payloads)
 
 
 def _cpu_of_a_query(
-    root: Path, scratch: Path, workers: int, workload: RetrievalWorkload, share: float
+    root: Path,
+    scratch: Path,
+    workers: int,
+    workload: RetrievalWorkload,
+    plan: Plan,
+    share: float,
 ) -> float:
     """Returns the CPU seconds that the service takes for a query, at most of its throughput.
 
     Args:
       root, scratch, workers, workload: As of `_served`.
+      plan: How long it is measured.
       share: Of the queries that are searched exactly, too.
     """
     option = f"--live-recall-share={share:g}"
     with _served(root, scratch, workers, workload, option) as (client, _):
-        _throughput(client)
+        _throughput(client, plan)
         before_s = client.service.cpu_s()
-        responses = client.queries.closed(CALLERS, CPU_S)
+        responses = client.queries.closed(CALLERS, plan.cpu_s)
         return (client.service.cpu_s() - before_s) / responses.succeeded
 
 
@@ -224,61 +268,67 @@ def _item(key: int, row: int) -> dict[str, Any]:
     return {"id": key, "features": {"item": row}, "attributes": {"group": 1}}
 
 
-def _visibilities(client: Client, random: np.random.Generator) -> list[float]:
-    """Returns the seconds until each of some new candidates was seen by four connections."""
+def _visibilities(client: Client, count: int, random: np.random.Generator) -> list[float]:
+    """Returns the seconds until each of `count` new candidates was seen by four connections."""
     seconds = []
-    for number in range(NEW):
+    for number in range(count):
         vector = (10 + random.standard_normal(ITEM_DIM)).astype(np.float32).tolist()
         key = 10_000_000 + number
         client.upsert([{**_item(key, 0), "vectors": {"items": vector}}])
         began = time.perf_counter()
         seen = 0
         while seen < 4:
-            seen = seen + 1 if key in client.find(vector) else 0
+            # More than there are new candidates, which are all near each other.
+            seen = seen + 1 if key in client.find(vector, 2 * count) else 0
         seconds.append(time.perf_counter() - began)
     return seconds
 
 
-def _beside_load(client: Client, rate: int, minutes: int, console: Console) -> None:
-    """Prints the latency of queries alone, minute by minute beside a stream of changes, and alone
+def _beside_load(client: Client, plan: Plan, console: Console) -> None:
+    """Prints the latency of queries alone, block by block beside a stream of changes, and alone
     again.
     """
-    half_load = _throughput(client) / 2
-    alone = [_minute(client, half_load, seed=0)]
-    console.print(f"queries alone, {half_load:.0f} per second: {_latencies(alone[0])}")
+    rate = plan.load * _throughput(client, plan)
+    alone = [_block(client, rate, plan.block_s, seed=0)]
+    console.print(f"queries alone, {rate:.0f} per second: {_latencies(alone[0])}")
     # In a process of its own, which takes no time of the interpreter that measures.
     stream = multiprocessing.get_context("spawn").Process(
-        target=_stream, args=(client.admin, rate), daemon=True
+        target=_stream, args=(client.admin, plan.rate), daemon=True
     )
+    before = client.sequence()
     stream.start()
-    minutes_beside = []
-    for number in range(1, minutes + 1):
+    while client.sequence() == before:
+        if not stream.is_alive():
+            raise RuntimeError("the stream of changes ended before its first change")
+        time.sleep(STREAM_POLL_S)
+    blocks_beside = []
+    for number in range(1, plan.blocks + 1):
         before = client.sequence()
-        loaded_minute = _minute(client, half_load, seed=number)
-        minutes_beside.append(loaded_minute)
-        changes_per_s = BATCH * (client.sequence() - before) / MINUTE_S
+        block = _block(client, rate, plan.block_s, seed=number)
+        blocks_beside.append(block)
+        changes_per_s = BATCH * (client.sequence() - before) / plan.block_s
         console.print(
-            f"minute {number}, {changes_per_s:.0f} changes per second: {_latencies(loaded_minute)}"
+            f"block {number}, {changes_per_s:.0f} changes per second: {_latencies(block)}"
         )
     stream.kill()
     stream.join()
-    alone.append(_minute(client, half_load, seed=minutes + 1))
+    alone.append(_block(client, rate, plan.block_s, seed=plan.blocks + 1))
     console.print(f"queries alone again: {_latencies(alone[1])}")
     alone_ms, beside_ms = (
         np.median([responses.percentile_ms(99) for responses in blocks])
-        for blocks in (alone, minutes_beside)
+        for blocks in (alone, blocks_beside)
     )
     console.print(f"p99 beside changes: {beside_ms / alone_ms:.2f} x that alone (medians)")
 
 
-def _minute(client: Client, rate: float, seed: int) -> Responses:
-    """Sends queries at random instants for a minute, `rate` per second on average.
+def _block(client: Client, rate: float, seconds: float, seed: int) -> Responses:
+    """Sends queries at random instants, `rate` per second on average.
 
     Raises:
       RuntimeError: More than 1 percent failed. A busy host can make an overloaded service reject
         some.
     """
-    responses = client.queries.open(rate, MINUTE_S, seed)
+    responses = client.queries.open(rate, seconds, seed)
     if responses.failed > FAILED_SHARE_MAX * len(responses.status):
         raise RuntimeError(f"{responses.failed} of {len(responses.status)} queries failed")
     return responses
@@ -301,9 +351,9 @@ def _stream(admin: str, rate: int) -> None:
             time.sleep(max(0.0, due - time.perf_counter()))
 
 
-def _throughput(client: Client) -> float:
+def _throughput(client: Client, plan: Plan) -> float:
     """Returns how many queries per second several callers send at most."""
-    return client.queries.closed(CALLERS, THROUGHPUT_S).requests_per_s
+    return client.queries.closed(CALLERS, plan.throughput_s).requests_per_s
 
 
 def _latencies(responses: Responses) -> str:
