@@ -142,10 +142,11 @@ def details_tables(model: ModelDetails) -> Iterable[Table | str]:
     for tower in details["towers"]:
         result = tower["formula"] or tower["result"]
         title = f"tower {tower['name']} on {tower['device']}, result {result}"
-        parts = [_network(part["name"], f"per {part['per']}", part) for part in tower["parts"]]
-        yield _table(
-            title, ["part", "runs", "gives", "error"], [_network("whole", "", tower), *parts]
-        )
+        rows = [_network(part["name"], f"per {part['per']}", part) for part in tower["parts"]]
+        # Of a divided tower, the service may run the parts alone.
+        if not rows or any(form["runs"] for form in tower["forms"]):
+            rows.insert(0, _network("whole", "", tower))
+        yield _table(title, ["part", "runs", "gives", "error"], rows)
     for stored in ("tables", "indexes", "corpora", "contexts", "lists", "stages"):
         entries = details[stored]
         fields = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -208,6 +209,8 @@ def test_models_are_listed_and_described(
     printed = capsys.readouterr().out
     for words in ("tower ranking on cpu", "trunk", "per context", "or the context's id"):
         assert words in printed
+    # The parts of a divided tower run, the whole does not.
+    assert not re.search(r"│ whole +│ +│", printed)
     assert rowcast("model", "movies", *address, "--json") == 0
     described = ways.clients.http.get("/v1/models/movies").json()
     assert json.loads(capsys.readouterr().out) == described
