@@ -60,6 +60,11 @@ def location_of(text: str | Path, base: Path = Path()) -> Location:
     return RemotePath(f"{protocol}://{path.rstrip('/')}")
 
 
+def children(directory: Location) -> list[Location]:
+    """Returns what a directory holds, in the order of the names."""
+    return sorted(directory.iterdir(), key=str)
+
+
 def read_range(location: Location, first: int, count: int) -> bytes:
     """Returns `count` bytes of a file from byte `first`; fewer at the end of the file."""
     if isinstance(location, RemotePath):

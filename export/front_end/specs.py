@@ -132,6 +132,16 @@ class FeatureSpec:
         return self.entry.padding
 
 
+def embedded_entry(
+    entries: Mapping[str, manifest.Feature], spec: FeatureSpec
+) -> manifest.EmbeddedFeature:
+    """Returns the entry of a feature, whether the model or the recipe states its rule."""
+    entry = entries[spec.name]
+    # The manifest's entry is written from this specification, and has its kind.
+    assert isinstance(entry, manifest.EmbeddedFeature)  # noqa: S101
+    return entry
+
+
 @dataclass(frozen=True)
 class DenseSpec:
     """A feature of numbers or strings that a tower reads directly.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,11 +104,7 @@ def monotonic_steps(compute: ComputeRows, dtype: InputDtype, turns: Numbers) -> 
       The function; None if it has more steps than a graph may have.
     """
 
-    def rows_of_keys(keys: Keys) -> Rows:
-        if not keys.size:
-            return np.empty(0, np.int64)
-        return compute(numbers_of(keys, dtype))
-
+    rows_of_keys = partial(_rows_of_keys, compute, dtype)
     keys = np.unique(keys_of(turns))
     rows = rows_of_keys(keys)
     step_keys = _bisect(rows_of_keys, keys, rows)
@@ -133,11 +130,7 @@ def find_steps(compute: ComputeRows, dtype: InputDtype, numbers: Numbers) -> Ste
       have more steps than a graph may have, or change where no search finds it.
     """
     first, last = keys_of(ends_of(dtype)).tolist()
-
-    def rows_of_keys(keys: Keys) -> Rows:
-        if not keys.size:
-            return np.empty(0, np.int64)
-        return compute(numbers_of(keys, dtype))
+    rows_of_keys = partial(_rows_of_keys, compute, dtype)
 
     def spread(offset: int) -> Keys:
         stride = (last - first) // _SPREAD
@@ -174,6 +167,12 @@ def find_steps(compute: ComputeRows, dtype: InputDtype, numbers: Numbers) -> Ste
     if (compute(tested) != function.of(tested)).any():
         return None
     return function
+
+
+def _rows_of_keys(compute: ComputeRows, dtype: InputDtype, keys: Keys) -> Rows:
+    if not keys.size:
+        return np.empty(0, np.int64)
+    return compute(numbers_of(keys, dtype))
 
 
 def ends_of(dtype: str) -> Numbers:

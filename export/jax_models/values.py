@@ -90,6 +90,11 @@ def is_static(size: Size) -> bool:
     return isinstance(size, int | np.integer)
 
 
+def is_same_size(first: Size, second: Size) -> bool:
+    """Returns whether two sizes are equal for every batch."""
+    return is_static(first) == is_static(second) and bool(first == second)
+
+
 class Sizes:
     """Sizes that depend on the batch, as tensors.
 

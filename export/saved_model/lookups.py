@@ -17,7 +17,7 @@ from bundle.format import manifest
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import NotConvertible
 from export.front_end.interface import PartitionedModel, TracedTower
-from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, embedded_entry
 from export.graphs.loading import tf
 from export.graphs.tensors import with_values
 from export.id_graphs.tensorflow_operations import Vocabularies, crossed, rows_of, words
@@ -111,7 +111,7 @@ class InlineLookups:
 
     def _dense_vectors(self, spec: FeatureSpec, ids: Any) -> Any:
         """Returns the vectors of one id per example, or of a sequence of `length` ids."""
-        entry = self._entry(spec)
+        entry = embedded_entry(self.entries, spec)
         # The feature reads one column of a matrix of ids.
         if entry.place is not None:
             ids = tf.reshape(ids, [-1, entry.places])[:, entry.place]
@@ -131,7 +131,7 @@ class InlineLookups:
         """Returns the ids of a feature and their weights, if it has any, as ragged or sparse
         tensors without padding. A feature of several inputs has rows in the place of ids.
         """
-        entry = self._entry(spec)
+        entry = embedded_entry(self.entries, spec)
         name = spec.reads[0]
         if isinstance(entry.ids, manifest.GraphIds) and entry.joint is not None:
             return self._joint_rows(spec, entry.ids, inputs), None
@@ -204,7 +204,7 @@ class InlineLookups:
 
     def _rows(self, spec: FeatureSpec, values: Any) -> Any:
         """Returns rows of a table for flat ids, -1 where they stay unknown."""
-        entry = self._entry(spec)
+        entry = embedded_entry(self.entries, spec)
         rule = entry.ids
         if isinstance(rule, manifest.GraphIds) and entry.joint is None:
             if entry.split:
@@ -231,12 +231,6 @@ class InlineLookups:
         if entry.unknown.rule != "zeros":
             unknown_row = entry.unknown.row or 0
         return tf.where(in_table, rows, tf.constant(unknown_row, tf.int64))
-
-    def _entry(self, spec: FeatureSpec) -> manifest.EmbeddedFeature:
-        entry = self.entries[spec.name]
-        # The manifest's entry is written from this specification, and has its kind.
-        assert isinstance(entry, manifest.EmbeddedFeature)  # noqa: S101
-        return entry
 
     def _vectors(self, spec: FeatureSpec, rows: Any) -> Any:
         """Returns [m, dim] float32 for [m] rows; zeros where a row is -1."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bundle.features.reader import open_features
 from bundle.format.indexes import Codes
@@ -16,6 +15,7 @@ from bundle.stores.attribute_index import check_attribute_index
 from bundle.stores.reader import check_store
 from bundle.tables.reader import TableReader
 from export.corpora.indexes import index_steps
+from export.corpora.recall import sample_rows
 from export.errors import VerificationFailed
 from export.graphs.loading import load_tensorflow
 from export.report_text import partitions_text
@@ -111,7 +111,7 @@ def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
     ranges = partition_rows(size, len(directories))
     for directory, rows in zip(directories, ranges, strict=True):
         partition_vectors = VectorFile(path, index.dim, rows)
-        positions = _spread(len(partition_vectors), VECTORS_COMPARED)
+        positions = sample_rows(len(partition_vectors), VECTORS_COMPARED)
         same = engine.match_stored(
             directory, partition_vectors, positions, index.distance, index.kind
         )
@@ -126,7 +126,7 @@ def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
     if index.codes is not None:
         _check_codes(bundle, index, index.codes, vectors)
 
-    queries = vectors[_spread(size, QUERIES)]
+    queries = vectors[sample_rows(size, QUERIES)]
     positions, scores = loaded.search(queries, 1)
     if index.kind == "brute_force":
         # Scores are compared, not positions: equal vectors may stand for each other.
@@ -154,7 +154,7 @@ def _check_codes(bundle: Path, index: Index, codes: Codes, vectors: VectorFile) 
         index.dim,
         index.distance,
     )
-    positions = _spread(len(vectors), VECTORS_COMPARED)
+    positions = sample_rows(len(vectors), VECTORS_COMPARED)
     encoded = stored.book.encode(vectors[positions])
     same = (stored.codes[positions] == encoded).all(axis=1)
     if same.mean() < SAME_SHARE_MIN:
@@ -164,9 +164,3 @@ def _check_codes(bundle: Path, index: Index, codes: Codes, vectors: VectorFile) 
             "export the index again",
             steps=index_steps(index),
         )
-
-
-def _spread(size: int, count: int) -> NDArray[np.int64]:
-    """Returns up to `count` different positions below `size`, evenly spread."""
-    positions = np.linspace(0, size - 1, min(size, count)).round().astype(np.int64)
-    return np.unique(positions)

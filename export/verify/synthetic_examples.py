@@ -29,7 +29,7 @@ from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode, Spli
 from bundle.tables.id_values import Rows, Values
 from bundle.tables.offsets import offsets_of
 from bundle.tables.vocabularies import Vocabulary, index_keys
-from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, embedded_entry
 from export.verify.examples import Examples
 from export.verify.random_values import (
     INT32_END,
@@ -236,18 +236,12 @@ class _Maker:
         for spec in specs:
             if not isinstance(spec, FeatureSpec) or spec.entry.kind != "bag":
                 continue
-            if self._entry(spec).unknown.rule == "zeros":
+            if embedded_entry(self.entries, spec).unknown.rule == "zeros":
                 dropping.append(spec)
         if not dropping:
             return False
         by_model_rule = any(spec.rule is not None for spec in dropping)
         return by_model_rule or len(dropping) < len(specs)
-
-    def _entry(self, spec: FeatureSpec) -> manifest.EmbeddedFeature:
-        """Returns the entry of a feature, whether the model or the recipe states its rule."""
-        entry = self.entries[spec.name]
-        assert isinstance(entry, manifest.EmbeddedFeature)  # noqa: S101 - of a FeatureSpec
-        return entry
 
     def _ids(self, name: str, spec: FeatureSpec | None, size: int) -> Values:
         """Returns [size] ids that every reader of an input knows.
@@ -282,7 +276,7 @@ class _Maker:
         """Returns the type of the values that requests send, and the limit of integers."""
         if not isinstance(spec, FeatureSpec):
             return "int64", WIDE_END
-        entry = self._entry(spec)
+        entry = embedded_entry(self.entries, spec)
         rule = entry.ids
         if entry.joint is not None:
             # `ids_dtype` is that of the first input alone.
@@ -301,7 +295,7 @@ class _Maker:
 
     def _reader(self, name: str, spec: FeatureSpec) -> Reader | None:
         """Returns the reader of an input by a feature; None: the feature takes any value."""
-        rule = self._entry(spec).ids
+        rule = embedded_entry(self.entries, spec).ids
         number = spec.reads.index(name)
         if isinstance(rule, manifest.KeyedIds):
             dumped = self.dumped[rule.keys]

@@ -66,9 +66,8 @@ from export.checkpoint.variables import (
     can_be,
 )
 from export.errors import CheckpointError
-from object_store.locations import Location
+from object_store.locations import Location, children, stamp_of
 from object_store.remote_path import RemotePath
-from object_store.stamps import Stamp, local_stamp
 
 MANIFEST = "manifest.ocdbt"
 TREE = "_METADATA"
@@ -174,7 +173,7 @@ def find_orbax(path: Location) -> OrbaxCheckpoint | None:
         if _is_complete(checkpoint):
             return checkpoint
         unfinished.append(checkpoint.directory)
-    unfinished += [child for child in _children(path) if _UNFINISHED in child.name]
+    unfinished += [child for child in children(path) if _UNFINISHED in child.name]
     if unfinished:
         raise CheckpointError(
             f"Orbax checkpoint {unfinished[0]} is not complete: it is being saved, or the save was "
@@ -327,7 +326,7 @@ def _checkpoint_in(directory: Location) -> OrbaxCheckpoint | None:
             step = directory.parent
         return OrbaxCheckpoint(step, {"": directory}, _step(step))
 
-    items = {child.name: child for child in _children(directory) if _is_item(child)}
+    items = {child.name: child for child in children(directory) if _is_item(child)}
     # Children with numbers are steps, unless the directory is marked as a step itself: then they
     # are items that happen to have such names.
     have_numbers = any(_step(child) is not None for child in items.values())
@@ -362,13 +361,9 @@ def _is_complete(checkpoint: OrbaxCheckpoint) -> bool:
     return True
 
 
-def _children(directory: Location) -> list[Location]:
-    return sorted(directory.iterdir(), key=str)
-
-
 def _steps(root: Location) -> Iterator[OrbaxCheckpoint]:
     """Yields the checkpoints in the step directories of a root, the newest first."""
-    steps = [(step, child) for child in _children(root) if (step := _step(child)) is not None]
+    steps = [(step, child) for child in children(root) if (step := _step(child)) is not None]
     # Sorted by numbers: as texts, 999 would come after 1000.
     for _, child in sorted(steps, key=lambda numbered: numbered[0], reverse=True):
         if not child.is_dir():
@@ -386,12 +381,6 @@ def _content(file: Location) -> bytes | None:
         return read_regular(file)
     except (FileNotFoundError, IsADirectoryError):
         return None
-
-
-def _stamp(file: Location) -> Stamp:
-    if isinstance(file, RemotePath):
-        return file.stamp()
-    return local_stamp(file.stat())
 
 
 def _kvstore(directory: Location) -> dict[str, Any]:
@@ -569,7 +558,7 @@ def _check_array_metadatas(folder: Location) -> None:
       CheckpointError: A process recorded something unknown, or its file is damaged.
     """
     if folder.is_dir():
-        for file in _children(folder):
+        for file in children(folder):
             parse_metadata(ProcessArrays, _content(file) or b"", file, ORBAX)
 
 
@@ -727,7 +716,7 @@ def _entry(
         chunk,
         memory_bytes(shape, chunk, itemsize),
         str(description_file),
-        _stamp(description_file),
+        stamp_of(description_file),
     )
     return Entry(key, dtype, shape, (), array)
 

@@ -15,7 +15,14 @@ from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import parse_text
 from export.checkpoint.formats.sstable import MAGIC
 from export.errors import CheckpointError
-from object_store.locations import Location, is_url, location_of, read_range, stamp_of
+from object_store.locations import (
+    Location,
+    children,
+    is_url,
+    location_of,
+    read_range,
+    stamp_of,
+)
 from object_store.remote_path import RemotePath
 
 STATE_FILE = "checkpoint"
@@ -114,11 +121,7 @@ def _sibling(prefix: Location, suffix: str) -> Location:
 
 def _indexes(directory: Location) -> list[Location]:
     """Returns the index files in a directory."""
-    return [file for file in _children(directory) if file.suffix == ".index" and file.is_file()]
-
-
-def _children(directory: Location) -> list[Location]:
-    return sorted(directory.iterdir(), key=str)
+    return [file for file in children(directory) if file.suffix == ".index" and file.is_file()]
 
 
 def _modified_s(file: Location) -> float:
@@ -137,7 +140,7 @@ def _prefix_in_directory(directory: Location) -> Location:
         newest = max(indexes)[2]
         return newest.with_name(newest.stem)
 
-    files = _children(directory)
+    files = children(directory)
     _reject_other_formats(directory, files)
     variables = directory / "variables" / "variables"
     is_saved_model = (directory / "saved_model.pb").is_file()
@@ -227,7 +230,7 @@ def _missing_message(path: Location) -> str:
         return _unfinished_message(str(path))
     if path.parent.is_dir():
         # TensorFlow writes the index last.
-        if any(file.name.startswith(f"{path.name}.data-") for file in _children(path.parent)):
+        if any(file.name.startswith(f"{path.name}.data-") for file in children(path.parent)):
             return (
                 f"checkpoint {path} has data files but no {path.name}.index: the save or the "
                 "copy did not finish"
@@ -236,7 +239,7 @@ def _missing_message(path: Location) -> str:
         if stems:
             present = ", ".join(stems[-_PREFIXES_SHOWN:])
             return f"checkpoint {path} does not exist; beside it: {present}"
-        names = [file.name for file in _children(path.parent)]
+        names = [file.name for file in children(path.parent)]
         matches = difflib.get_close_matches(path.name, names, n=1)
         suggestion = ""
         if matches:

@@ -24,7 +24,7 @@ from bundle.shown_values import shown
 from export.checkpoint.formats.upstreams import SAFETENSORS, Metadata, Sizes, parse_metadata
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, Storage, can_be
 from export.errors import CheckpointError
-from object_store.locations import Location, read_range, stamp_of
+from object_store.locations import Location, children, read_range, stamp_of
 from object_store.stamps import Stamp
 
 SUFFIX = ".safetensors"
@@ -104,11 +104,11 @@ def find_safetensors(path: Location) -> Location | None:
     if not path.is_dir():
         return None
 
-    children: list[Location] = sorted(path.iterdir(), key=str)
+    files = children(path)
     # An index stands for the files that it names.
-    candidates = [file for file in children if file.name.endswith(INDEX_SUFFIX)]
+    candidates = [file for file in files if file.name.endswith(INDEX_SUFFIX)]
     if not candidates:
-        candidates = [file for file in children if file.name.endswith(SUFFIX)]
+        candidates = [file for file in files if file.name.endswith(SUFFIX)]
     if len(candidates) > 1:
         names = ", ".join(file.name for file in candidates[:_FILES_SHOWN])
         raise CheckpointError(

@@ -13,7 +13,7 @@ from export.graphs.loading import tf
 from export.graphs.placeholders import placeholder_class, with_outside_ids
 from export.jax_models.equations import Equation, Handler
 from export.jax_models.operations.shapes import AxisSlice, replace_slice, window
-from export.jax_models.values import Parameter, Size, Value, constant, is_static
+from export.jax_models.values import Parameter, Size, Value, constant, is_same_size, is_static
 
 _AS_IS = "use jnp.take, indexing by whole rows, or jnp.take_along_axis"
 """The remedy for indexing that has no counterpart."""
@@ -58,7 +58,7 @@ def _without_whole_axes(
     remaining = [
         position
         for position, axis in enumerate(axes)
-        if axis in collapsed_axes or not _same_size(sizes[axis], operand.shape[axis])
+        if axis in collapsed_axes or not is_same_size(sizes[axis], operand.shape[axis])
     ]
     remaining = remaining or [0]
     if len(remaining) == len(axes):
@@ -276,8 +276,8 @@ def _check_slices(
     """
     numbers = equation.params["dimension_numbers"]
     sizes = equation.params["slice_sizes"]
-    reads_whole_axes = all(_same_size(sizes[axis], operand.shape[axis]) for axis in whole_axes)
-    reads_one_entry = all(_same_size(sizes[axis], 1) for axis in unit_axes)
+    reads_whole_axes = all(is_same_size(sizes[axis], operand.shape[axis]) for axis in whole_axes)
+    reads_one_entry = all(is_same_size(sizes[axis], 1) for axis in unit_axes)
     collapses_whole_axes = not set(numbers.collapsed_slice_dims).isdisjoint(whole_axes)
     if not reads_whole_axes or not reads_one_entry or collapses_whole_axes:
         raise equation.rejected(
@@ -323,10 +323,6 @@ def _without_windows(
     sliced = Value(shape, equation.sizes.full(operand)[tuple(slices)])
     remaining_axes = tuple(indexed_axes[position] for position in remaining)
     return sliced, constant(indices.constant[..., remaining]), remaining_axes
-
-
-def _same_size(first: Any, second: Any) -> bool:
-    return is_static(first) == is_static(second) and bool(first == second)
 
 
 def _move_inside(

@@ -7,7 +7,14 @@ from typing import Any
 
 from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
-from export.jax_models.values import Computation, Shape, Value, is_static, with_shape
+from export.jax_models.values import (
+    Computation,
+    Shape,
+    Value,
+    is_same_size,
+    is_static,
+    with_shape,
+)
 
 
 def _broadcast_in_dim(equation: Equation, operand: Value, *_dynamic_sizes: Value) -> Value:
@@ -64,15 +71,11 @@ def _slice(equation: Equation, operand: Value) -> Any:
     slices = []
     for start, limit, step, size in bounds:
         begins_at_zero = is_static(start) and start == 0
-        if begins_at_zero and step == 1 and _same_size(limit, size):
+        if begins_at_zero and step == 1 and is_same_size(limit, size):
             slices.append(slice(None))
         else:
             slices.append(slice(sizes.size(start), sizes.size(limit), step))
     return sizes.full(operand)[tuple(slices)]
-
-
-def _same_size(first: Any, second: Any) -> bool:
-    return is_static(first) == is_static(second) and bool(first == second)
 
 
 def _dynamic_slice(equation: Equation, operand: Value, *starts: Value) -> Any:
@@ -87,7 +90,7 @@ def window(equation: Equation, operand: Value, starts: list[Any], shape: Shape) 
     sizes = equation.sizes
     first_positions = []
     for start, size, array_size in zip(starts, shape, operand.shape, strict=True):
-        if _same_size(size, array_size):
+        if is_same_size(size, array_size):
             first_positions.append(tf.constant(0, tf.int32))
             continue
         last = sizes.size(array_size) - sizes.size(size)
@@ -98,7 +101,9 @@ def window(equation: Equation, operand: Value, starts: list[Any], shape: Shape) 
 def _dynamic_update_slice(equation: Equation, operand: Value, update: Value, *starts: Value) -> Any:
     """Replaces a slice along one axis, whole along every other axis."""
     axes = [
-        axis for axis, size in enumerate(operand.shape) if not _same_size(size, update.shape[axis])
+        axis
+        for axis, size in enumerate(operand.shape)
+        if not is_same_size(size, update.shape[axis])
     ]
     if not axes:
         return equation.sizes.full(update)
