@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from http.client import BadStatusLine
@@ -83,6 +83,12 @@ class Admin:
     cert: Path | None
     wait_s: float
     as_json: bool
+
+    def print(self, document: Document, text_of: Callable[[Document], str]) -> None:
+        """Prints a document as JSON, or as the text that a function makes of it."""
+        if self.as_json:
+            text_of = json_text
+        sys.stdout.write(text_of(document))
 
     def request(self, path: str, body: Document | None = None) -> Document:
         """Requests a path or, with a body, sends a command. Does not follow redirects.

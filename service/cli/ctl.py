@@ -191,10 +191,7 @@ def _deny_list(context: typer.Context, model: Model) -> None:
     """Print the deny list of a model, one id per line."""
     admin: Admin = context.obj
     deny_list = admin.request(f"{scope(model)}deny")
-    if admin.as_json:
-        sys.stdout.write(json_text(deny_list))
-    else:
-        sys.stdout.write("".join(f"{key}\n" for key in deny_list["ids"]))
+    admin.print(deny_list, lambda shown: "".join(f"{key}\n" for key in shown["ids"]))
 
 
 def _change_denied(
@@ -254,10 +251,7 @@ def _topology(context: typer.Context) -> None:
     """Show which address holds which part of large tables and indexes, as the router sees it."""
     admin: Admin = context.obj
     topology = admin.request("/v1/topology")
-    if admin.as_json:
-        sys.stdout.write(json_text(topology))
-    else:
-        sys.stdout.write("\n".join(_topology_lines(topology)) + "\n")
+    admin.print(topology, lambda shown: "\n".join(_topology_lines(shown)) + "\n")
 
 
 def _topology_lines(topology: _Status) -> Iterator[str]:
@@ -336,10 +330,7 @@ def _run(context: typer.Context, command: str, body: _Status | None, model: str 
         time.sleep(_POLL_S)
         status = admin.request("/v1/status")
 
-    if admin.as_json:
-        sys.stdout.write(json_text(status))
-    else:
-        sys.stdout.write(_status_text(status))
+    admin.print(status, _status_text)
     unmet = _unmet(status, model)
     for wish in unmet:
         line = f"version {wish['version']} should be {wish['wanted']}, but is {wish['state']}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from inspect import Parameter, Signature
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from command_line.program import Program
-from service.cli.admin_client import Admin, CtlError, Document, json_text, scope
+from service.cli.admin_client import Admin, CtlError, Document, scope
 from service.cli.change_batches import ChangeBatch, read_batches
 from service.cli.command_options import CHANGES, ChangeCommand
 from service.exit_codes import EXIT_USAGE
@@ -202,10 +201,7 @@ def _add_command(change: ChangeCommand) -> None:
         else:
             items = [{"id": key} for key in dict.fromkeys(ids or ())]
             totals.add(admin.request(path, {**named_target, "items": items}), len(items))
-        if admin.as_json:
-            sys.stdout.write(json_text(asdict(totals)))
-        else:
-            sys.stdout.write(totals.text())
+        admin.print(asdict(totals), lambda _: totals.text())
 
     parameters = _parameters_of(change)
     # typer reads the options of a command from the signature of its function.
@@ -255,10 +251,7 @@ def _show_status(context: typer.Context, model: Model) -> None:
     """
     admin: Admin = context.obj
     status = admin.request(f"{scope(model)}changes")
-    if admin.as_json:
-        sys.stdout.write(json_text(status))
-    else:
-        sys.stdout.write(_status_text(status))
+    admin.print(status, _status_text)
 
 
 @GROUPS["changes"].command("compact", epilog="Example: rowcast-serve ctl changes compact movielens")
@@ -266,14 +259,7 @@ def _compact(context: typer.Context, model: Model) -> None:
     """Leave out of the change log of a model what later changes have replaced."""
     admin: Admin = context.obj
     compaction = admin.request(f"{scope(model)}changes/compact", {})
-    if admin.as_json:
-        sys.stdout.write(json_text(compaction))
-    else:
-        sys.stdout.write(
-            f"{compaction['log']}: {compaction['changes']:,} changes kept, "
-            f"{compaction['dropped']:,} left out, {compaction['bytes_after']:,} bytes instead of "
-            f"{compaction['bytes_before']:,}\n"
-        )
+    admin.print(compaction, _compaction_text)
 
 
 @GROUPS["changes"].command("recover", epilog="Example: rowcast-serve ctl changes recover movielens")
@@ -281,10 +267,7 @@ def _recover(context: typer.Context, model: Model) -> None:
     """Leave out of the change log of a model what is damaged in it. The damaged file is kept."""
     admin: Admin = context.obj
     recovery = admin.request(f"{scope(model)}changes/recover", {})
-    if admin.as_json:
-        sys.stdout.write(json_text(recovery))
-    else:
-        sys.stdout.write(_recovery_text(recovery))
+    admin.print(recovery, _recovery_text)
 
 
 def _send_file(
@@ -383,6 +366,14 @@ def _version_lines(version: Document) -> Iterator[str]:
     yield f"  version {number}: sequence {version['sequence']}; {changed or 'no changes'}"
     for reason, count in version["dropped"].items():
         yield f"    {count:,} changes dropped: {reason}"
+
+
+def _compaction_text(compaction: Document) -> str:
+    return (
+        f"{compaction['log']}: {compaction['changes']:,} changes kept, "
+        f"{compaction['dropped']:,} left out, {compaction['bytes_after']:,} bytes instead of "
+        f"{compaction['bytes_before']:,}\n"
+    )
 
 
 def _recovery_text(recovery: Document) -> str:
