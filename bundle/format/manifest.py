@@ -378,6 +378,10 @@ class Manifest(StrictModel):
             return 1
         return feature.indicator or self.tables[feature.table].dim
 
+    def readers(self, name: str) -> list[Feature]:
+        """Returns the features that read an input."""
+        return [self.features[reader] for reader in self.inputs[name]]
+
     def inputs_of(self, features: Iterable[str]) -> tuple[str, ...]:
         """Returns what callers send for some features, each input once, in the order of the
         features.

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from service.codec import protobuf
-from service.codec.json import INTEGER_MAX
 from service.codec.message_fields import check_fields
 from service.codec.message_values import word_of
 from service.codec.stubs import embedding_service_pb2 as pb
@@ -24,7 +23,7 @@ from service.contract.changes import (
     ChangeResult,
     stream_without_offset,
 )
-from service.contract.columns import check_list, fields
+from service.contract.columns import check_list, fields, json_value
 from service.contract.layouts import layout_of
 from service.contract.limits import at_most
 from service.contract.messages import Target
@@ -144,15 +143,8 @@ def change_value(result: ChangeResult) -> dict[str, Any]:
     value = {name: field for name, field in content.items() if field or name in _ALWAYS}
     for name in ("outdated", "unknown"):
         if name in value:
-            value[name] = [_json_id(key) for key in value[name]]
+            value[name] = list(map(json_value, value[name]))
     return value
-
-
-def _json_id(key: int | str) -> int | str:
-    """Returns an id as JSON has it: every parser keeps an integer up to 2^53."""
-    if isinstance(key, int) and abs(key) > INTEGER_MAX:
-        return str(key)
-    return key
 
 
 def change_message(result: ChangeResult) -> pb.ChangeResponse:

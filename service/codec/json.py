@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from service.codec.protobuf import response_class
 from service.config import ServiceSettings
 from service.contract import forms, messages
+from service.contract.columns import INTEGER_MAX, json_value
 from service.contract.layouts import Field, layout_of
 from service.engine.context import check_decoding
 from service.errors import FieldViolation, InvalidArgument, TooLarge
 
-INTEGER_MAX = 2**53 - 1
-"""The largest integer that every JSON parser keeps; larger ones are written as strings."""
 SEPARATORS_PER_VALUE = 2
 """Number of `,` `[` `{` `:` that a body may have for each of `max_values`: enough for bags of one
 value each. Empty lists and objects hold no value, but take up to 30 times the memory of their text.
@@ -173,14 +172,7 @@ def identifiers(ids: messages.Ids) -> list[Any]:
     # Almost always: to look at each id would cost more than both limits.
     if ids.min() >= -INTEGER_MAX and ids.max() <= INTEGER_MAX:
         return values
-    return [_safe(value) for value in values]
-
-
-def _safe(value: Any) -> Any:
-    """Returns a value as every JSON parser keeps it: a large integer as a string."""
-    if isinstance(value, int) and not -INTEGER_MAX <= value <= INTEGER_MAX:
-        return str(value)
-    return value
+    return [json_value(value) for value in values]
 
 
 def _chosen_names(numbers: NDArray[np.int32], along: slice, result: Any) -> list[str]:
@@ -189,7 +181,7 @@ def _chosen_names(numbers: NDArray[np.int32], along: slice, result: Any) -> list
 
 
 def _attributes(lists: Mapping[str, list[Any]], along: slice, _: Any) -> dict[str, list[Any]]:
-    return {name: list(map(_safe, lists[name][along])) for name in lists}
+    return {name: list(map(json_value, lists[name][along])) for name in lists}
 
 
 def _record(records: Sequence[Any], example: int, _: Any) -> dict[str, Any] | None:

@@ -23,6 +23,8 @@ NESTING_MAX = 8
 """Maximum number of levels of lists in one value; a dense feature has at most that many axes."""
 SHOWN_MAX = 60
 """Maximum number of characters of a client's value that an error repeats."""
+INTEGER_MAX = 2**53 - 1
+"""The largest integer that every JSON parser keeps; larger ones are written as strings."""
 COUNT_MAX = 2**31 - 1
 """The largest count that a message can have; JSON accepts the same ones."""
 
@@ -38,6 +40,13 @@ EXPECTED = {
 _LARGEST = float(np.finfo(np.float32).max)
 _SHORTENED = reprlib.Repr()
 _SHORTENED.maxstring = _SHORTENED.maxother = SHOWN_MAX
+
+
+def json_value(value: Any) -> Any:
+    """Returns a value as every JSON parser keeps it: a large integer as a string."""
+    if isinstance(value, int) and not -INTEGER_MAX <= value <= INTEGER_MAX:
+        return str(value)
+    return value
 
 
 def shown(value: object) -> str:

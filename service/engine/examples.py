@@ -18,6 +18,7 @@ from bundle.features.columns import Column
 from bundle.format.features import sent_dtype
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, lookup_tables_of
 from bundle.storage import arrow, files
+from service.contract.columns import json_value
 from service.versions.version import LoadedTower, ModelVersion
 
 Json = dict[str, Any]
@@ -26,8 +27,6 @@ _K = 3
 """Neighbors, or candidates, of a request."""
 _KEYS = 3
 """Keys of a vocabulary that are tried."""
-_JSON_INTEGER_MAX = 1 << 53
-"""The largest integer that browsers do not round."""
 _INTEGERS = (1, 0, 2)
 _FLOATS = (1.0, 0.0)
 _TEXTS = ("a", "1", "1.0")
@@ -119,7 +118,7 @@ def _candidates(model_version: ModelVersion, tower: LoadedTower) -> Json:
         corpus_name = corpus.name
         count = min(_K, corpus.entry.size)
         ids = corpus.store.ids(np.arange(count)).tolist()
-        candidates["candidate_ids"] = [_json_value(candidate_id) for candidate_id in ids]
+        candidates["candidate_ids"] = list(map(json_value, ids))
     sent_inputs = _inputs_to_send(model_version, inputs, corpus_name)
     if sent_inputs or not corpus_name:
         values = _values(model_version, sent_inputs or inputs)
@@ -147,7 +146,7 @@ def _input_value(model_version: ModelVersion, name: str) -> Any:
     The first of its features defines which.
     """
     manifest = model_version.manifest
-    features = [manifest.features[reader] for reader in manifest.inputs[name]]
+    features = manifest.readers(name)
     length = manifest.length_of(name)
     if length is None:
         size = max(map(_size, features))
@@ -185,13 +184,13 @@ def _value(model_version: ModelVersion, name: str, size: int) -> Any:
     unknown = [(_unknown(model_version, name, value, size), value) for value in values]
     accepted = [(count, value) for count, value in unknown if count is not None]
     _, value = min(accepted or unknown[:1], key=lambda pair: pair[0] or 0)
-    return _json_value(value)
+    return json_value(value)
 
 
 def _possible_values(model_version: ModelVersion, name: str) -> Iterator[Any]:
     """Yields values of the type of an input: keys of its vocabularies first."""
     manifest = model_version.manifest
-    features = [manifest.features[reader] for reader in manifest.inputs[name]]
+    features = manifest.readers(name)
     for feature in features:
         if isinstance(feature, EmbeddedFeature):
             for table in lookup_tables_of(feature.ids):
@@ -203,13 +202,6 @@ def _possible_values(model_version: ModelVersion, name: str) -> Iterator[Any]:
         yield from _FLOATS
     else:
         yield from _INTEGERS
-
-
-def _json_value(value: Any) -> Any:
-    """Returns a value as JSON has it: an integer that browsers would round as a text."""
-    if isinstance(value, int) and abs(value) > _JSON_INTEGER_MAX:
-        return str(value)
-    return value
 
 
 def _first_keys(model_version: ModelVersion, vocabulary: str) -> list[Any]:

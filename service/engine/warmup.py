@@ -150,7 +150,7 @@ def _columns(manifest: Manifest, names: Iterable[str]) -> dict[str, Column]:
     """Returns one example of each input: id 0 (or "0"), or as many zeros as it has values."""
     columns: dict[str, Column] = {}
     for name in names:
-        readers = [manifest.features[reader] for reader in manifest.inputs[name]]
+        readers = manifest.readers(name)
         sizes = [
             math.prod(reader.shape)
             for reader in readers
