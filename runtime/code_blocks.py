@@ -79,7 +79,7 @@ class Levels(CodeBook):
             np.divide(np.diff(sums[rows, ends]), counts, out=levels, where=counts > 0)
 
         centroids: Vectors = levels.astype(np.float32)
-        super().__init__(centroids[:, :, np.newaxis], dim, distance)
+        super().__init__(centroids[:, :, np.newaxis], distance)
         self._edges = _between(centroids).T
         self.error = self.error_of(sample, self.encode(sample))
 

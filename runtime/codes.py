@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable
 from runtime.exact import prepared
+from runtime.vectors import zero_padded
 
 Vectors = NDArray[np.float32]
 Codes = NDArray[np.uint8]
@@ -38,13 +39,12 @@ class CodeBook:
       code_bytes: The size of one vector's codes.
     """
 
-    def __init__(self, centroids: Vectors, dim: int, distance: Distance) -> None:
+    def __init__(self, centroids: Vectors, distance: Distance) -> None:
         """Takes centroids.
 
         Args:
           centroids: [dim, 16, 1] or [pairs, 16, 2] float32; the last pair of an odd dim ends in a
             dim of zeros.
-          dim: The width of the vectors.
           distance: The distance of the index; cosine encodes vectors of length 1.
         """
         codes, _, dims_per_code = centroids.shape
@@ -53,7 +53,6 @@ class CodeBook:
         self._metric = faiss.METRIC_INNER_PRODUCT
         if distance == "squared_l2":
             self._metric = faiss.METRIC_L2
-        self._padding = codes * dims_per_code - dim
         self._quantizer = faiss.ProductQuantizer(codes * dims_per_code, codes, _CODE_BITS)
         faiss.copy_array_to_vector(centroids.ravel(), self._quantizer.centroids)
         self.code_bytes: int = self._quantizer.code_size
@@ -78,9 +77,9 @@ class CodeBook:
         sample = np.resize(sample, (max(_CENTROIDS, len(sample)), dim))
         quantizer = faiss.ProductQuantizer(pairs * _DIMS_PER_CODE, pairs, _CODE_BITS)
         quantizer.cp.min_points_per_centroid = 1  # otherwise faiss warns of a small sample
-        quantizer.train(_padded(sample, pairs * _DIMS_PER_CODE - dim))
+        quantizer.train(zero_padded(sample, pairs * _DIMS_PER_CODE))
         centroids = faiss.vector_to_array(quantizer.centroids)
-        return cls(centroids.reshape(pairs, _CENTROIDS, _DIMS_PER_CODE), dim, distance)
+        return cls(centroids.reshape(pairs, _CENTROIDS, _DIMS_PER_CODE), distance)
 
     @classmethod
     def load(cls, path: Path, dim: int, distance: Distance) -> CodeBook:
@@ -92,7 +91,7 @@ class CodeBook:
         values = _pairs(dim) * _CENTROIDS * _DIMS_PER_CODE
         _check_size(path, 4 * values)
         centroids = np.fromfile(path, "<f4").astype(np.float32)
-        return cls(centroids.reshape(-1, _CENTROIDS, _DIMS_PER_CODE), dim, distance)
+        return cls(centroids.reshape(-1, _CENTROIDS, _DIMS_PER_CODE), distance)
 
     def write(self, path: Path) -> None:
         """Writes the centroids: raw little-endian float32, those of a pair of dims after another.
@@ -112,7 +111,7 @@ class CodeBook:
         """
         faiss.omp_set_num_threads(1)
         vectors = prepared(vectors, self.distance)
-        codes: Codes = self._quantizer.compute_codes(_padded(vectors, self._padding))
+        codes: Codes = self._quantizer.compute_codes(zero_padded(vectors, self._quantizer.d))
         return codes
 
     def pack(self, codes: Codes) -> PackedCodes:
@@ -124,7 +123,7 @@ class CodeBook:
         unpacked.is_trained = True
         unpacked.ntotal = len(codes)
         faiss.copy_array_to_vector(codes.ravel(), unpacked.codes)
-        return PackedCodes(faiss.IndexPQFastScan(unpacked), self._padding)
+        return PackedCodes(faiss.IndexPQFastScan(unpacked))
 
 
 class PackedCodes:
@@ -136,10 +135,9 @@ class PackedCodes:
       bytes: The memory that the codes take.
     """
 
-    def __init__(self, index: Any, padding: int) -> None:
+    def __init__(self, index: Any) -> None:
         """Wraps an index of faiss; use `CodeBook.pack`."""
         self._index = index
-        self._padding = padding
         self._sign = np.float32(1)
         if index.metric_type == faiss.METRIC_L2:
             self._sign = np.float32(-1)
@@ -164,7 +162,7 @@ class PackedCodes:
         """Returns what `nearest` does, with [m] float32 scores by the codes; larger is better."""
         # Otherwise OpenMP starts a thread per core.
         faiss.omp_set_num_threads(1)
-        padded = _padded(queries, self._padding)
+        padded = zero_padded(queries, self._index.d)
         distances, positions = self._index.search(padded, min(count, self.size))
         # faiss fills the end of a short list with -1.
         sizes = np.count_nonzero(positions >= 0, axis=1).tolist()
@@ -209,13 +207,6 @@ class VectorCodes:
 def _pairs(dim: int) -> int:
     """Returns how many pairs of dims have a code; the last one may be half a pair."""
     return (dim + 1) // _DIMS_PER_CODE
-
-
-def _padded(vectors: Vectors, padding: int) -> Vectors:
-    """Returns vectors with further dims of zeros, in C order."""
-    if padding:
-        vectors = np.pad(vectors, ((0, 0), (0, padding)))
-    return np.ascontiguousarray(vectors, np.float32)
 
 
 def _check_size(path: Path, expected: int) -> None:

@@ -26,7 +26,7 @@ from bundle.format.manifest import Distance
 from runtime.candidate_index import CandidateIndex, Kind, check_query
 from runtime.errors import IndexUnreadable
 from runtime.exact import ExactIndex
-from runtime.vectors import find_unsearchable
+from runtime.vectors import find_unsearchable, zero_padded
 
 Vectors = NDArray[np.float32]
 Codes = NDArray[np.uint8]
@@ -124,7 +124,7 @@ class Quantizer(NamedTuple):
         residuals = sample - centroids[_nearest(centroids, sample)]
         # faiss finds no more centroids than vectors, so that a small sample is repeated.
         residuals = np.resize(residuals, (max(_CODES, len(residuals)), dim))
-        quantizer.train(_padded(residuals, blocks * dims_per_block))
+        quantizer.train(zero_padded(residuals, blocks * dims_per_block))
         code_book = faiss.vector_to_array(quantizer.centroids)
         return cls(centroids, code_book.reshape(blocks, _CODES, dims_per_block))
 
@@ -164,13 +164,13 @@ class Quantizer(NamedTuple):
         faiss.omp_set_num_threads(1)
         leaves = _nearest(self.centroids, vectors)
         quantizer = self._product_quantizer()
-        residuals = _padded(vectors - self.centroids[leaves], quantizer.d)
+        residuals = zero_padded(vectors - self.centroids[leaves], quantizer.d)
         return leaves.astype(np.uint32), quantizer.compute_codes(residuals)
 
     def inverted_file(self, distance: Distance, leaves: Leaves, codes: Codes) -> Any:
         """Returns an index of faiss with the codes of all vectors, by their leaves."""
         quantizer = self._product_quantizer()
-        centroids = _padded(self.centroids, quantizer.d)
+        centroids = zero_padded(self.centroids, quantizer.d)
         metric = faiss.METRIC_INNER_PRODUCT
         by_centroid = faiss.IndexFlatIP(quantizer.d)
         if distance == "squared_l2":
@@ -264,7 +264,7 @@ class FaissTree(CandidateIndex):
         faiss.omp_set_num_threads(1)
         leaves = min(leaves_to_search or self._leaves_to_search, self._inverted_file.nlist)
         parameters = faiss.SearchParametersIVF(nprobe=leaves)
-        padded = _padded(query[np.newaxis], self._inverted_file.d)
+        padded = zero_padded(query[np.newaxis], self._inverted_file.d)
         count = min(pool, self.size)
         (distances,), (positions,) = self._inverted_file.search(padded, count, params=parameters)
         # faiss fills the end of a short list with -1.
@@ -366,11 +366,3 @@ def _nearest(centroids: Vectors, vectors: Vectors) -> NDArray[np.int64]:
     _, nearest = index.search(np.ascontiguousarray(vectors, np.float32), 1)
     numbers: NDArray[np.int64] = nearest[:, 0]
     return numbers
-
-
-def _padded(vectors: Vectors, dim: int) -> Vectors:
-    """Returns vectors of a larger dim, which end in zeros, in C order."""
-    padding = dim - vectors.shape[1]
-    if padding:
-        vectors = np.pad(vectors, ((0, 0), (0, padding)))
-    return np.ascontiguousarray(vectors, np.float32)

@@ -12,7 +12,6 @@ from bundle.tables.segments import RowRange
 from runtime.errors import InvalidInput
 
 Vectors = NDArray[np.float32]
-Positions = NDArray[np.int64]
 
 BLOCK_BYTES = 16 << 20
 """The number of bytes that are read at a time where all vectors are needed."""
@@ -62,6 +61,14 @@ def find_unsearchable(vectors: Vectors) -> Unsearchable | None:
     if not np.isfinite(vector).all():
         return Unsearchable(position, "NaN or an infinity")
     return Unsearchable(position, f"numbers up to {np.abs(vector).max():.4g}")
+
+
+def zero_padded(vectors: Vectors, dim: int) -> Vectors:
+    """Returns vectors of a larger dim, which end in zeros, in C order."""
+    padding = dim - vectors.shape[1]
+    if padding:
+        vectors = np.pad(vectors, ((0, 0), (0, padding)))
+    return np.ascontiguousarray(vectors, np.float32)
 
 
 class VectorFile:

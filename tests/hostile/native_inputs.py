@@ -121,7 +121,7 @@ def try_codes(vectors: Vectors) -> None:
         query = np.full(DIM, number, np.float32)
         report(f"codes {number}", codes.nearest, query[np.newaxis], 10**6)
         centroids = np.full(book.centroids.shape, number, np.float32)
-        hostile_book = CodeBook(centroids, DIM, "dot_product")
+        hostile_book = CodeBook(centroids, "dot_product")
         packed = hostile_book.pack(book.encode(vectors))
         report(f"code book {number}", packed.nearest, vectors[:1], 5)
 
