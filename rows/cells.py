@@ -18,6 +18,7 @@ from pyarrow import types
 from bundle.features.columns import Column
 from bundle.format.features import DenseFeature, Feature, sent_dtype
 from bundle.tables.offsets import offsets_of
+from bundle.text_arrays import text_array
 from rows.batches import Rows
 from rows.errors import ValueRejected
 
@@ -123,9 +124,7 @@ class Cells:
     def texts(self) -> NDArray[Any]:
         """Returns objects holding str."""
         self._expect(self.is_text, "a string")
-        values = np.empty(len(self.array), object)
-        values[:] = self.array.to_pylist()
-        return values
+        return text_array(self.array.to_pylist())
 
     def integers(self) -> NDArray[np.int64]:
         """Returns int64."""

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import DigestMismatch, FormatError
+from bundle.text_arrays import text_array
 
 
 def write(path: Path, table: Any) -> None:
@@ -106,8 +106,6 @@ def values(stored: Any) -> NDArray[Any]:
 
     # Not by its name: pyarrow writes that anew each time.
     if pa.types.is_large_string(stored.type) or pa.types.is_string(stored.type):
-        result = np.empty(len(stored), object)
-        result[:] = stored.to_pylist()
-        return result
+        return text_array(stored.to_pylist())
     numbers: NDArray[Any] = stored.to_numpy()
     return numbers

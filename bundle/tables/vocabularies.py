@@ -14,6 +14,7 @@ from bundle.errors import FormatError
 from bundle.fingerprints import column_fingerprints, fingerprints
 from bundle.storage import arrow
 from bundle.tables.id_values import Rows, Values, integers, known_kind, strings
+from bundle.text_arrays import text_array
 
 DICTIONARY_MAX = 100_000
 """The maximum number of strings that a dictionary holds. A dictionary is faster, but takes 150
@@ -280,9 +281,7 @@ def _are_consecutive(keys: NDArray[np.int64]) -> bool:
 
 
 def _encoded(texts: list[str]) -> NDArray[Any]:
-    encoded = np.empty(len(texts), object)
-    encoded[:] = [text.encode("utf-8", "surrogatepass") for text in texts]
-    return encoded
+    return text_array([text.encode("utf-8", "surrogatepass") for text in texts])
 
 
 def _repeated(key: str) -> FormatError:

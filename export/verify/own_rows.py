@@ -22,6 +22,7 @@ from bundle.features.sources import RemoteRows, RemoteTable
 from bundle.format import manifest
 from bundle.format.id_graphs import OperationNode
 from bundle.format.manifest import Feature
+from bundle.text_arrays import text_array
 from export.errors import NotConvertible, UsageError, VerificationFailed
 from export.front_end.interface import ComputeRows, OwnRows, PartitionedModel, Trainer
 from export.front_end.specs import FeatureSpec, Keys, ModelSpec
@@ -218,7 +219,7 @@ def _near_keys(vocabularies: Sequence[Keys], dtype: str) -> Values:
     if dtype == "string":
         words = [str(key) for key in keys]
         near_words = [near for word in words for near in (word.upper(), f" {word}", f"{word}0")]
-        return _texts(words + near_words)
+        return text_array(words + near_words)
     bits = 32 if dtype == "int32" else 64
     end = 1 << (bits - 1)
     numbers = [key for key in keys if isinstance(key, int) and -end <= key < end - 1]
@@ -240,7 +241,7 @@ def hostile_values(dtype: NumberType | Literal["string"]) -> Values:
     random = np.random.default_rng(45)
     if dtype == "string":
         numbers = random.integers(-(1 << 40), 1 << 40, HOSTILE_VALUES - len(_WORDS))
-        return _texts([*_WORDS, *map(str, numbers.tolist())])
+        return text_array([*_WORDS, *map(str, numbers.tolist())])
     listed = hostile_numbers(dtype)
     if dtype == "float32":
         special = [np.nan, np.inf, -np.inf]
@@ -253,13 +254,6 @@ def hostile_values(dtype: NumberType | Literal["string"]) -> Values:
     magnitudes = np.minimum(1 << random.integers(1, high.bit_length(), count), high)
     random_integers = random.integers(-magnitudes, magnitudes)
     return np.concatenate([listed.astype(np.int64), random_integers])
-
-
-def _texts(words: Sequence[str]) -> Values:
-    """Returns [m] object."""
-    texts = np.empty(len(words), object)
-    texts[:] = words
-    return texts
 
 
 class _Check:
@@ -445,7 +439,7 @@ class _Check:
             if input_name == name:
                 columns[input_name] = values.repeat(size)
             elif column.dtype == object:
-                columns[input_name] = _texts(["1"] * (values.size * size))
+                columns[input_name] = text_array(["1"] * (values.size * size))
             else:
                 columns[input_name] = np.ones(values.size * size, column.dtype)
         return columns, values.size

@@ -18,6 +18,7 @@ from bundle.format.fields import Boundaries
 from bundle.format.id_graphs import ConstantNode, GraphIds, InputNode, LookupTable, OperationNode
 from bundle.tables.id_values import Rows, Values, integers, known_kind, numbers, strings
 from bundle.tables.vocabularies import Vocabulary
+from bundle.text_arrays import text_array
 
 Array = NDArray[Any]
 _FIND = "LookupTableFindV2"
@@ -274,11 +275,9 @@ def _search(table: LookupTable, vocabulary: Vocabulary) -> Callable[..., Array]:
 
 def _strings(texts: Array) -> Array:
     """Returns the strings of [m] texts: [m] object."""
-    text_list = texts.tolist()
-    strings = np.empty(len(text_list), object)
     # Bytes that are not UTF-8 become surrogates, which no key contains.
-    strings[:] = list(map(bytes.decode, text_list, repeat("utf-8"), repeat("surrogateescape")))
-    return strings
+    decoded = map(bytes.decode, texts.tolist(), repeat("utf-8"), repeat("surrogateescape"))
+    return text_array(list(decoded))
 
 
 def _is_key(entry: GraphIds, position: int) -> bool:
@@ -395,8 +394,7 @@ def _constant(node: ConstantNode) -> Array:
     values: Array
     try:
         if node.dtype == "string":
-            values = np.empty(len(node.values), object)
-            values[:] = [value.encode() for value in node.values]  # type: ignore[union-attr]
+            values = text_array([value.encode() for value in node.values])  # type: ignore[union-attr]
         else:
             values = np.array([_number(value) for value in node.values])
             if node.dtype.startswith(("int", "uint")) and values.dtype.kind not in "iu":
@@ -447,12 +445,10 @@ def _texts_of_ids(feature: str, values: Values) -> Array:
 
 def _encoded(feature: str, strings: Sequence[str]) -> Array:
     """Returns the bytes of strings: [m] object."""
-    texts = np.empty(len(strings), object)
     try:
-        texts[:] = list(map(str.encode, strings))
+        return text_array(list(map(str.encode, strings)))
     except UnicodeEncodeError as problem:
         raise no_text(feature, problem) from problem
-    return texts
 
 
 _READ_BY: dict[str, Callable[[str, Values], Array]] = {

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from bundle.features.ids.hashing import older_hashes, siphashes
 from bundle.fingerprints import fingerprints
+from bundle.text_arrays import text_array
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -81,14 +82,7 @@ def _texts(texts: Iterable[bytes], shape: tuple[int, ...]) -> Array:
     # Joins may double texts at each node: a request must not fill the memory.
     if size > TEXTS_MAX:
         raise Rejected(f"makes texts of {size} bytes; at most {TEXTS_MAX} are computed")
-    return _objects(text_list, shape)
-
-
-def _objects(texts: Sequence[bytes], shape: tuple[int, ...]) -> Array:
-    # np.array would make an array of fixed-length bytes, and cut NULs off their ends.
-    array = np.empty(len(texts), object)
-    array[:] = texts
-    return array.reshape(shape)
+    return text_array(text_list).reshape(shape)
 
 
 def _changed(change: Callable[[bytes], bytes], texts: Array) -> Array:
@@ -250,7 +244,8 @@ def _as_string(attributes: Attributes, values: Array) -> Array:
     if max(width, attributes["precision"]) > WIDTH_MAX:
         raise ValueError(f"'width' and 'precision' are at most {WIDTH_MAX}")
     if values.dtype.kind in "iu" and width < 0 and not attributes["fill"]:
-        return _objects([b"%d" % value for value in values.ravel().tolist()], values.shape)
+        decimals = [b"%d" % value for value in values.ravel().tolist()]
+        return text_array(decimals).reshape(values.shape)
     pattern = _number_pattern(attributes, values.dtype.kind)
     # C fills with zeros before digits alone, not before "nan" and "inf".
     pattern_of_words = pattern.replace("%0", "%")

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-import numpy as np
-
 from bundle.features.columns import Column
 from bundle.features.ids.graphs import Graph
 from bundle.format.id_graphs import GraphIds, SplitNode
-from bundle.tables.id_values import Values
 from bundle.tables.offsets import offsets_of
 from bundle.tables.vocabularies import Vocabulary
+from bundle.text_arrays import text_array
 
 
 class Text:
@@ -59,7 +57,7 @@ class Text:
                 words + [split.padding] * (split.length - len(words)) for words in words_by_text
             ]
         offsets = offsets_of([len(words) for words in words_by_text])
-        return Column(_objects(list(chain.from_iterable(words_by_text))), offsets)
+        return Column(text_array(list(chain.from_iterable(words_by_text))), offsets)
 
 
 def _ngrams(words: Sequence[str], widths: Sequence[int]) -> list[str]:
@@ -69,10 +67,3 @@ def _ngrams(words: Sequence[str], widths: Sequence[int]) -> list[str]:
         starts = range(len(words) - width + 1)
         ngrams += [" ".join(words[start : start + width]) for start in starts]
     return ngrams
-
-
-def _objects(texts: Sequence[str]) -> Values:
-    """Returns an array of strings. `np.array` would not take an empty list for one."""
-    array = np.empty(len(texts), object)
-    array[:] = texts
-    return array
