@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bundle.format.objects import OBJECT_BYTES, ObjectMap, pool_path
+from bundle.format import paths
+from bundle.format.objects import OBJECT_BYTES, OBJECTS, ObjectMap, pool_path
 from object_store.remote_path import RemotePath
+
+
+def is_committed(directory: RemotePath) -> bool:
+    """Returns whether a version can be read: published by an exporter, or copied as it lies on a
+    disk. One of these files is written last.
+    """
+    return any((directory / name).is_file() for name in (OBJECTS, paths.MANIFEST))
 
 
 @dataclass(frozen=True)

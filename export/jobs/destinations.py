@@ -22,12 +22,13 @@ from bundle.storage.signatures import Signature, Signer
 from bundle.storage.signed_content import list_content
 from bundle.storage.staging import Staging
 from export.errors import DestinationError, NotConvertible, UsageError
-from export.jobs.store_versions import StoreVersion, is_committed
+from export.jobs.store_versions import StoreVersion
 from export.jobs.uploads import Uploads
 from export.locations import location_of
 from export.tables.plan import ExportPlan
 from object_store.locations import Location
 from object_store.remote_path import RemotePath
+from object_store.stored_content import is_committed
 
 
 @dataclass(frozen=True)

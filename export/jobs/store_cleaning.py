@@ -29,12 +29,12 @@ from bundle.storage.catalog import VERSION
 from export.errors import DestinationError
 from export.jobs.store_versions import (
     GRACE_DAYS,
-    is_committed,
     pool_directories,
     pool_objects,
     read_objects,
 )
 from object_store.remote_path import RemotePath
+from object_store.stored_content import is_committed
 
 __all__ = ["GRACE_DAYS", "clean_store"]
 

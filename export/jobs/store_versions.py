@@ -41,7 +41,7 @@ from bundle.format.objects import (
 from bundle.storage.catalog import VERSION
 from export.errors import DestinationError
 from object_store.remote_path import RemotePath
-from object_store.stored_content import StoredContent, content_of
+from object_store.stored_content import StoredContent, content_of, is_committed
 
 STARTED = "started"
 GRACE_DAYS = 7.0
@@ -230,13 +230,6 @@ class StoreVersion:
                 f"{target} does not hold what was sent ({block.bytes} bytes of {source.name} from "
                 f"byte {block.offset}); remove it and run the export again"
             )
-
-
-def is_committed(directory: RemotePath) -> bool:
-    """Returns whether a version can be read: published by an exporter, or copied as it lies on a
-    disk.
-    """
-    return any((directory / name).is_file() for name in (OBJECTS, paths.MANIFEST))
 
 
 def pool_directories(pool: RemotePath) -> list[RemotePath]:

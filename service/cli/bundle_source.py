@@ -21,7 +21,7 @@ from bundle.storage.signatures import SIGNATURE_BYTES_MAX, Signature
 from command_line.program import INVALID_ARGUMENT, CommandError
 from object_store.locations import location_of
 from object_store.remote_path import RemotePath
-from object_store.stored_content import StoredContent, content_of
+from object_store.stored_content import StoredContent, content_of, is_committed
 from service.exit_codes import EXIT_USAGE
 
 EXIT_SOURCE = 3
@@ -207,11 +207,6 @@ def _file(directory: RemotePath, stored: ObjectMap | None, path: str) -> StoredC
     return content_of(directory, stored, path)
 
 
-def _is_committed(directory: RemotePath) -> bool:
-    """Returns whether a version is complete: one of these files is written last."""
-    return any((directory / name).is_file() for name in (OBJECTS, paths.MANIFEST))
-
-
 def _version_directory(location: RemotePath, model: str | None, version: int | None) -> RemotePath:
     """Returns the directory of a version.
 
@@ -223,7 +218,7 @@ def _version_directory(location: RemotePath, model: str | None, version: int | N
     Raises:
       PullError: There is no such version, or the choice is ambiguous.
     """
-    if _is_committed(location):
+    if is_committed(location):
         return location
     names = location.listing()
     if not names:
@@ -244,7 +239,7 @@ def _version_directory(location: RemotePath, model: str | None, version: int | N
         candidates = [version]
         missing = f"complete version {version}"
     for number in candidates:
-        if _is_committed(location / str(number)):
+        if is_committed(location / str(number)):
             return location / str(number)
     listed = ", ".join(map(str, versions[:_MAX_NAMES])) or "none"
     raise PullError(f"{location} holds no {missing}; its versions: {listed}", EXIT_USAGE)
