@@ -12,7 +12,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from tempfile import mkdtemp
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,12 +184,7 @@ class KeyIndexWriter:
     def __enter__(self) -> KeyIndexWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
         if problem is not None:
             self._path.unlink(missing_ok=True)

@@ -16,7 +16,6 @@ import mmap
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -114,12 +113,7 @@ class DeltaWriter:
     def __enter__(self) -> DeltaWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         if kind is not None:
             self._file.__exit__(kind, problem, trace)
 

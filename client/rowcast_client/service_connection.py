@@ -8,7 +8,6 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, ClassVar, Concatenate, ParamSpec
 
 from rowcast_client.addresses import Address, parse_addresses
@@ -219,12 +218,7 @@ class _Attempt:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         if problem is None:
             self._rotation.responded(self._transport)
         elif isinstance(problem, RowcastError):

@@ -13,7 +13,6 @@ import secrets
 import shutil
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -324,12 +323,7 @@ class ComparedSegment:
     def __enter__(self) -> ComparedSegment:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         if problem is not None:
             if self._delta is not None:
                 self._delta.__exit__(kind, problem, trace)

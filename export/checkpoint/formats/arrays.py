@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from importlib.metadata import version as installed_version
 from itertools import product
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -148,12 +147,7 @@ class ArrayRows:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._array.close()
         self._window = -1
         if error is None:
