@@ -191,7 +191,7 @@ def _deny_list(context: typer.Context, model: Model) -> None:
     """Print the deny list of a model, one id per line."""
     admin: Admin = context.obj
     deny_list = admin.request(f"{scope(model)}deny")
-    admin.print(deny_list, lambda shown: "".join(f"{key}\n" for key in shown["ids"]))
+    admin.print(deny_list, lambda document: "".join(f"{key}\n" for key in document["ids"]))
 
 
 def _change_denied(
@@ -251,7 +251,7 @@ def _topology(context: typer.Context) -> None:
     """Show which address holds which part of large tables and indexes, as the router sees it."""
     admin: Admin = context.obj
     topology = admin.request("/v1/topology")
-    admin.print(topology, lambda shown: "\n".join(_topology_lines(shown)) + "\n")
+    admin.print(topology, lambda document: "\n".join(_topology_lines(document)) + "\n")
 
 
 def _topology_lines(topology: _Status) -> Iterator[str]:
