@@ -38,15 +38,19 @@ class RequestReports:
           code: "OK", or the value of a Code.
           seconds: The duration of the request.
         """
-        self._log_request(
-            transport=transport,
-            call=context.call,
-            model=model,
-            version=context.version,
-            code=code,
-            ms=round(seconds * 1000, 3),
-            request_id=context.request_id,
-        )
+        if self._access_log:
+            extra = logging.fields(
+                transport=transport,
+                call=context.call,
+                model=model,
+                version=context.version,
+                code=code,
+                ms=round(seconds * 1000, 3),
+                request_id=context.request_id,
+            )
+            # An access log is complete: the limit of lines per event would leave requests out.
+            extra = logging.unlimited(extra)
+            _log.info("request", extra=extra)
         if self._tracing is not None:
             self._add_span(self._tracing, transport, context, model, code, seconds)
 
@@ -62,14 +66,16 @@ class RequestReports:
           code: The value of a Code.
           request_id: The id that the response carries.
         """
-        self._log_request(
-            transport=transport, call=call, model=model, code=code, request_id=request_id
-        )
-
-    def _log_request(self, **about: object) -> None:
         if self._access_log:
-            # An access log is complete: the limit of lines per event would leave requests out.
-            _log.info("request", extra=logging.unlimited(logging.fields(**about)))
+            extra = logging.fields(
+                transport=transport,
+                call=call,
+                model=model,
+                code=code,
+                request_id=request_id,
+            )
+            extra = logging.unlimited(extra)
+            _log.info("request", extra=extra)
 
     def _add_span(
         self,
