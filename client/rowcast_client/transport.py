@@ -205,8 +205,8 @@ class Transport(ABC):
     def other_schemes(self) -> str:
         """Returns the remedy for a server that speaks another protocol than that of the scheme."""
         scheme, separator, _ = self.address.url.partition("://")
-        others = [f"{other}{separator}" for other in SCHEMES if other != scheme.lower()]
-        return f"does the port expect {', '.join(others[:-1])} or {others[-1]}?"
+        schemes = [f"{name}{separator}" for name in SCHEMES if name != scheme.lower()]
+        return f"does the port expect {', '.join(schemes[:-1])} or {schemes[-1]}?"
 
     def invalid_response(self, reason: str) -> InvalidResponse:
         """Returns the error for a server that is not a rowcast service."""

@@ -236,7 +236,7 @@ class PlainHttp(socketserver.BaseRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "others"),
+    ("scheme", "expected_schemes"),
     [
         ("https", "http://, grpc:// or grpcs://"),
         ("grpcs", "http://, https:// or grpc://"),
@@ -244,7 +244,7 @@ class PlainHttp(socketserver.BaseRequestHandler):
     ],
 )
 def test_scheme_of_another_protocol_gets_those_that_the_port_may_expect(
-    scheme: str, others: str
+    scheme: str, expected_schemes: str
 ) -> None:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), PlainHttp) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -254,7 +254,7 @@ def test_scheme_of_another_protocol_gets_those_that_the_port_may_expect(
         ):
             client.models(timeout_s=30)
         server.shutdown()
-    assert caught.value.message.endswith(f"; does the port expect {others}?")
+    assert caught.value.message.endswith(f"; does the port expect {expected_schemes}?")
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
