@@ -372,8 +372,6 @@ class ChangeLog:
         """
         end = self.end
         marks = self._marks
-        records: list[Record] = []
-        size = 0
         try:
             file = self.path.open("rb", buffering=0)
         except FileNotFoundError:
@@ -391,15 +389,12 @@ class ChangeLog:
                 if not self._has_record(descriptor, end, marks, position):
                     raise self._unknown_record(position)
                 _, begin = _mark_before(marks, sequence)
-            for record in _read_records(self.path, descriptor, begin, end):
-                if record.sequence <= sequence:
-                    continue
-                # The one with sequence 0 alone is nothing to go on from.
-                if size and size + len(record.payload) > bytes_max:
-                    break
-                records.append(record)
-                if record.sequence:
-                    size += len(record.payload)
+            further = (
+                record
+                for record in _read_records(self.path, descriptor, begin, end)
+                if record.sequence > sequence
+            )
+            records = _first_part(further, bytes_max)
         # A log that was only begun.
         if records and not records[-1].sequence:
             return []
@@ -1060,6 +1055,21 @@ def _read_records(
         last = record.sequence
         position = record.end
         yield record
+
+
+def _first_part(records: Iterable[Record], bytes_max: int) -> list[Record]:
+    """Returns the first records, up to a size of their payloads together; at least one beside the
+    one with sequence 0, which alone is nothing to go on from and does not count.
+    """
+    part = []
+    size = 0
+    for record in records:
+        if size and size + len(record.payload) > bytes_max:
+            break
+        part.append(record)
+        if record.sequence:
+            size += len(record.payload)
+    return part
 
 
 def _is_zero(descriptor: int, position: int, end: int) -> bool:

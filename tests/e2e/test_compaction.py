@@ -29,7 +29,7 @@ KILLS = 5
 KILLS_THOROUGH = 100
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_killed_compactions_lose_nothing_and_copies_go_on(
     request: pytest.FixtureRequest, write: Write, launch: Launch, tmp_path: Path
 ) -> None:
