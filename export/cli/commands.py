@@ -119,9 +119,6 @@ def init(
             f"--out {out} is in another directory; the paths of a recipe are relative to it: run "
             "the command there"
         )
-    from export.model_code.factories import check_factory
-
-    check_factory(factory, base)
     with _showing_progress() as progress, progress.step("try calls of the model"):
         from export.drafts.drafting import draft_recipe
 

@@ -24,7 +24,6 @@ from export.errors import ExportError, UsageError
 from export.front_end.recipe_layouts import recipe_layouts
 from export.front_end.stated_features import stated_dtype, stated_features
 from export.locations import location_of
-from export.model_code.factories import check_factory
 from export.model_code.values import named_vocabularies, values_of
 from export.recipe.precisions import check_precisions
 from export.recipe.references import check_references
@@ -70,10 +69,8 @@ def mistakes_of(job: ExportJob, base: Path) -> Iterator[ExportError]:
     if has_candidates:
         yield from mistakes_of_heads(job, base, stated_features(job))
         yield from _mistakes_of_parameters(job, base)
-    yield from _raised(location_of, job.output.root, base)
     # Last: what a person wrote by hand is more often wrong.
     yield from _raised(_open_checkpoint, job, base)
-    yield from _raised(check_factory, job.code.factory, base)
 
 
 def mistakes_of_heads(
@@ -199,13 +196,6 @@ def _check_examples(job: ExportJob, base: Path) -> None:
         if verify.examples_format is not None:
             return
         names = list(column_types(files[0]))
-    for name in _required_inputs(job):
-        if name not in names:
-            raise UsageError(
-                f"verify.examples: {files[0].path} has no column {name!r}"
-                f"{similar_name(name, names)}, an input without features.{name}.default; it has "
-                f"{', '.join(names)}"
-            )
     for key, columns in (("labels", verify.labels), ("expected", verify.expected)):
         for output, column in columns.items():
             if column not in names:
@@ -213,22 +203,6 @@ def _check_examples(job: ExportJob, base: Path) -> None:
                     f"verify.{key}.{output}: {files[0].path} has no column {column!r}"
                     f"{similar_name(column, names)}; it has {', '.join(names)}"
                 )
-
-
-def _required_inputs(job: ExportJob) -> Iterator[str]:
-    """Yields the inputs of towers of which every example must have a value."""
-    passed = set[str]()
-    for tower in job.towers.values():
-        if tower.inputs:
-            passed.update(tower.inputs)
-        elif tower.arguments is None:
-            passed.update(job.inputs)
-    for name, section in job.inputs.items():
-        feature = job.features.get(name)
-        has_default = feature is not None and feature.default is not None
-        # Weights are in the column of their ids.
-        if name in passed and not has_default and section.weights_for is None:
-            yield name
 
 
 def _mistakes_of_features(job: ExportJob) -> Iterator[ExportError]:

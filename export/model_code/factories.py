@@ -24,7 +24,6 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from bundle.shown_values import similar_name
 from bundle.storage.regular_files import read_regular
 from export.errors import NotConvertible, UsageError
 from export.graphs.loading import KERAS_BACKEND, other_backend
@@ -109,40 +108,6 @@ def factory_of(job: ExportJob, base: Path) -> Factory:
         only_definitions=code.definitions,
         arguments=values_of(code.arguments, "code.arguments", job, base),
         names=values_of(code.names, "code.names", job, base),
-    )
-
-
-def check_factory(reference: str, base: Path) -> None:
-    """Checks that the file of a factory exists, can be read as Python and names the factory,
-    without running it. Modules are not searched.
-
-    Args:
-      reference: The recipe's `code.factory`.
-      base: The recipe's folder.
-
-    Raises:
-      UsageError: See `load_factory`.
-      NotConvertible: The file is not Python.
-    """
-    location = _locate(reference, base)
-    if location.path is None:
-        return
-    names = dict.fromkeys(_defined_names(location))
-    for statement in _statements(location.path, reference):
-        for node in ast.walk(statement.node):
-            # However it is defined: in a condition, by an assignment, by an import.
-            if isinstance(node, ast.alias):
-                names[node.asname or node.name] = None
-            elif isinstance(node, ast.Name):
-                names[node.id] = None
-            elif isinstance(node, CLASSES_AND_FUNCTIONS):
-                names[node.name] = None
-    if location.name in names or "*" in names:
-        return
-    defined = sorted(name for name in _defined_names(location) if not name.startswith("_"))
-    raise UsageError(
-        f"code.factory: {location.source!r} has no function or class {location.name!r}"
-        f"{similar_name(location.name, defined)}; it has {', '.join(defined) or 'none'}"
     )
 
 
