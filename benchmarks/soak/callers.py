@@ -10,11 +10,12 @@ import socket
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import httpx
@@ -27,7 +28,6 @@ from benchmarks.soak.switches import (
     RESPONSES,
     SHOW,
     TRANSPORTS,
-    kept_towers,
     running,
 )
 from service.codec.operations import OPERATIONS
@@ -178,12 +178,15 @@ def _described(problem: grpc.RpcError | httpx.HTTPError) -> str:
     )
 
 
-def soak(run: Callable[[int, int, Path], list[str]]) -> None:
-    """Runs what is disturbed `moments` times from a seed; exit code 1: something is wrong."""
+def moments_parser() -> argparse.ArgumentParser:
+    """Returns the arguments of what is disturbed at random moments."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--moments", type=int, default=100)
     arguments.add_argument("--seed", type=int, default=0)
-    options = arguments.parse_args()
-    problems = run(options.moments, options.seed, kept_towers())
+    return arguments
+
+
+def exit_with(problems: Sequence[str]) -> NoReturn:
+    """Prints how a soak ended, and exits; exit code 1: something is wrong."""
     SHOW.print("failed" if problems else "passed")
     raise SystemExit(1 if problems else 0)

@@ -19,8 +19,17 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.soak.callers import Listener, Seen, lasting_port, load, seen_of_one, soak
+from benchmarks.soak.callers import (
+    Listener,
+    Seen,
+    exit_with,
+    lasting_port,
+    load,
+    moments_parser,
+    seen_of_one,
+)
 from benchmarks.soak.publishing import MODEL
+from benchmarks.soak.switches import kept_towers
 from tests.bundles.small import write_small_bundle
 from tests.e2e.process import WAIT_S, Process, until
 from tests.e2e.services import is_ready
@@ -180,5 +189,11 @@ def run(moments: int, seed: int, towers: Path) -> list[str]:
     return seen.report()
 
 
+def main() -> None:
+    """Reads the arguments and runs."""
+    options = moments_parser().parse_args()
+    exit_with(run(options.moments, options.seed, kept_towers()))
+
+
 if __name__ == "__main__":
-    soak(run)
+    main()

@@ -30,9 +30,17 @@ from typing import Any, NamedTuple
 import httpx
 import psutil
 
-from benchmarks.soak.callers import Listener, Seen, lasting_port, load, seen_of_one, soak
+from benchmarks.soak.callers import (
+    Listener,
+    Seen,
+    exit_with,
+    lasting_port,
+    load,
+    moments_parser,
+    seen_of_one,
+)
 from benchmarks.soak.publishing import MODEL
-from benchmarks.soak.switches import SHOW
+from benchmarks.soak.switches import SHOW, kept_towers
 from tests.bundles.small import write_small_bundle
 from tests.e2e.process import WAIT_S, until
 from tests.e2e.ray_cluster import free_port
@@ -41,7 +49,7 @@ NODES = ({"a": 3}, {"b": 3}, {"a": 3, "b": 3})
 """Which replicas each worker node takes: those named a, or b, or either, as the spare one."""
 KINDS = {"replica": 3, "router": 2, "shard": 1, "node agent": 3, "controller": 2}
 """What is killed, and how often in proportion; shard: both of its replicas."""
-HEADLESS_S = 75
+HEADLESS_S = 75.0
 """Longer than the minute after which node agents end that do not reach the head, if not configured
 otherwise.
 """
@@ -280,8 +288,10 @@ def opened(root: Path) -> Iterator[Site]:
             site.close()
 
 
-def run(moments: int, seed: int, towers: Path) -> list[str]:
-    """Kills `moments` things, then the head node; returns what is wrong."""
+def run(moments: int, seed: int, headless_s: float, towers: Path) -> list[str]:
+    """Kills `moments` things, then the head node, without which it calls for `headless_s`; returns
+    what is wrong.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / "bundles"
         root.mkdir()
@@ -292,13 +302,23 @@ def run(moments: int, seed: int, towers: Path) -> list[str]:
                 disturb(site, seen, seed + moment)
             site.nodes("remove_head")
             before = seen.counts["responses"]
-            time.sleep(HEADLESS_S)
+            time.sleep(headless_s)
             SHOW.print(
-                f"{seen.counts['responses'] - before} responses in {HEADLESS_S} s without the head"
-                " node"
+                f"{seen.counts['responses'] - before} responses in {headless_s:g} s without the "
+                "head node"
             )
     return seen.report()
 
 
+def main() -> None:
+    """Reads the arguments and runs."""
+    arguments = moments_parser()
+    arguments.add_argument(
+        "--headless-s", type=float, default=HEADLESS_S, help="seconds without the head node"
+    )
+    options = arguments.parse_args()
+    exit_with(run(options.moments, options.seed, options.headless_s, kept_towers()))
+
+
 if __name__ == "__main__":
-    soak(run)
+    main()

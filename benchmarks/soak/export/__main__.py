@@ -9,6 +9,7 @@ finished was written again.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import shutil
@@ -37,7 +38,8 @@ from tests.units.export.movies_job import recipe_of, write_project
 
 ALL_S_MAX = 600
 BEGIN_NO_MORE_S = 510
-KILLS_MIN = 200
+KILLED_SHARE_MIN = 5 / 6
+"""Of the kills that are wanted: a slow machine may not come to all of them in time."""
 LONG_SHARE = 6
 """One kill of this number is of a job that takes seconds: a whole run, worker processes, Ray."""
 ROWS = 15_000
@@ -116,9 +118,10 @@ def a_worker(
 class Soak:
     """Jobs, what each should write, and what was seen; stops when its time is up."""
 
-    def __init__(self, base: Path, seed: int) -> None:
+    def __init__(self, base: Path, seed: int, kills: int) -> None:
         self.base = base
         self.seed = seed
+        self.kills = kills
         self.began = time.monotonic()
         self.seen: dict[tuple[str, str], Seen] = {}
 
@@ -193,17 +196,18 @@ class Soak:
         ]
         for each in failures[:10]:
             SHOW.print(each, markup=False)
-        enough = self.killed >= KILLS_MIN
+        wanted = math.ceil(KILLED_SHARE_MIN * self.kills)
+        enough = self.killed >= wanted
         SHOW.print(
             f"{self.killed} kills in {time.monotonic() - self.began:.0f} s, {len(failures)} wrong"
-            + ("" if enough else f"; at least {KILLS_MIN} were wanted: run it on a quieter machine")
+            + ("" if enough else f"; at least {wanted} were wanted: run it on a quieter machine")
         )
         return int(bool(failures) or not enough)
 
 
-def write_by_tensorflow(code: str, base: Path) -> None:
-    """Runs code in a process of its own."""
-    command = [sys.executable, "-c", code, str(base)]
+def write_by_tensorflow(*arguments: str) -> None:
+    """Runs Python in a process of its own."""
+    command = [sys.executable, *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=os.environ | ENVIRONMENT
     )
@@ -212,13 +216,7 @@ def write_by_tensorflow(code: str, base: Path) -> None:
 
 def write_layouts(base: Path) -> list[Job]:
     """Has TensorFlow write a checkpoint of each layout."""
-    code = (
-        "import sys; from pathlib import Path; from tests.differential import write_checkpoints as "
-        "golden\n"
-        f"golden.CASES = {{name: golden.CASES[name] for name in {LAYOUTS!r}}}; "
-        "golden.main(Path(sys.argv[1]))"
-    )
-    write_by_tensorflow(code, base)
+    write_by_tensorflow("-m", "tests.differential.write_checkpoints", str(base), *LAYOUTS)
     return [Job(name, ("tables", str(base / name))) for name in LAYOUTS]
 
 
@@ -229,7 +227,7 @@ def write_run(base: Path) -> Job:
         "movies_recipe, save_and_trace\n"
         "save_and_trace(movies_recipe(), Path(sys.argv[1]))"
     )
-    write_by_tensorflow(code, base)
+    write_by_tensorflow("-c", code, str(base))
     prefix = next(base.rglob("*.index")).with_suffix("")
     return Job("run", ("run", str(write_project(base / "project", recipe_of(prefix)))), "movies")
 
@@ -240,7 +238,7 @@ def soak(kills: int, seed: int) -> int:
     from ray.cluster_utils import Cluster
 
     base = Path(tempfile.mkdtemp(prefix="rowcast-soak-"))
-    all_of_it = Soak(base, seed)
+    all_of_it = Soak(base, seed, kills)
     cluster: Any = Cluster(
         initialize_head=True, head_node_args=RAY_NODE | {"include_dashboard": False}
     )

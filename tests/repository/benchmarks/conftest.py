@@ -1,14 +1,10 @@
-"""The workloads at 1/5000 of their size, written once; benchmarks run as `make` does."""
+"""Benchmarks, run as `make` runs them, at 1/5000 of their size."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
-
-from benchmarks.workloads import RankingWorkload, RetrievalWorkload, write_ranking, write_retrieval
 
 ROOT = Path(__file__).parents[3]
 SCALE = 0.0002
@@ -28,17 +24,7 @@ def printed_by(module: str, *options: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="session")
-def workload_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of the bundles of both workloads."""
-    return tmp_path_factory.mktemp("workloads") / "bundles"
-
-
-@pytest.fixture(scope="session")
-def ranking(workload_root: Path) -> RankingWorkload:
-    return write_ranking(workload_root, SCALE)
-
-
-@pytest.fixture(scope="session")
-def retrieval(workload_root: Path) -> RetrievalWorkload:
-    return write_retrieval(workload_root, SCALE)
+def printed_rows(output: str) -> list[list[str]]:
+    """Returns the cells of the rows of all tables that a benchmark has printed."""
+    lines = [line for line in output.splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]

@@ -17,7 +17,7 @@ from benchmarks.run import Run
 from benchmarks.services import Checkout
 from benchmarks.soak import overload
 from benchmarks.subjects import Subjects
-from tests.repository.benchmarks.conftest import SCALE
+from tests.repository.benchmarks.conftest import SCALE, printed_by, printed_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
@@ -121,3 +121,13 @@ def test_run_measures_start_and_memory(run: Run) -> None:
     (starts,) = run.start()
     assert [row[:2] for row in starts.rows] == [("deltas", "1"), ("whole", "1")]
     assert all(float(cell) > 0 for row in starts.rows for cell in row[1:])
+
+
+def test_command_measures_another_checkout_in_turns_with_this_one() -> None:
+    options = ("--scale", str(SCALE), "--rounds", "1", "--seconds", "0.05", "--callers", "1")
+    parts = ("--only", "service", "--only", "start")
+    output = printed_by("benchmarks", "--against", ".", *options, "--workers", "1", *parts)
+    assert "(this), " in output
+    rows = printed_rows(output)
+    assert [row[0] for row in rows[-2:]] == ["this", "other"]
+    assert "requests/s by other" in output

@@ -13,7 +13,7 @@ from benchmarks.exporter import contests
 from benchmarks.exporter.big_checkpoints import DIM, crc_of_zeros, write_plain, write_stack
 from bundle.storage.catalog import read_manifest
 from export.checkpoint.reader import open_checkpoint
-from tests.repository.benchmarks.conftest import printed_by
+from tests.repository.benchmarks.conftest import printed_by, printed_rows
 
 SIZE = 2 << 20
 
@@ -60,8 +60,7 @@ def test_terabyte_is_inspected_planned_and_linked_in_little_memory(tmp_path: Pat
 @pytest.mark.needs("tensorflow")
 def test_contest_with_tensorflow_measures_every_exporter() -> None:
     options = ("--only", "tensorflow", "--gib", "0.0625", "--rounds", "1")
-    lines = printed_by("benchmarks.exporter", *options).splitlines()
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+    rows = printed_rows(printed_by("benchmarks.exporter", *options))
     assert [row[0] for row in rows] == [
         "TensorFlow, tf.Variable(zeros)",
         "TensorFlow, UninitializedVariable",
@@ -70,6 +69,19 @@ def test_contest_with_tensorflow_measures_every_exporter() -> None:
     ]
     assert all(float(figure) > 0 for row in rows for figure in row[1:4])
     assert rows[2][2:4] == ["1.00", "1.00"]
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.needs("jax")
+def test_whole_flax_model_and_its_next_version_are_measured() -> None:
+    options = ("--gib", "0.0625", "--rounds", "1")
+    figures = dict(printed_rows(printed_by("benchmarks.exporter.orbax_model", *options)))
+    assert float(figures["cp / tables"]) > 0
+    assert figures["rows changed"] == "1.3 MiB"
+    # A segment of one table, not both tables.
+    assert 1 < float(figures["bytes written / changed"]) < 32
+    assert float(figures["time / that of the whole"]) > 0
 
 
 def test_exported_stack_is_a_whole_bundle(tmp_path: Path) -> None:

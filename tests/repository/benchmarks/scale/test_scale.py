@@ -1,51 +1,36 @@
-"""The benchmarks of routers and shards at 1/5000 of their size: that they run, never how fast."""
+"""The benchmark of routers and shards at 1/5000 of its size: that it runs, never how fast."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from itertools import product
 
 import pytest
 
-from benchmarks.workloads import RankingWorkload, RetrievalWorkload
+from tests.repository.benchmarks.conftest import SCALE, printed_by, printed_rows
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 for needed in ("ray.serve", "aiohttp_cors"):  # the second comes with ray[serve] alone
     pytest.importorskip(needed)
 
-from benchmarks.scale import control_plane, paths, routers  # noqa: E402
+PATHS = ("shards called directly", "Ray Serve's handles", "through a proxy", "local tables")
+CONTESTANTS = ("replicas, HTTP", "replicas, gRPC", "Serve's ingress, HTTP")
+EVENT_LOOPS = ("1", "2, Serve's default")
+CALLERS = ("1", "8")
 
 
-@pytest.mark.nightly
-def test_a_router_and_one_process_are_measured_on_both_workloads(
-    ranking: RankingWorkload, retrieval: RetrievalWorkload, tmp_path: Path
-) -> None:
-    rows = routers.compare(ranking, retrieval, tmp_path, 2, rounds=1, seconds=0.05).records()
-    assert [row["workload"] for row in rows] == ["R", "Q"]
-    for row in rows:
-        assert row["failed"] == "0.0%"
-        assert float(row["bytes of responses / bytes of rows"]) > 0.5
+def test_routers_paths_of_rows_and_replicas_are_measured() -> None:
+    options = ("--scale", str(SCALE), "--shards", "2", "--rounds", "1", "--seconds", "0.05")
+    rows = printed_rows(printed_by("benchmarks.scale", *options))
 
+    routers = rows[:2]
+    paths = rows[2:10]
+    replicas = rows[10:]
+    assert [(row[0], row[-1]) for row in routers] == [("R", "0.0%"), ("Q", "0.0%")]
+    assert all(float(row[-2]) > 0.5 for row in routers)  # bytes of responses by bytes of rows
 
-@pytest.mark.nightly
-def test_every_path_gives_the_same_rows_and_is_measured(ranking: RankingWorkload) -> None:
-    rows = paths.compare(ranking, 2, rounds=1, seconds=0.05).records()
-    assert [row["path"] for row in rows[::2]] == [
-        paths.DIRECT,
-        paths.HANDLES,
-        paths.PROXY,
-        paths.LOCAL,
+    assert [tuple(row[:2]) for row in paths] == [*product(PATHS, CALLERS)]
+    assert [(row[1], row[0], row[2]) for row in replicas] == [
+        *product(EVENT_LOOPS, CONTESTANTS, CALLERS)
     ]
-    assert all(float(row["requests/s"]) > 0 for row in rows)
-
-
-@pytest.mark.nightly
-def test_replicas_and_plain_processes_are_measured_over_both_transports(
-    small_towers: Path, tmp_path: Path
-) -> None:
-    rows = control_plane.compare(tmp_path, small_towers, rounds=1, seconds=0.05).records()
-    assert {row["contestant"] for row in rows} == {
-        "replicas, HTTP",
-        "replicas, gRPC",
-        "Serve's ingress, HTTP",
-    }
-    assert all(float(row["requests/s"]) > 0 for row in rows)
+    assert all(float(figure) > 0 for row in paths for figure in row[2:])
+    assert all(float(figure) > 0 for row in replicas for figure in row[3:])

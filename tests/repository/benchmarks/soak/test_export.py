@@ -33,3 +33,10 @@ def test_damaged_checkpoints_are_read_or_rejected() -> None:
     assert summary is not None
     assert int(summary[1]) > 0
     assert int(summary[2]) == 0
+
+
+@pytest.mark.needs("tensorflow")
+def test_killed_exports_are_resumed() -> None:
+    pytest.importorskip("ray")
+    output = printed_by("benchmarks.soak.export", "--kills", "7", "--seed", "3")
+    assert re.search(r"[67] kills in \d+ s, 0 wrong$", output, re.MULTILINE)
