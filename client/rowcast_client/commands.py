@@ -46,7 +46,9 @@ EXITS = dict.fromkeys(REJECTED, 3) | dict.fromkeys(LATER, 4) | dict.fromkeys(NOT
 """Exit code of each error code; all others exit with 1."""
 USAGE_EXIT = 2
 """Exit code of a wrong environment, as of a wrong command line."""
-VARIABLES = ("CA_FILE", "CERT_FILE", "KEY_FILE", "TOKEN", "URL")
+DEFAULT_URL = "http://127.0.0.1:8080"
+"""The address of a service on this machine with the default settings."""
+VARIABLES = ("CA_FILE", "CERT_FILE", "KEY_FILE", "TIMEOUT", "TOKEN", "URL")
 """The variables of the environment that the program reads, behind ROWCAST_CLIENT_."""
 NOT_READY_EXIT = 4
 """Exit code of `ready` if the service is not."""
@@ -158,19 +160,20 @@ def _show_version(is_requested: bool) -> None:
 def _connect(
     context: typer.Context,
     url: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="URL",
             envvar="ROWCAST_CLIENT_URL",
             help="Address of the service: http://, https://, grpc:// or grpcs://; or several, "
-            "separated by commas.",
+            f"separated by commas. Default: {DEFAULT_URL}.",
         ),
-    ] = "http://127.0.0.1:8080",
+    ] = None,
     timeout_s: Annotated[
         float,
         typer.Option(
             "--timeout",
             metavar="SECONDS",
+            envvar="ROWCAST_CLIENT_TIMEOUT",
             help="Maximum time for all attempts of the call, in seconds.",
         ),
     ] = 10.0,
@@ -227,6 +230,15 @@ def _connect(
     """
     del version
     check_variables("ROWCAST_CLIENT_", VARIABLES, USAGE_EXIT)
+    if url is None:
+        # The default would be another service than the one that is meant.
+        if "ROWCAST_URL" in os.environ:
+            raise CommandError(
+                "the environment sets ROWCAST_URL, which is not read; did you mean "
+                "ROWCAST_CLIENT_URL?",
+                USAGE_EXIT,
+            )
+        url = DEFAULT_URL
     token = os.environ.get("ROWCAST_CLIENT_TOKEN") or None
     if token_file is not None:
         token = _read_token(token_file)

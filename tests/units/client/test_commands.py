@@ -252,12 +252,24 @@ def test_token_is_that_of_the_environment_or_of_a_file(
     assert "--token-file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("ROWCAST_CLIENT_TOKENS", "ROWCAST_CLIENT_TOKEN"),
+        ("ROWCAST_CLIENT_TIME_OUT", "ROWCAST_CLIENT_TIMEOUT"),
+        ("ROWCAST_URL", "ROWCAST_CLIENT_URL"),
+    ],
+)
 def test_misspelt_variable_is_rejected_with_the_nearest_name(
-    monkeypatch: pytest.MonkeyPatch, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
+    variable: str,
+    meant: str,
+    monkeypatch: pytest.MonkeyPatch,
+    rowcast: Rowcast,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("ROWCAST_CLIENT_TOKENS", "secret")
+    monkeypatch.setenv(variable, "http://127.0.0.1:1")
     assert rowcast("models") == 2
-    assert "did you mean ROWCAST_CLIENT_TOKEN?" in capsys.readouterr().err
+    assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("reply", "status"), CODES)
@@ -270,6 +282,14 @@ def test_rejected_call_prints_one_sentence_and_exits_by_its_code(
     assert (printed.out, printed.err.count("\n")) == ("", 1)
     code = "INVALID_RESPONSE" if isinstance(reply, bytes) else reply.code
     assert printed.err.startswith(f"rowcast: {code}: ")
+
+
+def test_timeout_of_the_environment_holds(
+    monkeypatch: pytest.MonkeyPatch, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROWCAST_CLIENT_TIMEOUT", "soon")
+    assert rowcast("models") == 2
+    assert "'soon'" in capsys.readouterr().err
 
 
 def test_address_without_service_and_a_request_that_cannot_be_sent_are_named(
