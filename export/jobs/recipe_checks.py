@@ -24,6 +24,7 @@ from export.errors import ExportError, UsageError
 from export.front_end.recipe_layouts import recipe_layouts
 from export.front_end.stated_features import stated_dtype, stated_features
 from export.locations import location_of
+from export.model_code.factories import locate_factory
 from export.model_code.values import named_vocabularies, values_of
 from export.recipe.precisions import check_precisions
 from export.recipe.references import check_references
@@ -69,7 +70,9 @@ def mistakes_of(job: ExportJob, base: Path) -> Iterator[ExportError]:
     if has_candidates:
         yield from mistakes_of_heads(job, base, stated_features(job))
         yield from _mistakes_of_parameters(job, base)
+    yield from _raised(location_of, job.output.root, base)
     # Last: what a person wrote by hand is more often wrong.
+    yield from _raised(locate_factory, job.code.factory, base)
     yield from _raised(_open_checkpoint, job, base)
 
 

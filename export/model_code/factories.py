@@ -134,7 +134,7 @@ def load_factory(
         package; or it lacks a parameter for an argument, or does not use the names.
       NotConvertible: The module raises an error while it is imported.
     """
-    location = _locate(reference, base)
+    location = locate_factory(reference, base)
     if only_definitions is None:
         only_definitions = _names_definitions(location, has_names=bool(names))
     if only_definitions:
@@ -160,7 +160,7 @@ def code_notes(job: ExportJob, base: Path) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class _Location:
+class FactoryLocation:
     """The location of a factory.
 
     Attributes:
@@ -178,22 +178,31 @@ class _Location:
     folder: Path
 
 
-def _locate(reference: str, base: Path) -> _Location:
+def locate_factory(reference: str, base: Path) -> FactoryLocation:
+    """Returns where a factory is, without running its file.
+
+    Args:
+      reference: The recipe's `code.factory`.
+      base: The recipe's folder.
+
+    Raises:
+      UsageError: The reference is misspelt, or its file does not exist.
+    """
     source, separator, name = reference.rpartition(":")
     if not separator or not source or not name.isidentifier():
         raise UsageError(f"code.factory is {reference!r}; {_EXPECTED} was expected")
     if not source.endswith((".py", NOTEBOOK)):
         _check_name(source.partition(".")[0], f"the module {source!r}")
-        return _Location(reference, source, name, None, base.resolve())
+        return FactoryLocation(reference, source, name, None, base.resolve())
     path = (base / source).resolve()
     if path.suffix != NOTEBOOK:
         _check_name(path.stem, f"the file {source!r}")
     if not path.is_file():
         raise UsageError(f"code.factory names the file {source!r}, and {path} does not exist")
-    return _Location(reference, source, name, path, path.parent)
+    return FactoryLocation(reference, source, name, path, path.parent)
 
 
-def _names_definitions(location: _Location, *, has_names: bool) -> bool:
+def _names_definitions(location: FactoryLocation, *, has_names: bool) -> bool:
     """Returns whether only definitions run if the recipe does not state it.
 
     They do for a notebook, and for a class whose file does more than define, as a script that
@@ -209,7 +218,7 @@ def _names_definitions(location: _Location, *, has_names: bool) -> bool:
     return does_more_than_define(_statements(location.path, location.reference))
 
 
-def _defined_names(location: _Location) -> dict[str, type[ast.stmt]]:
+def _defined_names(location: FactoryLocation) -> dict[str, type[ast.stmt]]:
     """Returns the kind of statement that defines each name at the top level of a file; of a module,
     none.
     """
@@ -225,7 +234,7 @@ def _statements(path: Path, reference: str) -> tuple[Statement, ...]:
 
 
 def _load_definitions(
-    location: _Location, names: Mapping[str, Any]
+    location: FactoryLocation, names: Mapping[str, Any]
 ) -> tuple[ModuleType, Callable[..., Any]]:
     """Runs the definitions of a file; returns their module and the function or class."""
     if location.path is None:
@@ -259,7 +268,9 @@ def _load_definitions(
     )
 
 
-def _import(location: _Location, names: Mapping[str, Any]) -> tuple[ModuleType, Callable[..., Any]]:
+def _import(
+    location: FactoryLocation, names: Mapping[str, Any]
+) -> tuple[ModuleType, Callable[..., Any]]:
     """Runs a file or module as a whole; returns its module and the function."""
     source = location.source
     path = location.path

@@ -487,7 +487,7 @@ class IndexSection(Section):
     """Tower that computes the vectors of candidates."""
     distance: Distance = "dot_product"
     """Distance between vectors. A larger score is always nearer."""
-    engine: Literal["auto"] | Engine = "auto"
+    engine: Literal["auto", Engine] = "auto"
     """Library of the index. auto: scann if it is installed here, else faiss."""
     kind: Literal["auto", "brute_force", "tree_ah"] = "auto"
     """brute_force compares all vectors. tree_ah is a tree with quantized vectors, and reordering.

@@ -54,6 +54,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest.write_bytes(manifest.read_bytes().replace(b'"rows": 50', b'"rows": 51'))
     (directory / "inline.toml").write_text(INLINE)
     (directory / "link.toml").write_text(INLINE.replace("inline", "inline-link"))
+    (directory / "model.py").touch()
     (directory / "copy.toml").write_text(INLINE.replace("inline", "copy"))
     (directory / "no.toml").write_text("a = = 1")
     (directory / "file").write_text("kept")

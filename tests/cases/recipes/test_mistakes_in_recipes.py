@@ -61,6 +61,8 @@ WITHOUT_MODEL = [
     mistake("features.user_id.ids", "hash", "features.user_id.ids", 'such as { kind = "hash" }'),
     mistake("features.user_id.ids", {"kind": "hashed"}, "features.user_id.ids", "'hash'"),
     mistake("checkpoint", "ckpt", 'such as { path = "ckpt" }'),
+    mistake("output.root", "s4://bucket/bundles", "'s4'", "s3, gs and file"),
+    mistake("indexes.movies.engine", "annoy", "'auto', 'scann' or 'faiss'"),
     mistake("features.hour.unknown", "refuse", 'such as { rule = "refuse" }'),
     mistake("model", "../x", "'../x'"),
     mistake("inputs.hour", {**LONG, "pad": "x"}, "inputs.hour.pad", "'x'"),
@@ -220,6 +222,23 @@ def test_damage_in_a_file_of_the_recipe_is_told_with_its_place(
     else:
         project.with_name(file).write_bytes(content)
     rejected(command, project, code, *words)
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("two_tower.py:build_model", "'two_tower.py', and"),
+        ("two_towers.py", "'file.py:function'"),
+    ],
+)
+def test_check_finds_a_model_file_that_is_missing(
+    command: Command, recipe: Recipe, tmp_path: Path, factory: str, words: str
+) -> None:
+    project = write_project(tmp_path, recipe)
+    project.write_text(project.read_text().replace(recipe["code"]["factory"], factory))
+    checked = command("check", project)
+    assert checked.code == 2
+    assert words in " ".join(checked.out.split())
 
 
 def test_check_lists_all_mistakes(command: Command, project: Path) -> None:
