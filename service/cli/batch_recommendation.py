@@ -44,7 +44,7 @@ from bundle.storage import catalog, files
 from bundle.storage.output_file import OutputFile
 from rows.batches import Rows, column_types, count_rows, read_batches
 from rows.cells import holds_lists, plain_values, sent_values, single_cells
-from rows.errors import RowsError
+from rows.errors import FileRejected, RowsError
 from rows.files import SourceFile, source_file
 from runtime.errors import ComputationFailed
 from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, EXIT_SOURCE
@@ -137,12 +137,7 @@ def run(
     Raises:
       BatchError: The run cannot go on; see its exit code. Finished blocks stay, for the next run.
     """
-    try:
-        output = OutputFile(out)
-    except OutputRejected as problem:
-        raise BatchError(f"OUT: {problem}", EXIT_USAGE) from problem
-    except OSError as problem:
-        raise BatchError(f"{out} cannot be written: {problem}", EXIT_DESTINATION) from problem
+    output = _output_of(out)
     task = _resolve(task)
     try:
         source = source_file(users, otherwise="parquet")
@@ -220,6 +215,30 @@ def _lock(directory: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def _output_of(out: Path) -> OutputFile:
+    """Returns the file to write.
+
+    Raises:
+      BatchError: It cannot be written, or its name is not that of a Parquet file.
+    """
+    try:
+        if source_file(out, otherwise="parquet").format != "parquet":
+            raise BatchError(
+                f"OUT is {out}: it is written as Parquet, name it .parquet", EXIT_USAGE
+            )
+        output = OutputFile(out)
+    except (FileRejected, OutputRejected) as problem:
+        raise BatchError(f"OUT: {problem}", EXIT_USAGE) from problem
+    except OSError as problem:
+        raise BatchError(f"{out} cannot be written: {problem}", EXIT_DESTINATION) from problem
+    if not output.path.parent.is_dir():
+        raise BatchError(
+            f"{out} cannot be written: its directory does not exist; create it first",
+            EXIT_DESTINATION,
+        )
+    return output
+
+
 def _resolve(task: Task) -> Task:
     """Returns the task with the version that a service would serve, and its deny list."""
     try:
@@ -236,7 +255,7 @@ def _resolve(task: Task) -> Task:
         ) from problem
     if not existing and not (task.root / task.model).is_dir():
         raise BatchError(
-            f"{task.root} has no model {task.model!r}; it has {_model_names(task.root)}",
+            f"--root {task.root} has no model {task.model!r}; it has {_model_names(task.root)}",
             EXIT_SOURCE,
         )
     versions = rank_versions(desired, existing)
