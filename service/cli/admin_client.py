@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from http.client import BadStatusLine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, urlsplit
@@ -99,7 +98,10 @@ class Admin:
         Raises:
           CtlError: The service cannot be reached, or rejects the command.
         """
-        from service.http_client import ExchangeFailed, exchange  # for a fast start
+        # For a fast start.
+        from http.client import BadStatusLine
+
+        from service.http_client import ExchangeFailed, exchange
 
         url, token, tls = self._read_files()
         headers = {"content-type": "application/json"}

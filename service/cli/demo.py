@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from service.config import SettingsError
+from service.config import SettingsError, read_settings
 
 BUNDLES = Path(__file__).parents[2] / "examples" / "quickstart" / "bundles"
 """The package of a wheel has the folders of the tree."""
@@ -31,7 +31,8 @@ A small model recommends movies until you press Ctrl+C. In another terminal, req
 curl -fsS localhost:{port}/v1/models/movielens:recommend -H 'content-type: application/json' \\
   -d '{{"k": 3, "context": {{"user_id": 7, "history": [1, 5, 12, 31], "hour": 20}},
        "exclude_ids": [1, 5, 12, 31], "attributes": ["title"]}}'
-
+"""
+_PAGE = """
 http://localhost:{port}/ sends requests from the browser.
 """
 
@@ -60,12 +61,15 @@ def run_demo(options: Mapping[str, Any], arguments: Sequence[str]) -> int:
         root = Path(directory) / "bundles"
         ports = Path(directory) / "ports.json"
         shutil.copytree(BUNDLES, root)
+        message = _READY
+        if read_settings({**options, "root": root}).web_pages:
+            message += _PAGE
         program = [sys.executable, "-P", "-m", f"{__package__}.main", *arguments]
         process = subprocess.Popen([*program, "--root", str(root), "--ports-file", str(ports)])
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         while process.poll() is None:
             if _is_ready(ports):
-                sys.stdout.write(_READY.format(port=json.loads(ports.read_text())["http"]))
+                sys.stdout.write(message.format(port=json.loads(ports.read_text())["http"]))
                 sys.stdout.flush()
                 break
             time.sleep(_POLL_S)

@@ -183,6 +183,7 @@ def _check(settings: ServiceSettings) -> None:
     Certificates.of(settings)
     check_writable(settings)
     check_readable(settings)
+    _check_hosts(settings)
     _check_output_file("ports_file", settings.ports_file)
     _check_output_file("state_file", settings.state_file)
     if settings.admin and settings.admin_tokens is None and not on_loopback(settings.admin_host):
@@ -211,6 +212,27 @@ def _check(settings: ServiceSettings) -> None:
             require_library("--precision bf16")
     except (LibraryMissing, DeviceMissing) as problem:
         raise SettingsError(str(problem)) from problem
+
+
+def _check_hosts(settings: ServiceSettings) -> None:
+    """Checks the hosts that the service calls, and those of its own that it accepts.
+
+    Raises:
+      SettingsError: One of them cannot be used; the message names the setting.
+    """
+    from service.changes.copying import Leader
+    from service.security.hosts import AllowedHosts
+    from service.shards import addresses
+
+    AllowedHosts(settings)
+    if settings.follow_changes:
+        Leader(settings)
+    if settings.shard_addresses:
+        from service.shards.credentials import ShardCredentials  # loads grpc
+
+        for source in settings.shard_addresses:
+            addresses.check(source)
+        ShardCredentials(settings)
 
 
 def _check_output_file(name: str, path: Path | None) -> None:

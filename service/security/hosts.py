@@ -7,8 +7,9 @@ service that only this machine reaches. Its requests have a foreign `Host`.
 from __future__ import annotations
 
 from functools import lru_cache
+from ipaddress import ip_address
 
-from service.config import ServiceSettings
+from service.config import ServiceSettings, SettingsError
 from service.errors import PermissionDenied
 from service.loopback import on_loopback
 
@@ -29,7 +30,17 @@ class AllowedHosts:
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
-        """Reads from the settings which hosts are allowed."""
+        """Reads from the settings which hosts are allowed.
+
+        Raises:
+          SettingsError: What is allowed is no name.
+        """
+        for name in settings.allowed_hosts:
+            if host_name(name) != name.lower() and not _is_address(name):
+                raise SettingsError(
+                    f"--allowed-hosts (or ROWCAST_ALLOWED_HOSTS) has {name!r}; a name or address "
+                    "without scheme and port was expected, such as 'rowcast.example.com'"
+                )
         self._names = frozenset(map(str.lower, settings.allowed_hosts))
         self._loopback = on_loopback(settings.host)
         authenticated = settings.tokens is not None or settings.tls_client_ca is not None
@@ -57,6 +68,14 @@ class AllowedHosts:
     def _is_allowed(self, host: str) -> bool:
         name = host_name(host)
         return name in self._names or (self._loopback and on_loopback(name))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def host_name(host: str) -> str:

@@ -16,8 +16,11 @@ from service.errors import FieldViolation, InvalidArgument
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 Version = Annotated[int, Field(ge=1, lt=2**63)]
-Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}$")]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}$")]
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$"
+_IN_WORDS = "letters, digits, '_', '.' and '-' were expected, and a letter or a digit first"
+"""_NAME as errors say it."""
+Label = Annotated[str, Field(pattern=_NAME, max_length=64)]
+Name = Annotated[str, Field(pattern=_NAME, max_length=128)]
 Versions = Annotated[
     tuple[Version, ...],
     Field(max_length=1000),
@@ -121,18 +124,24 @@ _NOTHING = DesiredModel()
 def invalid(problem: ValidationError) -> InvalidArgument:
     """Returns the error for the first thing that is wrong with what was sent."""
     first = problem.errors()[0]
-    violation = FieldViolation(_path_of(first), _shown(first), first["msg"])
+    violation = FieldViolation(_path_of(first), _shown(first), _expectation_of(first))
     return InvalidArgument(first_error(problem), violation)
 
 
 def first_error(problem: ValidationError) -> str:
     """Describes the first thing that is wrong: where, the value, and what was expected."""
     first = problem.errors()[0]
-    return f"{_path_of(first)} is {_shown(first)}: {first['msg']}"
+    return f"{_path_of(first)} is {_shown(first)}: {_expectation_of(first)}"
 
 
 def _path_of(error: ErrorDetails) -> str:
     return ".".join(str(part) for part in error["loc"]) or "the content"
+
+
+def _expectation_of(error: ErrorDetails) -> str:
+    if error["type"] == "string_pattern_mismatch":
+        return _IN_WORDS
+    return error["msg"]
 
 
 def _shown(error: ErrorDetails) -> str:

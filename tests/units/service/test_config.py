@@ -46,6 +46,12 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"verify_signatures": "/nowhere"}, "--verify-signatures", ""),
     ({"tls_cert": "/nowhere", "tls_key": "/nowhere"}, "--tls-cert", "No such file"),
     (SHARD, "--tokens", "all rows and vectors"),
+    ({"shard_addresses": "127.0.0.1"}, "--shard-addresses", "HOST:PORT"),
+    ({"shard_addresses": "a:1", "shard_token": "/nowhere"}, "--shard-token", "No such file"),
+    ({"follow_changes": "writer:8080"}, "--follow-changes", "http://writer:8080"),
+    ({"follow_changes": "http://a", "follow_changes_ca": "/nowhere"}, "--follow-changes-ca", ""),
+    ({"allowed_hosts": "rowcast.example.com:80"}, "--allowed-hosts", "scheme and port"),
+    ({"allowed_hosts": "http://rowcast.example.com"}, "--allowed-hosts", "scheme and port"),
 ]
 """Settings, the option at fault, and words of the remedy."""
 NOT_OURS = ("SERVICE_HOST", "PORT_8080_TCP_ADDR", "X_PORT", "HTTP_PORT")
