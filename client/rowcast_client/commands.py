@@ -157,6 +157,16 @@ def _show_version(is_requested: bool) -> None:
         show_version(f"{PROGRAM} {version('rowcast-client')}")
 
 
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise typer.BadParameter(f"{text}: a positive number was expected")
+    return number
+
+
 def _connect(
     context: typer.Context,
     url: Annotated[
@@ -172,6 +182,7 @@ def _connect(
         float,
         typer.Option(
             "--timeout",
+            parser=_positive,
             metavar="SECONDS",
             envvar="ROWCAST_CLIENT_TIMEOUT",
             help="Maximum time for all attempts of the call, in seconds.",
@@ -324,16 +335,6 @@ def _print(response: Any, show: Callable[[Any], Iterable[Table | str]], as_json:
     console = Console(highlight=False, markup=False)
     for table in show(response):
         console.print(table)
-
-
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise typer.BadParameter(f"{text}: a positive number was expected")
-    return number
 
 
 def bench(

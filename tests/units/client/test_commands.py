@@ -284,12 +284,19 @@ def test_rejected_call_prints_one_sentence_and_exits_by_its_code(
     assert printed.err.startswith(f"rowcast: {code}: ")
 
 
-def test_timeout_of_the_environment_holds(
-    monkeypatch: pytest.MonkeyPatch, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("timeout", ["soon", "0", "-1"])
+def test_timeout_that_is_no_positive_number_is_rejected(
+    timeout: str,
+    monkeypatch: pytest.MonkeyPatch,
+    rowcast: Rowcast,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("ROWCAST_CLIENT_TIMEOUT", "soon")
+    assert rowcast("models", "--timeout", timeout) == 2
+    by_option = capsys.readouterr().err
+    monkeypatch.setenv("ROWCAST_CLIENT_TIMEOUT", timeout)
     assert rowcast("models") == 2
-    assert "'soon'" in capsys.readouterr().err
+    assert capsys.readouterr().err == by_option
+    assert f"{timeout}: a positive number was expected" in by_option
 
 
 def test_address_without_service_and_a_request_that_cannot_be_sent_are_named(
