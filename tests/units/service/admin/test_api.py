@@ -56,7 +56,13 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", f"{MOVIES}/pin", {"json": {"versions": [1], "more": 1}}, 400, "more"),
     ("POST", f"{MOVIES}/pin", {"json": {"versions": [7]}}, 404, "version 7"),
     ("POST", f"{MOVIES}/pin", {"headers": JSON}, 400, "versions"),
-    ("POST", f"{MOVIES}/label", {"json": {"label": "a b", "version": 1}}, 400, "letters, digits"),
+    (
+        "POST",
+        f"{MOVIES}/label",
+        {"json": {"label": "a b", "version": 1}},
+        400,
+        "'a b': letters, digits",
+    ),
     ("POST", f"{MOVIES}/drain", {"json": {}}, 404, "does not exist"),
     *[
         ("POST", f"{MOVIES}/deny/add", {"json": {"ids": ids}}, 400, "ids")
