@@ -51,6 +51,7 @@ PROXIES = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg"}
 """Program -> its configuration."""
 UNREPEATED = {
     ("worker_is_killed", "http"): "RemoteProtocolError",
+    ("worker_is_killed", "grpc"): "UNAVAILABLE",
     ("drains", "grpc"): "UNAVAILABLE",
 }
 """The failures that nothing repeats, by event and transport: of a response that had begun, and of a
