@@ -58,8 +58,8 @@ test-change: venv ## what a change must pass: all tests but the nightly ones
 test-serving: venv ## the quicker tests of what a service runs; what needs a package without a release for this Python is skipped
 	$(PYTEST) -m "not slow and not nightly" tests/units/bundle tests/units/object_store tests/units/runtime tests/units/service
 
-test-all: venv ## all tests: also kills at every step, memory at scale, rare conditions of clusters, benchmarks; prints the costliest (THOROUGH=1: laws on ten times as many cases, drawn anew)
-	$(PYTEST) --durations 30 $(if $(THOROUGH),--thorough)
+test-all: venv ## all tests: also kills at every step, memory at scale, rare conditions of clusters, benchmarks; prints the CPU seconds of each folder and of the costliest tests (THOROUGH=1: laws on ten times as many cases, drawn anew)
+	$(PYTEST) -p tests.cpu_seconds $(if $(THOROUGH),--thorough)
 
 test-clients: venv ## clients in Java, Go, TypeScript and C++, built and run against the small bundle; skips those whose tools are not installed (ONLY="java go")
 	$(BIN)/python -m examples.clients $(foreach name,$(ONLY),--only $(name))

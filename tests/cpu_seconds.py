@@ -1,0 +1,80 @@
+"""Prints what the tests cost in CPU seconds, by folder and the costliest ones.
+
+A test costs what its process and all below it have used meanwhile, fixtures included. Unlike the
+time on a clock, that hardly depends on what else the machine does.
+
+    python -m pytest -p tests.cpu_seconds ...
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from contextlib import suppress
+from typing import Any
+
+import psutil
+import pytest
+
+COSTLIEST = 40
+FOLDERS = 3
+"""Number of parts of a test's path that name its folder."""
+
+_used_s = 0.0
+_tests = Counter[str]()
+
+
+def cpu_seconds() -> float:
+    """Returns what this process has used so far, with those that it started and what they did."""
+    own = psutil.Process()
+    used_s = 0.0
+    for process in [own, *own.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            used_s += times.user + times.system + times.children_user + times.children_system
+    return used_s
+
+
+def pytest_collection_finish() -> None:
+    """Begins with the first test: what was collected is nobody's."""
+    global _used_s  # noqa: PLW0603
+    _used_s = cpu_seconds()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Notes in a test's last report what was used since the test before."""
+    global _used_s  # noqa: PLW0603
+    report = yield
+    if call.when == "teardown":
+        used_s = cpu_seconds()
+        report.cpu_s = used_s - _used_s
+        _used_s = used_s
+    return report
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Collects the costs in the process that prints them."""
+    if report.when == "teardown":
+        _tests[report.nodeid] = report.cpu_s
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints both tables."""
+    costs = Counter[str]()
+    sizes = Counter[str]()
+    for test, cpu_s in _tests.items():
+        path = test.partition("::")[0].split("/")
+        folder = "/".join(path[:-1][:FOLDERS])
+        costs[folder] += cpu_s
+        sizes[folder] += 1
+    terminalreporter.section("CPU seconds")
+    for folder, cpu_s in costs.most_common():
+        terminalreporter.write_line(f"{cpu_s:8.1f}  {sizes[folder]:5} tests  {folder}")
+    terminalreporter.write_line(f"{costs.total():8.1f}  {sizes.total():5} tests  in all")
+    terminalreporter.write_line(f"{cpu_seconds():8.1f}  with imports and collection")
+    for test, cpu_s in _tests.most_common(COSTLIEST):
+        if cpu_s >= 1:
+            terminalreporter.write_line(f"{cpu_s:8.1f}  {test}")
