@@ -9,7 +9,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +120,9 @@ def test_any_flipped_bit_of_a_delta_is_found(bundle: Path) -> None:
     content = path.read_bytes()
     random = np.random.default_rng(2)
     # Of the frames and the JSON many bytes, of rows and their numbers some.
-    within = random.integers(0, len(content), 15)
-    positions = [*range(0, RECORD_HEAD, 5), *within, len(content) - 1]
-    for position in positions:
+    within = random.integers(0, len(content), 15).tolist()
+    outside = [*range(0, RECORD_HEAD, 5), RECORD_HEAD + 6, len(content) - 1]
+    for position in (*outside, *within):
         damaged = bytearray(content)
         damaged[position] ^= 1 << int(random.integers(8))
         path.unlink()
@@ -133,7 +133,10 @@ def test_any_flipped_bit_of_a_delta_is_found(bundle: Path) -> None:
             pull(bundle)
         # Damaged rows are found by the scrub, as those of a segment are: they are wrong numbers.
         # Whatever else is damaged ends the load.
-        with suppress(DigestMismatch):
+        ends: AbstractContextManager[Any] = suppress(DigestMismatch)
+        if position in outside:
+            ends = pytest.raises(DigestMismatch, match=DELTA)
+        with ends:
             serve(bundle)
 
 

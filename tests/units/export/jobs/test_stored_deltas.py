@@ -121,7 +121,7 @@ def test_each_night_sends_the_rows_that_changed(nights: Nights) -> None:
         nights.assert_whole()
 
 
-def test_night_without_changes_sends_no_row(nights: Nights) -> None:
+def test_night_without_changes_sends_no_row_and_others_send_whole_segments(nights: Nights) -> None:
     nights.train()
     assert nights.exports.run().code == 0
     before = nights.pool_bytes()
@@ -129,7 +129,13 @@ def test_night_without_changes_sends_no_row(nights: Nights) -> None:
     assert reused["segments"] == 1
     assert reused["written_bytes"] == 0
     assert nights.pool_bytes() - before <= FILES_BYTES_MAX
-    assert nights.deltas(3) == nights.deltas(2)
+    assert nights.deltas(3) == nights.deltas(2) != []
+    nights.assert_whole()
+    # Where no older version is to be reused, and where most of it has changed.
+    assert nights.exports.run("--no-reuse").json["reused"]["bytes"] == 0
+    nights.train(ROWS // 3)
+    assert nights.exports.run().code == 0
+    assert nights.deltas(4) == nights.deltas(5) == []
     nights.assert_whole()
 
 
@@ -138,20 +144,6 @@ def test_chain_ends_with_one_delta_over_its_base(nights: Nights) -> None:
         nights.train(100)
         assert nights.exports.run().code == 0
     assert [len(nights.deltas(version)) for version in (10, 11, 12)] == [9, 10, 1]
-    nights.assert_whole()
-
-
-def test_many_changed_rows_are_sent_as_a_whole_segment(nights: Nights) -> None:
-    nights.train(ROWS // 3)
-    assert nights.exports.run().code == 0
-    assert nights.deltas(2) == []
-    nights.assert_whole()
-
-
-def test_run_without_reuse_sends_whole_segments(nights: Nights) -> None:
-    nights.train()
-    assert nights.exports.run("--no-reuse").json["reused"]["bytes"] == 0
-    assert nights.deltas(2) == []
     nights.assert_whole()
 
 
@@ -181,27 +173,29 @@ def damage_delta(nights: Nights) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [lose_base, damage_delta])
-def test_segment_whose_older_files_cannot_be_fetched_is_sent_whole(
-    nights: Nights, damage: Callable[[Nights], None]
+def lose_manifest(nights: Nights) -> None:
+    stored = nights.objects(2).files["manifest.json"]
+    (nights.exports.store / "m" / objects.pool_path(stored.objects[0])).remove()
+
+
+@pytest.mark.parametrize(
+    ("damage", "note"),
+    [
+        (lose_base, "written whole"),
+        (damage_delta, "written whole"),
+        (lose_manifest, "no segment of an older version"),
+    ],
+)
+def test_segment_whose_older_files_cannot_be_read_is_sent_whole_and_noted(
+    nights: Nights, damage: Callable[[Nights], None], note: str
 ) -> None:
     nights.train()
     assert nights.exports.run().code == 0
     damage(nights)
     nights.train()
     result = nights.exports.run().json
-    assert any("written whole" in note for note in result["notes"])
+    assert any(note in line for line in result["notes"])
     assert nights.deltas(3) == []
-    nights.assert_whole()
-
-
-def test_manifest_that_cannot_be_read_is_noted_and_nothing_is_compared(nights: Nights) -> None:
-    stored = nights.objects(1).files["manifest.json"]
-    (nights.exports.store / "m" / objects.pool_path(stored.objects[0])).remove()
-    nights.train()
-    result = nights.exports.run().json
-    assert any("no segment of an older version" in note for note in result["notes"])
-    assert nights.deltas(2) == []
     nights.assert_whole()
 
 

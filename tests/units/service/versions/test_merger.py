@@ -114,10 +114,13 @@ def test_a_version_with_deltas_is_served_at_once_and_from_whole_files_once_it_is
     assert whole_files(small) == expected_files(small)
     assert not whole_files(plain)
     check_content(small)
-    assert unmerged(driven) == 0
+    restarted = drive(merge_bytes_per_s=0, latest_versions=2)
+    restarted.poller.maintenance.merger.run()
     # Nothing is read from the base and the deltas any more.
     shutil.rmtree(small.directory / "tables")
-    assert rows_of(driven, 2) == expected
+    for running in (driven, restarted):
+        assert unmerged(running) == 0
+        assert rows_of(running, 2) == expected
 
 
 def test_a_root_without_deltas_gets_no_file(write: Write, drive: Drive) -> None:
@@ -125,20 +128,6 @@ def test_a_root_without_deltas_gets_no_file(write: Write, drive: Drive) -> None:
     files = sorted(root.iterdir())
     drive(merge_bytes_per_s=RATE).poller.maintenance.merger.run()
     assert sorted(root.iterdir()) == files
-
-
-def test_whole_files_are_mapped_when_a_version_is_loaded_again(
-    write_divided: Write, drive: Drive
-) -> None:
-    small = write_divided(row_types=ROW_TYPES)
-    driven = drive(merge_bytes_per_s=RATE)
-    expected = rows_of(driven)
-    driven.poller.maintenance.merger.run()
-    restarted = drive(merge_bytes_per_s=0)
-    restarted.poller.maintenance.merger.run()
-    assert unmerged(restarted) == 0
-    shutil.rmtree(small.directory / "tables")
-    assert rows_of(restarted) == expected
 
 
 def test_a_shard_merges_the_segments_that_it_reads(write_divided: Write, drive: Drive) -> None:
@@ -391,7 +380,7 @@ def test_whole_files_of_a_version_that_nobody_has_loaded_are_removed_after_a_whi
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_that_is_killed_leaves_no_wrong_file_under_a_name(write_divided: Write) -> None:
     small = write_divided(row_types=ROW_TYPES)
     random = np.random.default_rng(1)
