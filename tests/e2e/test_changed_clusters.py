@@ -15,7 +15,7 @@ from tests.e2e.services import Launch, Write, client_of, ctl, wait_for
 from tests.e2e.test_changes import admin_of, upsert
 from tests.units.service.changes.keyed import KEYS, MISSING, keyed_features
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 ALL = ("--shard-min-bytes", "1")
 QUERY = {"vectors": [[0.5] * 8], "k": 60, "exact": True, "attributes": ["year"]}
