@@ -162,8 +162,11 @@ CANDIDATES: Bodies = [
             BAD,
             [f"attributes.{name} holds", f"{kind} or null was expected"],
         )
-        for action, item in (("upsert", candidate(1)), ("attributes", {"id": 1000}))
-        for name, kind, value in ATTRIBUTES
+        for action, item, values in (
+            ("upsert", candidate(1), ATTRIBUTES[::5]),
+            ("attributes", {"id": 1000}, ATTRIBUTES),
+        )
+        for name, kind, value in values
     ],
     *[
         (

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import orjson
 import pytest
 from rowcast_client import Client, RowcastError
@@ -20,7 +19,7 @@ from tests.bundles.small import write_small_bundle
 from tests.cases.rejected_changes import CANDIDATES, LIMITS, MESSAGES, ROWS
 from tests.differential.random_changes import are_alike, send
 from tests.units.service.changes.keyed import USER_KEYS, keyed_features
-from tests.units.service.changes.making import Rejected, change, log_of, status
+from tests.units.service.changes.making import Rejected, change, log_of, request
 from tests.units.service.cli.test_ctl import ctl
 from tests.units.service.running import RunningService
 
@@ -65,7 +64,6 @@ def assert_rejected(
     assert problem.code == code
     for word in words:
         assert word in problem.message
-    assert status(service)["sequence"] == 0
     assert not log_of(service).exists()
 
 
@@ -98,7 +96,7 @@ def test_change_that_does_not_fit_is_rejected_in_every_way(
     body = {"items": items, **options}
     authorization = {"authorization": PROTOBUF["authorization"]}
     url = f"{service.http}/v1/models/movies/{path}"
-    error = httpx.post(url, json=body, headers=authorization, timeout=60).json()["error"]
+    error = request("POST", url, json=body, headers=authorization).json()["error"]
     assert (error["code"], {error["message"]}) == (code, messages)
 
     for client in clients.values():
@@ -132,5 +130,5 @@ def test_message_that_is_no_change_is_rejected_whole(
 ) -> None:
     body = pb.ChangeRequest(**fields).SerializeToString()
     url = f"{services[0].http}/v1/models/movies/{path}"
-    response = httpx.post(url, content=body, headers=PROTOBUF, timeout=60)
+    response = request("POST", url, content=body, headers=PROTOBUF)
     assert_rejected(services[0], Rejected(response.json()["error"]), code, words)

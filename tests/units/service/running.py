@@ -140,7 +140,9 @@ class RunningService:
     def value(self, metric: str, **labels: str) -> float:
         """Returns the sum of the samples of a metric that have these labels, and any others."""
         total = 0.0
-        for family in text_string_to_metric_families(self.worker.metrics.render().decode()):
+        lines = self.worker.metrics.render().decode().splitlines()
+        named = [f"{line}\n" for line in lines if line.startswith(metric)]
+        for family in text_string_to_metric_families("".join(named)):
             for sample in family.samples:
                 if sample.name == metric and labels.items() <= sample.labels.items():
                     total += sample.value
