@@ -18,11 +18,17 @@ MISSING = 1028
 """The id of a candidate whose key the table of movies does not have."""
 MOVIE_KEYS = np.where(candidate_ids("int64", 40) == MISSING, 5, candidate_ids("int64", 40))
 KEYS = {"users": USER_KEYS, "movies": np.append(1, MOVIE_KEYS)}
+FIRST_ROW = Unknown(rule="row", row=0)
 
 
-def keyed_features(**users: Any) -> dict[str, Feature]:
-    """Returns the features of users and movies by keys; `users`: fields of the first."""
-    fields: dict[str, Any] = {"unknown": Unknown(rule="row", row=0), **users}
+def keyed_features(unknown_movie: Unknown = FIRST_ROW, **users: Any) -> dict[str, Feature]:
+    """Returns the features of users and movies by keys.
+
+    Args:
+      unknown_movie: What a movie reads whose key has no row.
+      users: Fields of the feature of users.
+    """
+    fields: dict[str, Any] = {"unknown": FIRST_ROW, **users}
     user = EmbeddedFeature(
         kind="single", table="users", role="context", ids=KeyedIds(keys="users"), **fields
     )
@@ -31,9 +37,13 @@ def keyed_features(**users: Any) -> dict[str, Feature]:
         table="movies",
         role="candidate",
         ids=KeyedIds(keys="movies"),
-        unknown=Unknown(rule="row", row=0),
+        unknown=unknown_movie,
     )
     return {"user": user, "movie": movie}
+
+
+STRICT = keyed_features(Unknown(rule="refuse"))
+"""Features of which one rejects the keys that have no row yet."""
 
 
 class KeyedBundles:

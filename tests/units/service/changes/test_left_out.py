@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from rowcast_client import Client
 
-from bundle.format.manifest import EmbeddedFeature, KeyedIds, Unknown
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.units.service.changes import keyed
@@ -29,17 +28,6 @@ CONTEXTS = [{"user": 7, "hour": 9.0}, {"user": 8, "hour": 21.0}]
 OLD = {"year": {"lt": 1950}}
 BETWEEN = "log(50 - rating) + log(50 + rating)"
 """A formula that has no value for the ratings of some years."""
-STRICT = {
-    **keyed.keyed_features(),
-    "movie": EmbeddedFeature(
-        kind="single",
-        table="movies",
-        role="candidate",
-        ids=KeyedIds(keys="movies"),
-        unknown=Unknown(rule="refuse"),
-    ),
-}
-"""Features of which one rejects the id of a candidate of the corpus."""
 
 
 @pytest.mark.parametrize("has_shards", [False, True])
@@ -57,7 +45,7 @@ def test_candidate_that_cannot_be_scored_is_left_out(
 ) -> None:
     strict: dict[str, Any] = {}
     if poison == keyed.MISSING:
-        strict = {"features": STRICT, "keys": keyed.KEYS}
+        strict = {"features": keyed.STRICT, "keys": keyed.KEYS}
     write(keep=60, partitions=2, **strict)
     options: dict[str, Any] = {}
     if has_shards:
@@ -108,7 +96,7 @@ def test_candidate_is_in_no_response_until_a_row_lets_the_next_version_embed_it(
     movie_keys = np.append(keyed.KEYS["movies"], keyed.MISSING)
     tables = {"movies": np.random.default_rng(2).standard_normal((movie_keys.size, 8), np.float32)}
     keys = {**keyed.KEYS, "movies": movie_keys}
-    write(version=2, features=STRICT, keys=keys, tables=tables)
+    write(version=2, features=keyed.STRICT, keys=keys, tables=tables)
     service.scan()
     until(lambda: service.current().version == 2)
     change(service, "candidates/attributes", {"id": ADDED, "attributes": {"year": 1901}})
