@@ -155,6 +155,7 @@ def test_killed_workers_and_compactions_lose_nothing_and_apply_nothing_twice(
     assert log.stat().st_size < size_before
     assert {path.name for path in log.parent.iterdir()} == {"changes.log", "changes.log.lock"}
     until_all_serve(service, upsert_again)
+    wait_for(copy, "1")
     until(lambda: sequences_of(copy) == upsert_again)
     service.kill()
     restarted = launch("--workers", "1", "--changes-dir", str(tmp_path / "log"))

@@ -41,6 +41,7 @@ pytestmark = pytest.mark.slow
 Serve = Callable[..., RunningService]
 Write = Callable[..., SmallBundle]
 SOON_S = 0.4
+WAIT_S = 60.0
 
 
 def test_damaged_log_is_served_once_it_is_recovered(write: Write, serve: Serve) -> None:
@@ -205,38 +206,55 @@ def test_compaction_whose_file_a_disk_may_lose_again_takes_changes(
     assert ids_of(serve()) == served
 
 
+class HangingDisk:
+    """Lets every write hang from one moment on, until another one.
+
+    Attributes:
+      hangs: From then on.
+      entered: A write hangs.
+      responds: Until then.
+    """
+
+    def __init__(self) -> None:
+        self.hangs = threading.Event()
+        self.entered = threading.Event()
+        self.responds = threading.Event()
+        self._sync = os.fdatasync
+
+    def fdatasync(self, descriptor: int) -> None:
+        if self.hangs.is_set():
+            self.entered.set()
+            assert self.responds.wait(WAIT_S)
+        self._sync(descriptor)
+
+    def hold_up(self, service: RunningService, item: dict[str, Any], **options: Any) -> None:
+        """Sends a change until a deadline passes while it is written."""
+        self.hangs.set()
+        timeout_s = SOON_S
+        while not self.entered.is_set():
+            with pytest.raises(Rejected, match="DEADLINE") as rejected:
+                change(service, "candidates/upsert", item, timeout_s=timeout_s, **options)
+            timeout_s *= 2
+        assert "may have been made" in rejected.value.message
+
+
 @pytest.fixture
-def hanging_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, Any]]:
-    """Lets every write hang from the first event on, until the second one."""
-    hangs = threading.Event()
-    responds = threading.Event()
-    sync = os.fdatasync
-
-    def fdatasync(descriptor: int) -> None:
-        if hangs.is_set():
-            assert responds.wait(60)
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fdatasync", fdatasync)
-    yield hangs, responds
-    responds.set()
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[HangingDisk]:
+    disk = HangingDisk()
+    monkeypatch.setattr(os, "fdatasync", disk.fdatasync)
+    yield disk
+    disk.responds.set()
 
 
 def test_service_stops_beside_a_change_that_a_disk_holds_up(
-    write: Write, serve: Serve, hanging_disk: tuple[threading.Event, threading.Event]
+    write: Write, serve: Serve, disk: HangingDisk
 ) -> None:
     """Then another one may write, once the disk responds."""
-    hangs, responds = hanging_disk
     write()
     service = serve()
-    hangs.set()
-    with pytest.raises(Rejected, match="DEADLINE"):
-        change(service, "candidates/upsert", candidate(5000), timeout_s=SOON_S)
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            pool.submit(service.close).result(5)
-        finally:
-            responds.set()
+    disk.hold_up(service, candidate(5000))
+    service.close()
+    disk.responds.set()
     until(lambda: change(serve(), "candidates/upsert", candidate(5001))["sequence"] == 2)
 
 
@@ -250,14 +268,18 @@ def test_version_that_ends_while_another_is_attached_is_forgotten_later(
     changes.attach(service.current(), lambda *_: None)
     write(version=2, size=20)
     until(lambda: service.states() == {2: "available"})
-    is_attached = threading.Event()
-    with ThreadPoolExecutor(2) as pool:
-        attached = pool.submit(changes.attach, service.current(), lambda *_: is_attached.wait(60))
-        try:
-            time.sleep(0.3)
-            pool.submit(changes.follow).result(5)
-        finally:
-            is_attached.set()
+    is_attaching = threading.Event()
+    is_followed = threading.Event()
+
+    def serve_attached(*_: Any) -> None:
+        is_attaching.set()
+        assert is_followed.wait(WAIT_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        attached = pool.submit(changes.attach, service.current(), serve_attached)
+        assert is_attaching.wait(WAIT_S)
+        changes.follow()
+        is_followed.set()
         attached.result()
     changes.follow()
     assert [version["version"] for version in changes.status("movies")["versions"]] == [2]
@@ -275,25 +297,22 @@ def test_version_that_ends_while_another_is_attached_is_forgotten_later(
 def test_change_that_a_disk_holds_up_is_made_once_however_often_it_is_sent(
     write: Write,
     serve: Serve,
-    hanging_disk: tuple[threading.Event, threading.Event],
+    disk: HangingDisk,
     item: dict[str, Any],
     options: dict[str, Any],
     expected: dict[str, Any],
 ) -> None:
-    hangs, responds = hanging_disk
     write()
     service = serve()
-    hangs.set()
     first = candidate(5000, **item)
-    with pytest.raises(Rejected, match=r"DEADLINE: .*may have been made"):
-        change(service, "candidates/upsert", first, timeout_s=SOON_S, **options)
+    disk.hold_up(service, first, **options)
     # Nobody waits for the disk: what comes behind is withdrawn, and readers get an error.
     with pytest.raises(Rejected, match="DEADLINE"):
         change(service, "candidates/upsert", candidate(5001), timeout_s=SOON_S)
     with pytest.raises(Rejected, match="DEADLINE"):
         status(service, SOON_S)
 
-    responds.set()
+    disk.responds.set()
     repeated = change(service, "candidates/upsert", first, **options)
     assert {name: repeated[name] for name in expected} == expected
     deleted = change(service, "candidates/delete", *deletion([5000, 5001]))
@@ -301,23 +320,22 @@ def test_change_that_a_disk_holds_up_is_made_once_however_often_it_is_sent(
 
 
 def test_changes_that_are_rejected_leave_those_written_with_them_alone(
-    write: Write, serve: Serve, hanging_disk: tuple[threading.Event, threading.Event]
+    write: Write, serve: Serve, disk: HangingDisk
 ) -> None:
-    hangs, responds = hanging_disk
     write()
     service = serve(max_streams=2)
     no_stream: dict[str, Any] = {}
-    hangs.set()
+    disk.hangs.set()
     with ThreadPoolExecutor(17) as pool:
         pool.submit(change, service, "candidates/upsert", candidate(4999))
-        time.sleep(0.3)
+        assert disk.entered.wait(WAIT_S)
         results = [
             pool.submit(change, service, "candidates/upsert", candidate(5000 + number), **options)
             for number in range(8)
             for options in (no_stream, {"stream": f"stream {number}", "offset": 5})
         ]
-        time.sleep(0.3)
-        responds.set()
+        time.sleep(SOON_S)  # until most of them wait
+        disk.responds.set()
     problems = [result.exception() for result in results]
     codes = [problem.code for problem in problems if isinstance(problem, Rejected)]
     assert codes == ["TOO_LARGE"] * 6
@@ -325,42 +343,38 @@ def test_changes_that_are_rejected_leave_those_written_with_them_alone(
 
 
 def test_versions_take_changes_that_are_written_together_in_one_order(
-    write: Write,
-    serve: Serve,
-    hosted: Callable[..., dict[str, Any]],
-    hanging_disk: tuple[threading.Event, threading.Event],
+    write: Write, serve: Serve, hosted: Callable[..., dict[str, Any]], disk: HangingDisk
 ) -> None:
     """Whichever of two loaded versions each of the changes is for."""
-    hangs, responds = hanging_disk
     for number in (1, 2):
         write(version=number, size=20)
     options = {**hosted("host"), "latest_versions": 2}
     service = serve(**options)
     features = {"movie": [1007], "genres": [["drama"]], "year": [0.5]}
-    hangs.set()
-    with Client(service.http, token=COPIES_TOKEN) as client, ThreadPoolExecutor(5) as pool:
-
-        def send(change: Callable[..., Any], *arguments: Any) -> None:
-            pool.submit(change, *arguments[1:], version=arguments[0])
-            time.sleep(0.3)
-
-        send(client.delete_candidates, 1, [1014])
-        send(client.upsert_candidates, 1, [5000], features)
-        send(client.delete_candidates, 2, [5000])
-        send(client.set_candidate_attributes, 2, [1000], {"title": ["first"]})
-        send(client.set_candidate_attributes, 1, [1000], {"title": ["second"]})
-        responds.set()
+    disk.hangs.set()
+    with Client(service.http, token=COPIES_TOKEN) as client, ThreadPoolExecutor(9) as pool:
+        pool.submit(client.delete_candidates, [1014], version=1)
+        assert disk.entered.wait(WAIT_S)
+        for number in (1, 2):
+            title = {"title": [f"of a change for version {number}"]}
+            pool.submit(client.upsert_candidates, [5000 + number], features, version=number)
+            pool.submit(client.delete_candidates, [5003 - number], version=number)
+            for key in (1000, 1007):
+                pool.submit(client.set_candidate_attributes, [key], title, version=number)
+        time.sleep(SOON_S)  # until most of them wait
+        disk.responds.set()
+    states = []
     for running in (service, serve(**options)):
         with Client(running.http, token=COPIES_TOKEN) as client:
             for number in (1, 2):
                 retrieved = client.retrieve(
                     vectors=[[1.0] * 8], k=1000, attributes=["title"], version=number
                 )[0]
-                titles = dict(
-                    zip(retrieved.ids.tolist(), retrieved.attributes["title"], strict=True)
-                )
-                assert titles[1000] == "second"
-                assert not titles.keys() & {1014, 5000}
+                titles = zip(retrieved.ids.tolist(), retrieved.attributes["title"], strict=True)
+                changed = {1000, 1007, 1014, 5001, 5002}
+                states.append({key: title for key, title in titles if key in changed})
+    assert states == 4 * states[:1]
+    assert {1000, 1007} <= states[0].keys() <= {1000, 1007, 5001, 5002}
 
 
 def test_files_of_changes_are_private_and_become_so(write: Write, serve: Serve) -> None:
