@@ -61,18 +61,28 @@ def test_readers_and_writers_in_any_order_see_every_record_once(
     path = tmp_path_factory.mktemp("log") / "movies" / "changes.log"
     writers = [ChangeLog(path, "movies") for _ in range(2)]
     reader = ChangeLog(path, "movies")
-    seen = []
-    for number, group in enumerate(groups):
-        append(writers[number % 2], *group)
-        seen += reader.read()
+    copy = ChangeLog(path.with_name("copy"), "movies")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(change_log, "_READ_BYTES", part)
+        patch.setattr(change_log, "_MARK_BYTES", part)
+        seen = []
+        for number, group in enumerate(groups):
+            append(writers[number % 2], *group)
+            seen += reader.read()
+        parts = [*ChangeLog(path, "movies").batches()]
+        for source in (*writers, reader):
+            source.read()
+            with copy.writing() as writer:
+                writer.read()
+                while records := source.after(copy.position, part):
+                    writer.copy(records)
+                    writer.commit()
     expected = [payload for group in groups for payload in group]
     assert [record.payload for record in seen] == expected
     assert [record.sequence for record in seen] == list(range(1, len(expected) + 1))
     assert reader.read() == []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(change_log, "_READ_BYTES", part)
-        parts = [*ChangeLog(path, "movies").batches()]
     assert [record for records in parts for record in records] == seen
+    assert payloads_of(copy.path) == expected
 
 
 def test_a_record_torn_at_any_byte_is_cut_off_by_the_next_writer(path: Path) -> None:
@@ -159,23 +169,6 @@ def test_copies_go_on_behind_records_that_were_left_out_and_others_are_rejected(
     assert [record.payload for record in reader.read()] == [b"next"]
     assert payloads_of(path) == [PAYLOADS[-1], b"next"]
     assert not path.with_name("changes.log.new").exists()
-
-
-@pytest.mark.parametrize("bytes_max", [1, 1 << 20])
-def test_a_copy_of_a_long_log_has_all_of_its_records(tmp_path: Path, bytes_max: int) -> None:
-    log = ChangeLog(tmp_path / "changes.log", "movies")
-    payloads = [bytes([number]) * 300_000 for number in range(20)]
-    append(log, *payloads)
-    reader = ChangeLog(log.path, "movies")
-    reader.read()
-    for source in (log, reader):
-        copy = ChangeLog(tmp_path / f"copy-{source is log}" / "changes.log", "movies")
-        with copy.writing() as writer:
-            while records := source.after(copy.position, bytes_max):
-                writer.copy(records)
-                writer.commit()
-        assert copy.position == log.position
-        assert payloads_of(copy.path) == payloads
 
 
 def test_copies_go_on_while_a_file_in_the_place_of_the_log_is_read(path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rowcast_client import Client, RowcastError
 
 from tests.bundles.small import write_small_bundle
-from tests.cases.rejected_changes import ATTRIBUTES
+from tests.differential.random_changes import send
 from tests.units.service.changes.making import candidate
 from tests.units.service.running import RunningService
 
@@ -24,6 +24,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "candidates": candidate(KEY)["features"],
     "contexts": {"user": 3, "liked": [1000], "mood": [0.5, -1.0]},
 }
+INPUTS = [(kind, name) for kind, features in FEATURES.items() for name in features]
 SCALARS = st.sampled_from(
     [
         *[1000, 1007, 7, 0, -1, (1 << 53) + 1, 1 << 63],
@@ -51,12 +52,8 @@ class Json:
         code, content = self._send(":rank", options)
         return code, content.get("scores")
 
-    def upsert(self, kind: str, features: dict[str, Any]) -> str:
-        return self._send(f"/{kind}/upsert", {"items": [{"id": KEY, "features": features}]})[0]
-
-    def set_attribute(self, name: str, value: Any) -> str:
-        items = [{"id": 1000, "attributes": {name: value}}]
-        return self._send("/candidates/attributes", {"items": items})[0]
+    def change(self, path: str, item: dict[str, Any]) -> str:
+        return self._send(f"/{path}", {"items": [item]})[0]
 
     def _send(self, path: str, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         response = self._client.post(f"/v1/models/movies{path}", json=body)
@@ -74,32 +71,20 @@ class Library:
         self._client.close()
 
     def rank(self, **options: Any) -> Result:
-        scores = []
-        features = options.pop("candidate_features", None)
         if "context_id" in options:
             options["context_ids"] = [options.pop("context_id")]
+        try:
+            ranked = self._client.rank(**options)
+        except RowcastError as problem:
+            return problem.code, None
+        return "OK", ranked[0].scores.tolist()
 
-        def send() -> None:
-            ranked = self._client.rank(candidate_features=features, **options)
-            scores.append(ranked[0].scores.tolist())
-
-        code = _code(send)
-        return code, next(iter(scores), None)
-
-    def upsert(self, kind: str, features: dict[str, Any]) -> str:
-        upsert = getattr(self._client, f"upsert_{kind}")
-        return _code(lambda: upsert([KEY], {name: [value] for name, value in features.items()}))
-
-    def set_attribute(self, name: str, value: Any) -> str:
-        return _code(lambda: self._client.set_candidate_attributes([1000], {name: [value]}))
-
-
-def _code(send: Callable[[], Any]) -> str:
-    try:
-        send()
-    except RowcastError as problem:
-        return problem.code
-    return "OK"
+    def change(self, path: str, item: dict[str, Any]) -> str:
+        try:
+            send(self._client, (path, {"items": [item]}))
+        except RowcastError as problem:
+            return problem.code
+        return "OK"
 
 
 @pytest.fixture(scope="module")
@@ -125,44 +110,38 @@ def way(service: RunningService, request: pytest.FixtureRequest) -> Iterator[Jso
     way.close()
 
 
-@given(st.sampled_from(["movie", "genres", "year"]), VALUES)
-@example("movie", "1007")
-@example("movie", [(1 << 53) + 1, "9007199254740993"])
-@example("year", ["1", 1, 2])
-@example("year", [7])
-@example("genres", ["drama", "new"])
-def test_candidate_is_accepted_as_one_that_a_ranking_sends(
-    way: Json | Library, name: str, value: Any
-) -> None:
-    features = FEATURES["candidates"] | {name: value}
+def requests_of(kind: str, features: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns a ranking that sends features, and one by the id under which they are stored."""
+    if kind == "contexts":
+        ranked = {"candidate_ids": [1000, 1007]}
+        return [{"context": features, **ranked}, {"context": {}, "context_id": KEY, **ranked}]
     context = {"user": 7, "hour": 9.0}
-    inline = {key: [feature] for key, feature in features.items()}
-    code, scores = way.rank(context=context, candidate_features=inline)
-    assert way.upsert("candidates", features) == code
-    if code == "OK":
-        assert way.rank(context=context, candidate_ids=[KEY]) == ("OK", scores)
+    inline = {name: [value] for name, value in features.items()}
+    return [
+        {"context": context, "candidate_features": inline},
+        {"context": context, "candidate_ids": [KEY]},
+    ]
 
 
-@given(st.sampled_from(["user", "liked", "mood"]), VALUES)
-@example("liked", {"ids": ["1000", 1007], "weights": [0.5, 2]})
-@example("liked", {"ids": [1000], "weights": ["0.5"]})
-@example("mood", ["1", 2])
-def test_context_is_accepted_as_one_that_a_ranking_sends(
-    way: Json | Library, name: str, value: Any
+@given(st.sampled_from(INPUTS), VALUES)
+@example(("candidates", "movie"), "1007")
+@example(("candidates", "movie"), [(1 << 53) + 1, "9007199254740993"])
+@example(("candidates", "year"), ["1", 1, 2])
+@example(("candidates", "year"), [7])
+@example(("candidates", "genres"), ["drama", "new"])
+@example(("contexts", "liked"), {"ids": ["1000", 1007], "weights": [0.5, 2]})
+@example(("contexts", "liked"), {"ids": [1000], "weights": ["0.5"]})
+@example(("contexts", "mood"), ["1", 2])
+def test_features_are_accepted_as_those_that_a_ranking_sends(
+    way: Json | Library, changed: tuple[str, str], value: Any
 ) -> None:
-    features = FEATURES["contexts"] | {name: value}
-    code, scores = way.rank(context=features, candidate_ids=[1000, 1007])
-    assert way.upsert("contexts", features) == code
+    kind, name = changed
+    features = FEATURES[kind] | {name: value}
+    sent, stored = requests_of(kind, features)
+    code, scores = way.rank(**sent)
+    assert way.change(f"{kind}/upsert", {"id": KEY, "features": features}) == code
     if code == "OK":
-        stored = way.rank(context={}, context_id=KEY, candidate_ids=[1000, 1007])
-        assert stored == ("OK", scores)
-
-
-@pytest.mark.parametrize(("name", "kind", "value"), ATTRIBUTES)
-def test_attribute_of_another_type_is_rejected(
-    way: Json | Library, name: str, kind: str, value: Any
-) -> None:
-    assert way.set_attribute(name, value) == "INVALID_ARGUMENT"
+        assert way.rank(**stored) == ("OK", scores)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +162,8 @@ def test_attribute_of_another_type_is_rejected(
 def test_attribute_is_stored_with_its_type(
     way: Json | Library, service: RunningService, name: str, value: Any, expected: Any
 ) -> None:
-    assert way.set_attribute(name, value) == "OK"
+    item = {"id": 1000, "attributes": {name: value}}
+    assert way.change("candidates/attributes", item) == "OK"
     body = {"vectors": [[1.0] * 8], "k": 1000, "exact": True, "attributes": [name]}
     url = f"{service.http}/v1/models/movies:retrieve"
     content = httpx.post(url, json=body, headers=HEADERS, timeout=60).json()
