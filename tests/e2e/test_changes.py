@@ -141,6 +141,9 @@ def test_killed_workers_and_compactions_lose_nothing_and_apply_nothing_twice(
         expected = {key: sender.result() for key, sender in zip(KEYS, senders, strict=True)}
 
     until_all_serve(service, expected)
+    wait_for(copy, "1")
+    until(lambda: sequences_of(copy) == expected)
+    copy.kill()
     with admin_of(service) as client:
         status = client.get("/changes").json()
         assert status["sequence"] >= sum(expected.values())
@@ -155,8 +158,9 @@ def test_killed_workers_and_compactions_lose_nothing_and_apply_nothing_twice(
     assert log.stat().st_size < size_before
     assert {path.name for path in log.parent.iterdir()} == {"changes.log", "changes.log.lock"}
     until_all_serve(service, upsert_again)
+    copy = launch(*follow, "--changes-dir", str(tmp_path / "copy"))
     wait_for(copy, "1")
-    until(lambda: sequences_of(copy) == upsert_again)
+    assert sequences_of(copy) == upsert_again, "it caught up before it was ready"
     service.kill()
     restarted = launch("--workers", "1", "--changes-dir", str(tmp_path / "log"))
     wait_for(restarted, "1")

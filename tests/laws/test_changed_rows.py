@@ -61,8 +61,7 @@ def test_vectors_are_rounded_as_a_table_stores_them(tmp_path: Path, dtype: Table
     assert bits(rounded(vectors, dtype)) == bits(vectors)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@given(history=HISTORIES, recent=st.sampled_from([3, 1 << 14]))
+@given(dtype=st.sampled_from(DTYPES), history=HISTORIES, recent=st.sampled_from([3, 1 << 14]))
 def test_every_state_of_any_history_has_the_last_vector_of_each_row(
     log: RowLog, dtype: TableDtype, history: list[tuple[int, list[tuple[int, int]]]], recent: int
 ) -> None:
@@ -92,11 +91,11 @@ def test_every_state_of_any_history_has_the_last_vector_of_each_row(
 
 
 @given(
+    dtype=st.sampled_from(DTYPES),
+    columns=st.sampled_from([(), ("key",), ("sequence",), ("key", "sequence")]),
     rows=st.lists(st.integers(0, 1 << 62) | st.integers(0, 300), max_size=20),
     seed=st.integers(0, 9),
 )
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("columns", [(), ("key",), ("sequence",), ("key", "sequence")])
 def test_changes_of_rows_are_read_from_the_log_as_they_were_written(
     log: RowLog, dtype: TableDtype, columns: tuple[str, ...], rows: list[int], seed: int
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.process import until
 from tests.units.service.changes.making import (
+    Rejected,
     applied,
     candidate,
     change,
@@ -49,6 +50,8 @@ def test_follower_that_restarts_serves_its_copy_though_the_writer_is_gone(start:
     readiness = httpx.get(f"{restarted.http}/readyz", timeout=20)
     assert (readiness.status_code, writer.http in readiness.text) == (503, True)
     assert restarted.value("rowcast_ready") == 0
+    with pytest.raises(Rejected, match="UNIMPLEMENTED"):
+        change(restarted, "candidates/delete", {"id": 1000})
 
 
 @pytest.mark.slow
