@@ -35,22 +35,19 @@ def featured(**features: Any) -> dict[str, Any]:
 
 FEATURES: list[tuple[Any, ...]] = [
     ("movie", 7, "7"),
-    ("movie", 1007.0, "1007"),
     ("movie", True, "true"),
-    ("movie", 2**63, str(2**63)),
     ("movie", "007", "007"),
-    ("movie", "-0"),
     ("movie", [1000, 1007], "2 values"),
-    ("movie", []),
     ("genres", ["drama", None], "null"),
     ("genres", [["drama"], ["comedy", "action"]], "nested"),
     ("year", "1", "number"),
-    ("year", True, "true"),
     ("year", [1.0, 2.0], "2 numbers"),
     ("year", [], "no value"),
     ("year", 1e39, "float32"),
 ]
-"""Values that a feature does not take, and words of the message."""
+"""Values that a feature does not take, and words of the message. Changes take the values that
+rankings take, which have tables of their own.
+"""
 ATTRIBUTES: list[tuple[str, str, Any]] = [
     ("genres", "list<string>", "drama"),
     ("genres", "list<string>", ["drama", None]),

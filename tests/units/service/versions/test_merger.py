@@ -6,8 +6,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -324,6 +322,7 @@ def test_a_process_that_dies_is_logged_and_replaced(write_divided: Write, drive:
     (event,) = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert (event["event"], event["level"]) == ("merge_postponed", "warning")
     assert "SIGKILL" in event["problem"]
+    check_content(small)
     restarted = drive(merge_bytes_per_s=RATE)
     restarted.poller.maintenance.merger.run()
     assert unmerged(restarted) == 0
@@ -378,36 +377,3 @@ def test_whole_files_of_a_version_that_nobody_has_loaded_are_removed_after_a_whi
     np.testing.assert_array_equal(
         np.frombuffer(rows_of(driven)["users"], np.float32), small.tables["users"].reshape(-1)
     )
-
-
-@pytest.mark.nightly
-def test_a_process_that_is_killed_leaves_no_wrong_file_under_a_name(write_divided: Write) -> None:
-    small = write_divided(row_types=ROW_TYPES)
-    random = np.random.default_rng(1)
-    files = {
-        unmerged.segment.file: unmerged.bytes
-        for table in catalog.read_manifest(small.directory).tables.values()
-        for unmerged in unmerged_segments(table)
-    }
-    # All in about .3 s.
-    rate = sum(files.values()) * 3
-    command = [sys.executable, "-m", "service.versions.segment_merging", str(small.directory)]
-    command += [str(os.getpid()), str(rate)]
-    unfinished = 0
-    for _ in range(25):
-        shutil.rmtree(small.directory / paths.WHOLE, ignore_errors=True)
-        with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
-            assert process.stdin is not None
-            process.stdin.write("\n".join(files))
-            process.stdin.close()
-            while not whole_files(small):
-                time.sleep(0.001)
-            time.sleep(random.uniform(0, 0.35))
-            process.kill()
-        names = whole_files(small)
-        unfinished += names != expected_files(small)
-        check_content(small)
-    assert unfinished > 5
-    merge(small.directory, set(files), lambda _: None)
-    assert whole_files(small) == expected_files(small)
-    check_content(small)
