@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.e2e.process import until
@@ -22,6 +21,7 @@ from tests.units.service.changes.making import (
     nearest,
     operate,
     random_vectors,
+    request,
     status,
     until_applied,
 )
@@ -47,7 +47,7 @@ def test_follower_that_restarts_serves_its_copy_though_the_writer_is_gone(start:
     restarted = start("follower", writer)
     until(lambda: writer.http in status(restarted)["problem"])
     assert 5000 in ids_of(restarted, **READS)
-    readiness = httpx.get(f"{restarted.http}/readyz", timeout=20)
+    readiness = request("GET", f"{restarted.http}/readyz")
     assert (readiness.status_code, writer.http in readiness.text) == (503, True)
     assert restarted.value("rowcast_ready") == 0
     with pytest.raises(Rejected, match="UNIMPLEMENTED"):
@@ -103,11 +103,11 @@ def test_clients_that_the_setting_names_change_models_and_no_others(
     body = {"items": [candidate(5000)], "stream": "s", "offset": 7, "from_offset": 2}
     for suffix, code in [("", 200), ("-of-a-reader", 403), ("-of-books", 403), ("-none", 401)]:
         headers = {"authorization": f"Bearer {COPIES_TOKEN}{suffix}"}
-        upsert = httpx.post(f"{path}/candidates/upsert", json=body, headers=headers, timeout=20)
-        offsets = httpx.get(f"{path}/changes", headers=headers, timeout=20)
+        upsert = request("POST", f"{path}/candidates/upsert", json=body, headers=headers)
+        offsets = request("GET", f"{path}/changes", headers=headers)
         assert (upsert.status_code, offsets.status_code) == (code, code)
     assert operate(service, "GET", "changes")["streams"] == {"s": 7}
     without_tokens = serve()
     url = f"{without_tokens.http}/v1/models/movies/candidates/upsert"
-    response = httpx.post(url, json={"items": [candidate(5000)]}, timeout=20)
+    response = request("POST", url, json={"items": [candidate(5000)]})
     assert (response.status_code, "admin API" in response.text) == (403, True)

@@ -14,7 +14,7 @@ from rowcast_client import Client, RowcastError
 
 from tests.bundles.small import write_small_bundle
 from tests.differential.random_changes import send
-from tests.units.service.changes.making import candidate
+from tests.units.service.changes.making import candidate, responds
 from tests.units.service.running import RunningService
 
 TOKEN = "0123456789abcdef-of-the-catalog"
@@ -43,7 +43,7 @@ class Json:
     """Sends JSON bodies as operators and programs do."""
 
     def __init__(self, service: RunningService) -> None:
-        self._client = httpx.Client(base_url=service.http, headers=HEADERS, timeout=60)
+        self._client = httpx.Client(base_url=service.http, headers=HEADERS, verify=False)
 
     def close(self) -> None:
         self._client.close()
@@ -164,8 +164,7 @@ def test_attribute_is_stored_with_its_type(
 ) -> None:
     item = {"id": 1000, "attributes": {name: value}}
     assert way.change("candidates/attributes", item) == "OK"
-    body = {"vectors": [[1.0] * 8], "k": 1000, "exact": True, "attributes": [name]}
-    url = f"{service.http}/v1/models/movies:retrieve"
-    content = httpx.post(url, json=body, headers=HEADERS, timeout=60).json()
+    body: dict[str, Any] = {"vectors": [[1.0] * 8], "k": 1000, "exact": True, "attributes": [name]}
+    content = responds(service, "retrieve", HEADERS, **body)
     stored = content["attributes"][name][content["ids"].index(1000)]
     assert (stored, type(stored)) == (expected, type(expected))
