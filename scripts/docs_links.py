@@ -1,15 +1,11 @@
 """A hook of mkdocs: links that leave `docs/` in the repository lead to pages of the site or to the
-published repository, and a dead link ends the build.
+published repository.
 """
 
 from __future__ import annotations
 
-import logging
 import re
-from html import unescape
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 _REPOSITORY_FILE = re.compile(
     r"\[([^\]]+)\]\((?P<up>(?:\.\./)+)(?P<path>(?:benchmarks|client|deploy|examples)/[^)#\s]+)"
@@ -19,18 +15,15 @@ _PAGE_OF_THE_SITE = re.compile(r"(?:deploy|examples)/(?:[^)]*/)?README\.md")
 _FILE_BESIDE_A_README = re.compile(
     r"\[([^\]]+)\]\([^)]*\.(?:cc|cfg|conf|go|java|py|service|ts|yaml)\)"
 )
-_LINK = re.compile(r"""<(?:a|link|script|img)\b[^>]*?\b(?:href|src)=["']?([^"'\s>]+)""")
-_SCHEME = re.compile(r"(?:[a-z][a-z+.-]*:|//|#)", re.IGNORECASE)
-_log = logging.getLogger("mkdocs.hooks.docs_links")
 
 
-def on_page_markdown(markdown: str, *, config: Any = None, **_: Any) -> str:
+def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
     """Rewrites links to files of the repository.
 
     Files that are no pages of the site are linked in the repository if its address is known, and
     named without a link otherwise.
     """
-    repository = config.repo_url if config else ""
+    repository = config.repo_url
 
     def rewritten(link: re.Match[str]) -> str:
         path = link["path"]
@@ -47,26 +40,3 @@ def on_page_markdown(markdown: str, *, config: Any = None, **_: Any) -> str:
     return _FILE_BESIDE_A_README.sub(
         lambda link: link[0] if "://" in link[0] else link[1], markdown
     )
-
-
-def on_post_build(config: Any, **_: Any) -> None:
-    """Logs a warning, which ends a strict build, for each link to a file that the site lacks.
-
-    mkdocs itself only mentions links to files that `exclude_docs` leaves out.
-    """
-    for page, link in dead_links(Path(config.site_dir)):
-        _log.warning("%s links to %s, which the site does not have", page, link)
-
-
-def dead_links(site: Path) -> list[tuple[Path, str]]:
-    """Returns the pages with links to files of the site that do not exist, and these links."""
-    dead = []
-    for page in sorted(site.rglob("*.html")):
-        for link in _LINK.findall(page.read_text()):
-            if _SCHEME.match(link):
-                continue
-            path = unquote(re.split("[?#]", unescape(link))[0])
-            folder = site if path.startswith("/") else page.parent
-            if not (folder / path.lstrip("/")).exists():
-                dead.append((page.relative_to(site), link))
-    return dead

@@ -162,7 +162,7 @@ Executor = Annotated[
     typer.Option(
         metavar="WHERE",
         help="Where table workers run: local (the default), ray-local, or the address of a Ray "
-        "cluster: HOST:PORT or ray://HOST:PORT.",
+        "cluster: HOST:PORT or `ray://HOST:PORT`.",
     ),
 ]
 Scratch = Annotated[
