@@ -164,9 +164,9 @@ class BlockedCodes:
         self._levels: Levels | None = None
         self._coded = 0
         if before is not None:
-            self._blocks += before._blocks
-            self._levels = before._levels
-            self._coded = before._coded
+            self._blocks += before._blocks  # noqa: SLF001 - of the same class
+            self._levels = before._levels  # noqa: SLF001 - of the same class
+            self._coded = before._coded  # noqa: SLF001 - of the same class
         if is_sample is None:
             is_sample = np.ones(len(vectors), bool)
         if self._levels is None:

@@ -205,7 +205,7 @@ class Lease:
         loaded = self._loaded
         self._loaded = None
         if loaded is not None:
-            self._manager._release(loaded)
+            self._manager._release(loaded)  # noqa: SLF001 - a lease is the only caller
 
     def __enter__(self) -> ModelVersion:
         return self.version

@@ -173,7 +173,7 @@ class PoolTower:
             of_context = replace(self, context=columns)
             for position in probed_positions:
                 probe = Candidates(np.array([0, 1]), {}, corpus, np.array([position]))
-                if await of_context._has_score(probe, execution):
+                if await of_context._has_score(probe, execution):  # noqa: SLF001 - of this class
                     break
             else:
                 return True

@@ -75,4 +75,4 @@ def test_release_check_with_another_version_in_a_file_stops(
 
 def test_release_check_of_a_release_goes_on_to_the_recorded_api(repository: Path) -> None:
     git(repository, "tag", "--annotate", "v1.2.0", "--message", "1.2.0")
-    assert "update_api_images" in problem_of(repository)
+    assert "update_released_api" in problem_of(repository)
