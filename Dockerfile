@@ -13,7 +13,6 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=igno
 COPY deploy/constraints.txt /constraints.txt
 RUN python -m venv --without-pip /tools \
  && pip --python /tools/bin/python install --constraint /constraints.txt cyclonedx-bom
-COPY scripts/write_sbom /write_sbom
 COPY dist/rowcast-*.whl /wheels/
 # The wheel for this Python. Rows are to be read by compiled code in the images: a wheel for any platform has none.
 RUN pip download --no-index --find-links /wheels --no-deps --pre --dest /wheel rowcast \
@@ -24,14 +23,16 @@ FROM build AS serve-packages
 ARG SERVE_EXTRAS=serve
 RUN python -m venv --without-pip /opt/rowcast \
  && pip --python /opt/rowcast/bin/python install --constraint /constraints.txt "$(echo /wheel/*.whl)[${SERVE_EXTRAS}]" \
- && /tools/bin/python /write_sbom /opt/rowcast /opt/rowcast/sbom.cdx.json
+ && /tools/bin/cyclonedx-py environment --spec-version 1.6 --output-reproducible --gather-license-texts \
+    --output-file /opt/rowcast/sbom.cdx.json /opt/rowcast
 # The service is to run without TensorFlow, unless it was asked for: SERVE_EXTRAS=serve,savedmodel (or serve,gpu).
 RUN case ",${SERVE_EXTRAS}," in *,savedmodel,* | *,gpu,*) ;; *) ! /opt/rowcast/bin/python -c 'import tensorflow' 2>/dev/null ;; esac
 
 FROM build AS export-packages
 RUN python -m venv --without-pip /opt/rowcast \
  && pip --python /opt/rowcast/bin/python install --constraint /constraints.txt "$(echo /wheel/*.whl)[export,examples]" \
- && /tools/bin/python /write_sbom /opt/rowcast /opt/rowcast/sbom.cdx.json
+ && /tools/bin/cyclonedx-py environment --spec-version 1.6 --output-reproducible --gather-license-texts \
+    --output-file /opt/rowcast/sbom.cdx.json /opt/rowcast
 
 # What both images are: one user, one directory of bundles that belongs to it. A new volume mounted there takes over that
 # owner from whichever image comes first.
