@@ -6,12 +6,11 @@ DIR ?=
 ONLY ?=
 SCALE ?=
 SHORT ?=
-BASE ?=
 THOROUGH ?=
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv tutorial-env quickstart wheels docs demo demo-models demo-scale zoo test test-change test-serving test-all test-clients test-openapi test-triton check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export images release-check clean
+.PHONY: help venv tutorial-env quickstart wheels docs demo demo-models demo-scale zoo test test-change test-serving test-all test-clients test-openapi test-triton check check-all format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export images release-check clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -74,8 +73,11 @@ test-triton: venv ## Triton's own clients against the service, in an environment
 	  build/triton/venv/bin/python -m pip install --quiet 'tritonclient[http,grpc]~=2.73' && touch build/triton/venv/.installed; }
 	$(BIN)/python -m pytest -q tests/units/service/protocols/open_inference/test_triton_clients.py
 
-check: venv ## ruff, mypy, import contracts, generated files, words, duplicate code (BASE=COMMIT: of packages that changed since then)
-	BASE=$(BASE) scripts/check
+check: venv ## style, types of the product, import contracts, generated files
+	scripts/check
+
+check-all: venv ## check, and types of benchmarks and tests, repeated code, the documentation and its links
+	scripts/check nightly
 
 format: venv ## formats the code and fixes what ruff can fix
 	$(BIN)/ruff check --fix --exit-zero --quiet .
