@@ -18,14 +18,14 @@ from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
 from bundle.format.graph_builder import GraphBuilder
 from bundle.format.id_graphs import ConstantNode, CrossNode, InputNode, OperationNode, SplitNode
-from bundle.format.manifest import EmbeddedFeature, JointInput, Unknown
+from bundle.format.manifest import EmbeddedFeature, GraphIds, JointInput, Unknown
 from bundle.tables.reader import TableReader
-from bundle.tables.vocabularies import IntegerKeys, Keys, StringKeys, Vocabulary
+from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layouts import Plain, SparseCore
 from export.errors import DestinationError, NotConvertible, UsageError
 from export.front_end.interface import PartitionedModel, TracedTower
-from export.front_end.specs import ModelSpec, TableFacts
+from export.front_end.specs import FeatureSpec, ModelSpec, TableFacts
 from export.graphs.loading import load_tensorflow, tf
 from export.saved_model.graph import InlineGraph, build_graph, variable_key, write_graph
 from tests.bundles.tables import write_table
@@ -112,15 +112,15 @@ LOOKUPS = {
     "single, hash of texts": Lookup(
         SINGLE | {"ids": hash_ids(ROWS, "string")}, "dense", ("string",)
     ),
-    "single, vocabulary": Lookup(SINGLE | {"ids": vocabulary_ids("known", "int64")}),
+    "single, vocabulary": Lookup(SINGLE | {"ids": vocabulary_ids("integers", "int64")}),
     "single, texts": Lookup(
-        SINGLE | {"ids": vocabulary_ids("known", "string")}, "dense", ("string",)
+        SINGLE | {"ids": vocabulary_ids("texts", "string")}, "dense", ("string",)
     ),
     "single, other texts": Lookup(
-        SINGLE | {"ids": vocabulary_ids("known", "string", **OTHERS)}, "dense", ("string",)
+        SINGLE | {"ids": vocabulary_ids("texts", "string", **OTHERS)}, "dense", ("string",)
     ),
     "single, other keys by their remainders": Lookup(
-        SINGLE | {"ids": vocabulary_ids("known", "int64", **OTHERS, oov_hash="modulo", mask=0)}
+        SINGLE | {"ids": vocabulary_ids("integers", "int64", **OTHERS, oov_hash="modulo", mask=0)}
     ),
     "single, hash by a key": Lookup(
         SINGLE | {"ids": hash_ids(ROWS, "string", key=(3, 4))}, "dense", ("string",)
@@ -184,7 +184,7 @@ def requests(lookup: Lookup, names: tuple[str, ...], seed: int) -> Requests:
             if lookup.entry.get("weighted"):
                 weights = random.uniform(0.5, 2, splits[-1]).astype(np.float32)
                 columns[name] = Column(values, splits, weights)
-                tensors["weight"] = bags.with_values(tf.constant(weights))
+                tensors[f"{name}_weight"] = bags.with_values(tf.constant(weights))
         else:
             is_list = lookup.entry["kind"] != "single" or "places" in lookup.entry
             is_list = is_list and lookup.encoding != "words"
@@ -235,48 +235,72 @@ def declared(lookup: Lookup, names: tuple[str, ...]) -> dict[str, Any]:
         ):
             inputs[name]["shape"] = [LENGTH]
     if lookup.entry.get("weighted"):
-        inputs["weight"] = {"dtype": "float32", "kind": lookup.encoding, "weights_for": names[0]}
+        weight = {"dtype": "float32", "kind": lookup.encoding, "weights_for": names[0]}
+        inputs[f"{names[0]}_weight"] = weight
     return inputs
 
 
-@pytest.mark.parametrize("table", [STACK, PLAIN], ids=["stack", "plain"])
-@pytest.mark.parametrize("name", LOOKUPS)
-def test_lookup_gives_what_the_service_looks_up(
-    name: str, table: TableSpec, tmp_path: Path
-) -> None:
-    lookup = LOOKUPS[name]
-    names = ("user", "other")[: len(lookup.dtypes)]
+def feature_of(lookup: Lookup, names: tuple[str, ...]) -> FeatureSpec:
+    """Returns the feature of a lookup, which has the name of its first input."""
     entry: dict[str, Any] = {"table": "users", "inputs": names, **lookup.entry}
-    vocabulary = lookup.entry.get("ids")
-    keys = {"keys": (KEYS[lookup.dtypes[0]],)} if "known" in str(vocabulary) else {}
-    weights = "weight" if lookup.entry.get("weighted") else None
+    has_keys = isinstance(entry.get("ids"), GraphIds) and entry["ids"].tables
+    keys = {"keys": (KEYS[lookup.dtypes[0]],)} if has_keys else {}
+    weights = f"{names[0]}_weight" if lookup.entry.get("weighted") else None
     encoding = "ragged" if lookup.encoding == "words" else lookup.encoding
-    spec = embedded("user", entry.pop("table"), weights, encoding=encoding, **keys, **entry)
-    assert isinstance(spec.entry, EmbeddedFeature)
-    width = {"indicator": ROWS, "ordinal": 1}.get(name, 2)
-    shape = (LENGTH, 2) if spec.entry.kind == "sequence" else (width,)
-    inputs = declared(lookup, names)
-    graph = built((tower("tower", "user", shape=shape),), {"user": spec}, inputs, {"users": table})
-    if spec.entry.table:
-        stored = STACKED if table is STACK else TABLE.astype(np.float32)
-        graph.module.table_0.assign(tf.constant(stored))
-    served = write_table(tmp_path, "users", TABLE.view("u2"), "bfloat16", [])
-    rules: dict[str, Keys] = {
-        "int64": IntegerKeys(np.array(KEYS["int64"])),
-        "string": StringKeys(list(KEYS["string"])),
+    return embedded(names[0], entry.pop("table"), weights, encoding=encoding, **keys, **entry)
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [(STACK, [*LOOKUPS]), (PLAIN, ["single", "sequence", "bag, dense"])],
+    ids=["stack", "plain"],
+)
+def test_lookups_give_what_the_service_looks_up(
+    table: TableSpec, names: list[str], tmp_path: Path
+) -> None:
+    """All of them are outputs of one tower."""
+    lookups = {name: LOOKUPS[name] for name in names}
+    names_of = {
+        name: (f"f{number}", f"f{number}_other")[: len(lookup.dtypes)]
+        for number, (name, lookup) in enumerate(lookups.items())
     }
-    vocabularies = {"known": Vocabulary(rules[lookup.dtypes[0]])} if keys else {}
-    reader = FeatureReader(
-        {"user": spec.entry}, {"users": TableReader(tmp_path, served)}, vocabularies
-    )
+    specs = {}
+    inputs: dict[str, Any] = {}
+    shapes = {}
+    for name, lookup in lookups.items():
+        feature = feature_of(lookup, names_of[name])
+        specs[feature.name] = feature
+        inputs |= declared(lookup, names_of[name])
+        width = {"indicator": ROWS, "ordinal": 1}.get(name, 2)
+        shape = (LENGTH, 2) if lookup.entry["kind"] == "sequence" else (width,)
+        shapes[feature.name] = numbers(*shape)
+
+    def call(activations: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: tf.identity(values) for name, values in activations.items()}
+
+    graph = built((tower_of(trace(call, **shapes)),), specs, inputs, {"users": table})
+    stored = STACKED if table is STACK else TABLE.astype(np.float32)
+    graph.module.table_0.assign(tf.constant(stored))
+
+    served = write_table(tmp_path, "users", TABLE.view("u2"), "bfloat16", [])
+    vocabularies = {
+        "integers": Vocabulary(IntegerKeys(np.array(KEYS["int64"]))),
+        "texts": Vocabulary(StringKeys(list(KEYS["string"]))),
+    }
+    entries = {name: feature.entry for name, feature in specs.items()}
+    reader = FeatureReader(entries, {"users": TableReader(tmp_path, served)}, vocabularies)
+    problems = []
     for seed in range(3):
-        request = requests(lookup, names, seed)
-        actual = graph.signatures["tower"](**request.tensors)["score"].numpy()
-        expected = reader.activation("user", request.columns, EXAMPLES).values
-        np.testing.assert_allclose(
-            actual, expected.reshape(actual.shape), rtol=1e-5, atol=1e-5, err_msg=f"seed {seed}"
-        )
+        drawn = {name: requests(lookups[name], names_of[name], seed) for name in lookups}
+        tensors = {key: part for request in drawn.values() for key, part in request.tensors.items()}
+        results = graph.signatures["tower"](**tensors)
+        for name, request in drawn.items():
+            actual = results[names_of[name][0]].numpy()
+            expected = reader.activation(names_of[name][0], request.columns, EXAMPLES).values
+            if not np.allclose(actual, expected.reshape(actual.shape), rtol=1e-5, atol=1e-5):
+                problems.append(f"{name}, seed {seed}: {actual[:3]}, by the service {expected[:3]}")
     reader.close()
+    assert not problems, "\n".join(problems)
 
 
 def test_every_kind_combiner_and_rule_is_drawn() -> None:
