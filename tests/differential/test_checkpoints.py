@@ -103,7 +103,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=os.environ | ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -5,18 +5,19 @@ gives, and a tower whose compiled form gives other numbers is served by its Save
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bundle.format.manifest import Tower
 from bundle.storage.catalog import read_manifest
 from export.graphs.loading import load_tensorflow
 from tests.differential.random_models.serving import response_to
-from tests.units.export.movies_job import export
+from tests.differential.written_models import OF_TENSORFLOW, WrittenModel, write_model
 
 pytestmark = pytest.mark.slow
 
@@ -64,9 +65,10 @@ class Formula:
     cause: str = ""
     dtype: str = "float32"
     shape: tuple[int, ...] = ()
-    more: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
+QUANTIZED = {"precisions": ["f32", "int8"], "max_abs_error": {"int8": 0.5}}
 COUNTS = (0.0, 1.0, 7.0, 100.0, 5769.0, 8191.0, 97648.0, 100000.0, 998001.0)
 FORMULAS = {
     "time2vec": Formula(
@@ -111,69 +113,75 @@ FORMULAS = {
         "tf.nn.relu(x @ v - 1.0) @ v",
         ((0.1,) * 64, (1e9,) * 64),
         shape=(64,),
-        more=', precisions = ["f32", "int8"], max_abs_error = { int8 = 0.5 }',
+        more=QUANTIZED,
     ),
     "quantized_wave": Formula(
         "tf.sin(x[:, :1] * w[0]) @ w @ v[:8]",
         ((0.1,) * 64, (1.7e9,) * 64),
         "Sin",
         shape=(64,),
-        more=', precisions = ["f32", "int8"], max_abs_error = { int8 = 0.5 }',
+        more=QUANTIZED,
     ),
 }
 """Each is a tower with an input of its own."""
 
 
+@dataclass(frozen=True)
+class Project:
+    """The exported model of all formulas.
+
+    Attributes:
+      model: Its file and its recipe.
+      network: The model itself, with its weights.
+      notes: The notes of the export.
+    """
+
+    model: WrittenModel
+    network: Any
+    notes: tuple[str, ...]
+
+    def tower(self, name: str) -> Tower:
+        return read_manifest(self.model.folder / "bundles" / "random" / "1").towers[name]
+
+
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, list[str]]:
-    """Returns the folder of an exported model, the model, and the notes of the export."""
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     tf = load_tensorflow()
-    folder = tmp_path_factory.mktemp("hostile")
     lines = [
         re.sub(r"\bx\b", f"inputs[{name!r}]", f'            "{name}": {formula.code},')
         for name, formula in FORMULAS.items()
     ]
-    (folder / "model.py").write_text(MODEL.format(formulas="\n".join(lines)))
-    names: dict[str, Any] = {}
-    exec((folder / "model.py").read_text(), names)
-    model = names["build"]()
+    folder = tmp_path_factory.mktemp("hostile")
+    model = write_model(folder, MODEL.format(formulas="\n".join(lines)))
+    network = model.names["build"]()
     weights = np.random.default_rng(4).normal(0, 0.7, (8, 8)).astype(np.float32)
-    model.wide.assign(np.random.default_rng(5).normal(0, 0.15, (64, 64)).astype(np.float32))
+    network.wide.assign(np.random.default_rng(5).normal(0, 0.15, (64, 64)).astype(np.float32))
     weights[0] = [6.2831855 / 86400, 6.2831855 / 604800, 0.3, 1.1, 0.01, 1e-3, 2.0, 0.5]
-    model.weights.assign(weights)
-    tf.train.Checkpoint(model=model).write(str(folder / "checkpoint" / "model"))
-    recipe = [
-        'model = "random"',
-        'checkpoint = { path = "checkpoint/model", object_path = "model" }',
-        'code.factory = "model.py:build"',
-        'output.root = "bundles"',
-        *(
-            f"inputs.{name} = {{ dtype = {formula.dtype!r}, shape = {list(formula.shape)} }}"
-            for name, formula in FORMULAS.items()
-        ),
-        *(
-            f'towers.{name} = {{ role = "query", outputs = {{ vector = "{name}" }}{formula.more} }}'
-            for name, formula in FORMULAS.items()
-        ),
-        'inputs.user = { dtype = "float32", shape = [64] }',
-        'inputs.age = { dtype = "float32" }',
-        'features.age.role = "candidate"',
-        'towers.ranking = { role = "ranking", outputs = { score = "score" } }',
-    ]
-    (folder / "recipe.toml").write_text("\n".join(recipe) + "\n")
-    published = export(folder / "recipe.toml")
-    return folder, model, list(published.notes)
+    network.weights.assign(weights)
+    tf.train.Checkpoint(model=network).write(str(folder / "checkpoint" / "model"))
+    inputs = {
+        name: {"dtype": formula.dtype, "shape": list(formula.shape)}
+        for name, formula in FORMULAS.items()
+    }
+    towers = {
+        name: {"role": "query", "outputs": {"vector": name}, **formula.more}
+        for name, formula in FORMULAS.items()
+    }
+    ranking = {"role": "ranking", "outputs": {"score": "score"}}
+    model.write_recipe(
+        checkpoint=OF_TENSORFLOW,
+        inputs={**inputs, "user": {"dtype": "float32", "shape": [64]}, "age": {"dtype": "float32"}},
+        features={"age": {"role": "candidate"}},
+        towers={**towers, "ranking": ranking},
+    )
+    return Project(model, network, tuple(model.export().notes))
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_tower_gives_what_the_model_gives_for_hostile_numbers(
-    name: str, project: tuple[Path, Any, list[str]]
-) -> None:
-    folder, model, notes = project
+def test_tower_gives_what_the_model_gives_for_hostile_numbers(name: str, project: Project) -> None:
     formula = FORMULAS[name]
-    causes = [note for note in notes if note.startswith(f"tower {name!r} is not compiled")]
-    manifest = read_manifest(folder / "bundles" / "random" / "1")
-    kinds = {form.kind for form in manifest.towers[name].forms}
+    causes = [note for note in project.notes if note.startswith(f"tower {name!r} is not compiled")]
+    kinds = {form.kind for form in project.tower(name).forms}
     assert ("litert" in kinds) == (not formula.cause), causes
     assert bool(causes) == bool(formula.cause)
     for cause in causes:
@@ -181,24 +189,21 @@ def test_tower_gives_what_the_model_gives_for_hostile_numbers(
 
     inputs = zeros_of(len(formula.requests))
     inputs[name] = np.array(formula.requests, formula.dtype)
-    expected = model(inputs)[name].numpy()
-    requests = [{"features": {name: number}} for number in formula.requests]
-    response = response_to(folder / "bundles", "embed", {"tower": name, "requests": requests})
-    served = np.array([result["vector"] for result in response["results"]], np.float32)
+    expected = project.network(inputs)[name].numpy()
+    served = project.model.served({name: formula.requests}, name)
     # A sum of huge numbers may be near zero: its last bits depend on the order, and so on the CPU.
     rounding = 1e-6 * float(np.abs(expected).max())
     np.testing.assert_allclose(served, expected, 2e-5, max(2e-5, rounding))
 
 
 def test_parts_of_a_ranking_are_served_by_saved_models_where_one_of_them_differs(
-    project: tuple[Path, Any, list[str]],
+    project: Project,
 ) -> None:
-    folder, model, notes = project
-    tower = read_manifest(folder / "bundles" / "random" / "1").towers["ranking"]
+    tower = project.tower("ranking")
     assert [part.name for part in tower.parts] == ["context", "candidate"]
     forms = [*tower.forms, *(form for part in tower.parts for form in part.forms)]
     assert {form.kind for form in forms} == {"saved_model"}
-    assert any(note.startswith("tower 'ranking' is not compiled") for note in notes)
+    assert any(note.startswith("tower 'ranking' is not compiled") for note in project.notes)
 
     inputs = zeros_of(3)
     user = np.linspace(0, 1, 64, dtype=np.float32)
@@ -209,8 +214,9 @@ def test_parts_of_a_ranking_are_served_by_saved_models_where_one_of_them_differs
         "candidate_features": {"age": inputs["age"].tolist()},
     }
     body = {"tower": "ranking", "requests": [candidates]}
-    (result,) = response_to(folder / "bundles", "rank", body)["results"]
-    np.testing.assert_allclose(result["scores"], model(inputs)["score"].numpy(), 1e-4, 1e-4)
+    (result,) = response_to(project.model.folder / "bundles", "rank", body)["results"]
+    expected = project.network(inputs)["score"].numpy()
+    np.testing.assert_allclose(result["scores"], expected, 1e-4, 1e-4)
 
 
 def zeros_of(n: int) -> dict[str, NDArray[Any]]:

@@ -4,7 +4,6 @@ training finds, whatever the number.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ import numpy as np
 import pytest
 
 from export.errors import UsageError
-from tests.differential.random_models.serving import response_to
+from export.graphs.loading import load_tensorflow
+from tests.differential.written_models import OF_TENSORFLOW, write_model
 from tests.units.export.checkpoint.orbax_trees import write_item
-from tests.units.export.movies_job import export, toml
 
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.filterwarnings(
@@ -33,7 +32,7 @@ STEPS = {
     "rounded": "jnp.round(x)",
     "squared_log": "jnp.log(jnp.maximum(x, 1.0)) ** 2",
 }
-MODEL = f"""
+JAX = f"""
 import jax
 import jax.numpy as jnp
 
@@ -52,8 +51,7 @@ def call(parameters, inputs):
 
 
 def build():
-    shapes = {{name: jax.ShapeDtypeStruct(({ROWS}, 2), jnp.float32) for name in NAMES}}
-    return shapes, {{"call": call}}
+    return {{name: jax.ShapeDtypeStruct(({ROWS}, 2), jnp.float32) for name in NAMES}}, call
 """
 KERAS = f"""
 import keras
@@ -74,6 +72,30 @@ def build():
     model({{"number": keras.ops.zeros((1,))}})
     return model
 """
+TENSORFLOW = """
+import tensorflow as tf
+
+
+class Model(tf.Module):
+    def __init__(self):
+        self.tables = [tf.Variable(tf.zeros([50, 4]), name=f"table_{n}") for n in range(3)]
+
+    @tf.function
+    def __call__(self, inputs):
+        count = tf.cast(tf.maximum(inputs["count"], 1), tf.float32)
+        quotients = [
+            tf.math.log(count) / tf.math.log(2.0),
+            tf.math.log(count) / tf.math.log(10.0),
+            count / 0.1,
+        ]
+        ids = [tf.cast(tf.minimum(tf.floor(quotient), 49.0), tf.int32) for quotient in quotients]
+        rows = [tf.gather(table, row) for table, row in zip(self.tables, ids)]
+        return tf.concat(rows, axis=1)
+
+
+def build():
+    return Model()
+"""
 POWERS = [float(base**power) for base in (2, 10) for power in range(13)]
 NUMBERS = np.array(
     [0, -1, 0.5, 3e10, -3e10, *POWERS, *(count**2 for count in range(2, 300, 7))], np.float32
@@ -81,48 +103,19 @@ NUMBERS = np.array(
 HOSTILE = np.unique([NUMBERS, np.nextafter(NUMBERS, np.float32(0)), np.nextafter(NUMBERS, 9e9)])
 """Numbers around which libraries that compute the same formula find other steps."""
 INTEGERS = np.clip(NUMBERS, -(2.0**31), 2.0**31 - 129).astype(np.int32)
+COUNTS = [0, 1, 2, 3, 4, 5, 9, 99, 8191, 8192, 1 << 27, *(10**power for power in range(1, 19))]
 
 
-def write_recipe(directory: Path, text: str, **sections: Any) -> Path:
-    page = {
-        "model": "random",
-        "code": {"factory": "model.py:build", "table_threshold": 0} | sections.pop("code", {}),
-        "output": {"root": "bundles"},
-    } | sections
-    (directory / "model.py").write_text(text)
-    lines = [f"{json.dumps(key)} = {toml(value)}\n" for key, value in page.items()]
-    (directory / "recipe.toml").write_text("".join(lines))
-    return directory / "recipe.toml"
-
-
-def vectors(directory: Path, columns: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """Returns the vectors with which the service responds."""
-    values = [column.tolist() for column in columns.values()]
-    requests = [
-        {"features": dict(zip(columns, example, strict=True))}
-        for example in zip(*values, strict=True)
-    ]
-    body = {"tower": "query", "requests": requests}
-    results = response_to(directory / "bundles", "embed", body)["results"]
-    return np.array([result["vector"] for result in results], np.float32)
-
-
-@pytest.mark.slow
 def test_ids_of_jax_are_those_that_jax_computes(tmp_path: Path) -> None:
-    namespace: dict[str, Any] = {}
-    exec(MODEL, namespace)
+    model = write_model(tmp_path, JAX)
     rows = np.arange(2 * ROWS, dtype=np.float32).reshape(ROWS, 2)
-    tables = {name: rows + 1000 * n for n, name in enumerate(namespace["NAMES"])}
+    tables = {name: rows + 1000 * n for n, name in enumerate(model.names["NAMES"])}
     write_item(tmp_path / "checkpoint", {f"params.{name}": table for name, table in tables.items()})
-    inputs = {"number": {"dtype": "float32"}, "integer": {"dtype": "int32"}}
-    towers = {"query": {"role": "query", "call": "call"}}
-    checkpoint = {"path": "checkpoint"}
-    export(write_recipe(tmp_path, MODEL, checkpoint=checkpoint, inputs=inputs, towers=towers))
+    model.write_recipe(inputs={"number": {"dtype": "float32"}, "integer": {"dtype": "int32"}})
+    model.export()
     columns = {"number": HOSTILE, "integer": np.resize(INTEGERS, HOSTILE.size)}
-    expected = jax.jit(namespace["call"])(tables, columns)
-    for first in range(0, HOSTILE.size, 200):
-        part = {name: column[first : first + 200] for name, column in columns.items()}
-        np.testing.assert_array_equal(vectors(tmp_path, part), expected[first : first + 200])
+    expected = jax.jit(model.names["call"])(tables, columns)
+    np.testing.assert_array_equal(model.served(columns), expected)
 
 
 @pytest.mark.parametrize(
@@ -139,24 +132,39 @@ def test_ids_of_keras_are_those_of_the_backend_that_trained(
 ) -> None:
     """The backends cast a number beyond int32 to different integers."""
     pytest.importorskip("keras")
-    namespace: dict[str, Any] = {}
-    exec(KERAS, namespace)
-    model = namespace["build"]()
+    model = write_model(tmp_path, KERAS)
+    network = model.names["build"]()
     rows = np.arange(2 * ROWS, dtype=np.float32).reshape(ROWS, 2)
-    model.table.set_weights([rows])
-    model.save_weights(tmp_path / "model.weights.h5")
-    recipe = write_recipe(
-        tmp_path,
-        KERAS,
-        checkpoint={"path": "model.weights.h5"},
-        code={} if trained_with is None else {"trained_with": trained_with},
-        inputs={"number": {"dtype": "float32"}},
-        towers={"query": {"role": "query"}},
+    network.table.set_weights([rows])
+    network.save_weights(tmp_path / "model.weights.h5")
+    code: dict[str, Any] = {} if trained_with is None else {"trained_with": trained_with}
+    model.write_recipe(
+        checkpoint={"path": "model.weights.h5"}, code=code, inputs={"number": {"dtype": "float32"}}
     )
     if row is None:
         with pytest.raises(UsageError, match=r"row 299 .*code.trained_with"):
-            export(recipe)
+            model.export()
         return
-    assert note in " ".join(export(recipe).notes)
-    served = vectors(tmp_path, {"number": np.array([3e10, -1.0, 50.0], np.float32)})
+    assert note in " ".join(model.export().notes)
+    served = model.served({"number": np.array([3e10, -1.0, 50.0], np.float32)})
     np.testing.assert_array_equal(served, rows[[row, 0, 5]])
+
+
+def test_rows_of_quotients_are_those_of_the_graph_of_tensorflow(tmp_path: Path) -> None:
+    """Eagerly, TensorFlow finds another row for some of the numbers."""
+    tf = load_tensorflow()
+    model = write_model(tmp_path, TENSORFLOW)
+    network = model.names["build"]()
+    for seed, table in enumerate(network.tables):
+        table.assign(np.random.default_rng(seed).normal(size=(50, 4)))
+    tf.train.Checkpoint(model=network).write(str(tmp_path / "checkpoint" / "model"))
+    model.write_recipe(
+        checkpoint=OF_TENSORFLOW,
+        inputs={"count": {"dtype": "int64"}},
+        verify=model.write_examples({"count": COUNTS}),
+    )
+    model.export()
+    # TensorFlow computes the last examples of a batch by other instructions.
+    batch = tf.constant(COUNTS * 64, tf.int64)
+    expected = network({"count": batch}).numpy()[: len(COUNTS)]
+    np.testing.assert_array_equal(model.served({"count": COUNTS}), expected)
