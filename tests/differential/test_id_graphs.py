@@ -1,4 +1,6 @@
-"""Ids by the model's own operations: the integers of TensorFlow, bit for bit."""
+"""Ids by the model's own operations: the integers of TensorFlow, bit for bit, and within the limits
+that the exporter derives.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from bundle.features.ids.rules import rule_of
 from bundle.format.manifest import GraphIds
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.id_graphs import tensorflow_operations
+from export.id_graphs.limits import limits_of
 from export.partition.graph.input_paths import CallGraph, Values
 from export.partition.graph.origins import Source
 from export.partition.ids.capture import find_graph, find_rule
@@ -36,6 +39,7 @@ def test_random_programs_of_every_operation_give_the_integers_of_tensorflow() ->
         differing[seed] = _difference(program, actual)
         if isinstance(actual, ResolvedIds) and isinstance(actual.rule, GraphIds):
             drawn |= {node.op for node in actual.rule.nodes}
+            differing[seed] += _beyond_limits(program, actual)
     assert {seed: text for seed, text in differing.items() if text} == {}
     assert OPERATIONS.keys() - drawn == NEVER_DRAWN
 
@@ -60,6 +64,17 @@ def _difference(program: Program, actual: ResolvedIds | Values) -> str:
             text = f"{expression(rule, 'x')} of {program.sent[first]!r} is {ids[first]}"
             return f"{text}, in TensorFlow {program.computed[first]}"
     return ""
+
+
+def _beyond_limits(program: Program, actual: ResolvedIds) -> str:
+    """Returns which rows of a program are beyond the limits of its graph; "": none."""
+    limits = limits_of(named(actual.rule), [len(keys) for keys in actual.keys])
+    beyond = [
+        row
+        for row in np.unique(program.computed).tolist()
+        if not (limits.low <= row <= limits.high and limits.may_be(row))
+    ]
+    return f"{beyond[:3]} are beyond {limits}" if beyond else ""
 
 
 def named(rule: Any) -> GraphIds:
