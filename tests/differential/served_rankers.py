@@ -5,8 +5,7 @@ give.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from export.jobs.progress import Progress
 from export.jobs.saved_model_job import prepare_inline, run_inline
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
-from tests.e2e.process import Process
+from tests.e2e.process import WAIT_S, Process
 from tests.e2e.services import workers_of
 
 RECIPE = """
@@ -83,9 +82,9 @@ class RankerService:
     def __init__(self, root: Path) -> None:
         """Serves what is in a directory, now or later."""
         self._root = root
-        self._process = Process(root)
+        self._process = Process(root, "--request-timeout-s", str(WAIT_S))
         self.clients = [
-            Client(f"{transport}://127.0.0.1:{self._process.ports[transport]}")
+            Client(f"{transport}://127.0.0.1:{self._process.ports[transport]}", timeout_s=WAIT_S)
             for transport in ("http", "grpc")
         ]
 
@@ -109,18 +108,6 @@ class RankerService:
         for client in self.clients:
             client.close()
         self._process.kill()
-
-
-@contextmanager
-def serving(root: Path, *, by_tensorflow: bool = False) -> Iterator[list[Client]]:
-    """Serves the one model in a root; yields a client of each transport.
-
-    Checks at the end that TensorFlow was loaded only if needed.
-    """
-    with closing(RankerService(root)) as service:
-        service.wait()
-        yield service.clients
-        assert service.has_loaded_tensorflow == by_tensorflow
 
 
 def assert_ranked(

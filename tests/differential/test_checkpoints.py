@@ -5,9 +5,7 @@ bit for bit.
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -24,13 +22,8 @@ from export.cli.main import main
 from tests.differential.copies import copied
 from tests.hostile.damage import case_files, trial
 from tests.units.export.checkpoint.dump_files import collection_dump
+from tests.units.export.forked_runs import call_forked
 
-ENVIRONMENT = {
-    "TF_USE_LEGACY_KERAS": "1",
-    "KERAS_BACKEND": "tensorflow",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "CUDA_VISIBLE_DEVICES": "",
-}
 DTYPES = ("float32", "bfloat16", "float16")
 CASES = (
     *(
@@ -96,17 +89,15 @@ class Case(NamedTuple):
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All cases, written by TensorFlow in a process of its own."""
     root = tmp_path_factory.mktemp("checkpoints")
-    command = [sys.executable, "-m", "tests.differential.write_checkpoints", str(root)]
-    done = subprocess.run(
-        command,
-        cwd=Path(__file__).parents[2],
-        env=os.environ | ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    call_forked(write_every_case, root)
     return root
+
+
+def write_every_case(root: Path) -> None:
+    # TensorFlow is imported in the other process.
+    from tests.differential import write_checkpoints
+
+    write_checkpoints.main(root, ())
 
 
 def read_case(directory: Path) -> Case:

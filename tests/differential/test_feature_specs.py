@@ -10,7 +10,7 @@ import pytest
 
 from bundle.format.manifest import EmbeddedFeature, Manifest
 from bundle.storage.catalog import read_manifest
-from tests.differential.served_rankers import assert_ranked, serving
+from tests.differential.served_rankers import RankerService, assert_ranked
 from tests.models import sparsecore_ranker as ranker
 from tests.units.export.job_runs import publish
 
@@ -35,13 +35,13 @@ CANDIDATES: dict[str, list[Any]] = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("sparsecore")
     ranker.write(made)
-    publish(ranker.recipe(), made)
+    publish(ranker.recipe(model="bags"), made)
     return made
 
 
 @pytest.fixture(scope="module")
 def published(folder: Path) -> Manifest:
-    return read_manifest(folder / "bundles" / "ranker" / "1")
+    return read_manifest(folder / "bundles" / "bags" / "1")
 
 
 def test_bags_are_features_with_the_combiner_of_their_table(published: Manifest) -> None:
@@ -66,23 +66,29 @@ def test_tables_are_cut_out_of_their_stacks(published: Manifest) -> None:
     assert published.tables["users"].source.layout == "sparse_core"
 
 
-def assert_served(folder: Path, context: dict[str, Any], candidates: dict[str, list[Any]]) -> None:
+def assert_served(
+    service: RankerService, model: str, context: dict[str, Any], candidates: dict[str, list[Any]]
+) -> None:
     """Checks the scores that a service responds with, over both transports."""
     examples = [
         dict(zip(candidates, each, strict=True)) for each in zip(*candidates.values(), strict=True)
     ]
     expected = np.array([ranker.score({**context, **example}) for example in examples])
-    with serving(folder / "bundles") as clients:
-        for client in clients:
-            assert_ranked(client, {"score": expected}, candidates, context)
+    for client in service.clients:
+        assert_ranked(client, {"score": expected}, candidates, context, model)
 
 
-def test_service_responds_with_the_scores_of_the_model(folder: Path) -> None:
-    assert_served(folder, CONTEXT, CANDIDATES)
+def test_service_responds_with_the_scores_of_the_model(
+    published: Manifest, folder: Path, ranker_service: RankerService
+) -> None:
+    ranker_service.publish(folder / "bundles" / "bags")
+    assert_served(ranker_service, "bags", CONTEXT, CANDIDATES)
 
 
-def test_every_combiner_is_weighted_as_on_sparsecores(tmp_path: Path) -> None:
-    page = ranker.recipe()
+def test_every_combiner_is_weighted_as_on_sparsecores(
+    tmp_path: Path, ranker_service: RankerService
+) -> None:
+    page = ranker.recipe(model="weighted_bags")
     for name, kind in (("liked", "ragged"), ("genres", "sparse")):
         weights = {"dtype": "float32", "kind": kind, "weights_for": name}
         page["inputs"][f"{name}_weights"] = weights
@@ -93,4 +99,6 @@ def test_every_combiner_is_weighted_as_on_sparsecores(tmp_path: Path) -> None:
     genres = [
         {"ids": ids, "weights": [1.5, -1.0, 0.25][: len(ids)]} for ids in CANDIDATES["genres"]
     ]
-    assert_served(tmp_path, {**CONTEXT, "liked": liked}, {**CANDIDATES, "genres": genres})
+    ranker_service.publish(tmp_path / "bundles" / "weighted_bags")
+    context = {**CONTEXT, "liked": liked}
+    assert_served(ranker_service, "weighted_bags", context, {**CANDIDATES, "genres": genres})

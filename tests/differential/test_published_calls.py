@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +81,6 @@ towers.query.role = "query"
 """
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankerService]:
-    with closing(RankerService(tmp_path_factory.mktemp("served"))) as opened:
-        yield opened
-
-
 def published(factory: str, recipe: str, directory: Path, *arguments: Any, **by_name: Any) -> Any:
     """Exports a model with random weights; returns it."""
     keras.utils.set_random_seed(7)
@@ -100,26 +93,28 @@ def published(factory: str, recipe: str, directory: Path, *arguments: Any, **by_
 
 
 def scores(
-    service: RankerService,
+    ranker_service: RankerService,
     model: str,
     heads: list[str],
     context: dict[str, Any],
     features: dict[str, Any],
 ) -> Iterator[dict[str, NDArray[np.float64]]]:
     """Yields the heads of candidates, in the order of the request, by each transport."""
-    for client in service.clients:
+    for client in ranker_service.clients:
         (ranked,) = client.rank(context, candidate_features=features, heads=heads, model=model)
         in_order = sorted(ranked, key=lambda item: item.position)
         yield {head: np.array([item.heads[head] for item in in_order]) for head in heads}
 
 
-def test_array_for_an_argument_and_retrieval_inside(tmp_path: Path, service: RankerService) -> None:
+def test_array_for_an_argument_and_retrieval_inside(
+    tmp_path: Path, ranker_service: RankerService
+) -> None:
     model = published("retrieval", RETRIEVAL, tmp_path, np.zeros(1, "int32"), training=True)
-    service.publish(tmp_path / "bundles" / "retrieval")
+    ranker_service.publish(tmp_path / "bundles" / "retrieval")
     users = np.arange(0, models.USERS, models.USERS // N, dtype="int32")
     expected = to_numpy(model(users, training=True))
     movies = to_numpy(model.candidate_embedding(users))
-    for client in service.clients:
+    for client in ranker_service.clients:
         sent = [{"user_id": int(user)} for user in users]
         vectors = client.embed(sent, tower="query", model="retrieval").vectors
         np.testing.assert_allclose(vectors, expected, atol=1e-6)
@@ -128,7 +123,7 @@ def test_array_for_an_argument_and_retrieval_inside(tmp_path: Path, service: Ran
         assert np.array_equal(rows, movies)
 
 
-def test_nested_inputs(tmp_path: Path, service: RankerService) -> None:
+def test_nested_inputs(tmp_path: Path, ranker_service: RankerService) -> None:
     def given(movies: NDArray[np.int32]) -> dict[str, Any]:
         numbers = np.tile(np.array([0.5, -1, 2], np.float32), (len(movies), 1))
         ids = {"0": np.full(len(movies), 7, np.int32), "1": movies}
@@ -136,53 +131,57 @@ def test_nested_inputs(tmp_path: Path, service: RankerService) -> None:
 
     movies = np.arange(N, dtype=np.int32) * 3
     model = published("nested_ranker", NESTED, tmp_path, given(movies))
-    service.publish(tmp_path / "bundles" / "nested_ranker")
+    ranker_service.publish(tmp_path / "bundles" / "nested_ranker")
     context = {"dense_features": [0.5, -1, 2], "sparse_features.0": 7}
     features = {"sparse_features.1": movies.tolist()}
-    for heads in scores(service, "nested_ranker", ["result"], context, features):
+    for heads in scores(ranker_service, "nested_ranker", ["result"], context, features):
         np.testing.assert_allclose(
             heads["result"], to_numpy(model(given(movies))).ravel(), atol=1e-6
         )
 
 
-def test_several_arguments_and_results_by_position(tmp_path: Path, service: RankerService) -> None:
+def test_several_arguments_and_results_by_position(
+    tmp_path: Path, ranker_service: RankerService
+) -> None:
     def given(known: bool) -> dict[str, Any]:
         movies = [np.arange(N, dtype="int32"), np.arange(N, dtype="int32") * 2]
         users = np.full(N, 5, "int32")
         return {"users": users, "movies": movies, "known": np.full(N, known), "scale": 0.5}
 
     model = published("many_arguments", ARGUMENTS, tmp_path, **given(known=True), training=False)
-    service.publish(tmp_path / "bundles" / "many_arguments")
+    ranker_service.publish(tmp_path / "bundles" / "many_arguments")
     features = {"movie": list(range(N)), "other": list(range(0, 2 * N, 2))}
     for known in (True, False):
         _, like, click = model(**given(known), training=False)
         context = {"user": 5, "m": int(known)}
-        for heads in scores(service, "many_arguments", ["like", "click"], context, features):
+        for heads in scores(ranker_service, "many_arguments", ["like", "click"], context, features):
             np.testing.assert_allclose(heads["like"], to_numpy(like).ravel(), atol=1e-6)
             np.testing.assert_allclose(heads["click"], to_numpy(click).ravel(), atol=1e-6)
 
 
 def test_score_beside_that_of_a_negative_which_requests_do_not_send(
-    tmp_path: Path, service: RankerService
+    tmp_path: Path, ranker_service: RankerService
 ) -> None:
     movies = np.arange(N, dtype="int32")
     inputs = {"user": np.full(N, 9, "int32"), "positive": movies, "negative": np.c_[movies, movies]}
     model = published("positive_and_negative", NEGATIVES, tmp_path, inputs)
-    service.publish(tmp_path / "bundles" / "positive_and_negative")
+    ranker_service.publish(tmp_path / "bundles" / "positive_and_negative")
     expected = to_numpy(model(inputs)["logits"][0])[:, 0]
     features = {"positive": movies.tolist()}
-    for heads in scores(service, "positive_and_negative", ["score"], {"user": 9}, features):
+    for heads in scores(ranker_service, "positive_and_negative", ["score"], {"user": 9}, features):
         np.testing.assert_allclose(heads["score"], expected, atol=1e-6)
 
 
-def test_list_of_results_by_name_and_position(tmp_path: Path, service: RankerService) -> None:
+def test_list_of_results_by_name_and_position(
+    tmp_path: Path, ranker_service: RankerService
+) -> None:
     given = [np.full(N, 9, "int32"), np.arange(N, dtype="int32")]
     model = published("list_of_results", RESULTS, tmp_path, given)
-    service.publish(tmp_path / "bundles" / "list_of_results")
+    ranker_service.publish(tmp_path / "bundles" / "list_of_results")
     click, like = model(given)
     features = {"movie": list(range(N))}
     names = ["liked", "clicked"]
-    for heads in scores(service, "list_of_results", names, {"user": 9}, features):
+    for heads in scores(ranker_service, "list_of_results", names, {"user": 9}, features):
         np.testing.assert_allclose(heads["liked"], to_numpy(like).ravel(), atol=1e-6)
         np.testing.assert_allclose(heads["clicked"], to_numpy(click).ravel(), atol=1e-6)
 

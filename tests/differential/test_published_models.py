@@ -5,11 +5,6 @@ model, and what cannot be exported is rejected with a remedy that helps.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +15,13 @@ from rowcast_client import Client, RowcastError
 
 from export.errors import NotConvertible, VerificationFailed
 from export.graphs.loading import load_tensorflow
+from export.jobs import bundle_job
+from export.jobs.preparation import Prepared
 from export.jobs.staged import Published
+from export.recipe.schema import read_recipe
+from export.recipe.settings import ExportSettings
 from tests.differential.served_rankers import RankerService
+from tests.units.export.forked_runs import call_forked
 from tests.units.export.movies_job import export
 
 tf = load_tensorflow()
@@ -88,16 +88,11 @@ towers.candidate = { role = "candidate", call = "candidate", inputs = ["movie"] 
 """
 HISTORIES = np.array([[1, 2, 3, 4, 5, 6], [9, 8, 7, 0, 0, 0], [5, 0, 0, 0, 0, 0]], np.int32)
 """Padded at their ends."""
+WITH_EMPTY = np.concatenate([HISTORIES, np.zeros((1, 6), np.int32)])
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankerService]:
-    with closing(RankerService(tmp_path_factory.mktemp("served"))) as opened:
-        yield opened
-
-
-def published(factory: str, model: Any, directory: Path, sections: str = USER) -> Published:
-    """Saves a model, and exports it.
+def write_project(factory: str, model: Any, directory: Path, sections: str = USER) -> Path:
+    """Saves a model, and writes its recipe.
 
     Args:
       factory: The name of the function or class that makes the model.
@@ -113,7 +108,16 @@ def published(factory: str, model: Any, directory: Path, sections: str = USER) -
         tf.train.Checkpoint(model).write(str(directory / "ckpt" / "model"))
     recipe = directory / "recipe.toml"
     recipe.write_text(RECIPE.format(factory=factory, checkpoint=checkpoint, rest=sections))
-    return export(recipe)
+    return recipe
+
+
+def published(factory: str, model: Any, directory: Path, sections: str = USER) -> Published:
+    """Saves a model, and exports it."""
+    return export(write_project(factory, model, directory, sections))
+
+
+def prepared(recipe: Path) -> Prepared:
+    return bundle_job.prepare(read_recipe(recipe), recipe.parent, ExportSettings())
 
 
 def seeded(factory: str) -> Any:
@@ -149,25 +153,25 @@ def test_trained_model_that_the_factory_loads(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     page = RECIPE.format(factory="loaded", checkpoint="model.keras", rest=USER)
     recipe.write_text(page.replace("tests.models.published_models", "factory.py"))
-    assert set(export(recipe).manifest.tables) == {"users"}
+    assert [table.name for table in prepared(recipe).inventory.tables] == ["users"]
 
 
-def test_compiled_model_with_a_recurrent_layer_and_a_shared_table(
-    tmp_path: Path, service: RankerService
+def test_compiled_model_with_recurrent_layers_and_a_shared_table(
+    tmp_path: Path, ranker_service: RankerService
 ) -> None:
     model = seeded("sequential_retrieval")
     actual = published("sequential_retrieval", model, tmp_path, TOWERS)
     assert not [note for note in actual.notes if "also holds" in note]
     assert "litert" in {form.kind for form in actual.manifest.towers["query"].forms}
-    service.publish(tmp_path / "bundles" / "sequential_retrieval")
-    expected = np.asarray(model.query({"history": HISTORIES}))
-    for client in service.clients:
-        given = vectors(client, {"history": HISTORIES}, "sequential_retrieval", "query")
+    ranker_service.publish(tmp_path / "bundles" / "sequential_retrieval")
+    expected = np.asarray(model.query({"history": WITH_EMPTY}))
+    for client in ranker_service.clients:
+        given = vectors(client, {"history": WITH_EMPTY}, "sequential_retrieval", "query")
         np.testing.assert_allclose(given, expected, atol=1e-6)
 
 
 def test_layers_made_in_a_call_and_classes_of_any_name(
-    tmp_path: Path, service: RankerService
+    tmp_path: Path, ranker_service: RankerService
 ) -> None:
     model = seeded("GRU4Rec")
     inputs = {"user": np.arange(5, dtype=np.int32), "movie": np.arange(7, 12, dtype=np.int32)}
@@ -176,8 +180,8 @@ def test_layers_made_in_a_call_and_classes_of_any_name(
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(RECIPE.format(factory="GRU4Rec", checkpoint="weights.h5", rest=PAIRS))
     export(recipe)
-    service.publish(tmp_path / "bundles" / "GRU4Rec")
-    for client in service.clients:
+    ranker_service.publish(tmp_path / "bundles" / "GRU4Rec")
+    for client in ranker_service.clients:
         scores = [
             client.rank({"user": user}, candidate_features={"movie": [movie]}, model="GRU4Rec")[0]
             for user, movie in zip(*map(np.ndarray.tolist, inputs.values()), strict=True)
@@ -187,48 +191,46 @@ def test_layers_made_in_a_call_and_classes_of_any_name(
 
 
 def test_model_that_is_built_and_trained_with_eager_execution_off(
-    tmp_path: Path, service: RankerService
+    tmp_path: Path, ranker_service: RankerService
 ) -> None:
     program = Path(models.__file__).with_name("graph_mode.py")
-    command = [sys.executable, str(program), str(tmp_path)]
-    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
-    subprocess.run(command, check=True, env=environment, capture_output=True)
+    call_forked(graph_mode.train, tmp_path)  # in a process whose execution stays off
     recipe = tmp_path / "recipe.toml"
     page = RECIPE.format(factory="two_towers", checkpoint="weights.h5", rest=GRAPH_MODE)
     recipe.write_text(page.replace("tests.models.published_models", str(program)))
     tables = export(recipe).manifest.tables.values()
     assert {table.rows for table in tables} == {graph_mode.USERS, graph_mode.MOVIES}
     assert tf.executing_eagerly()
-    service.publish(tmp_path / "bundles" / "two_towers")
+    ranker_service.publish(tmp_path / "bundles" / "two_towers")
     with np.load(tmp_path / "expected.npz") as expected:
-        for client in service.clients:
+        for client in ranker_service.clients:
             for tower, names in (("query", ("user", "history")), ("candidate", ("movie",))):
                 features = {name: expected[name] for name in names}
                 actual = vectors(client, features, "two_towers", tower)
                 np.testing.assert_allclose(actual, expected[tower], atol=1e-6)
 
 
-def test_private_towers_with_a_masked_recurrent_layer(
-    tmp_path: Path, service: RankerService
+def test_private_towers_with_masked_recurrent_layers(
+    tmp_path: Path, ranker_service: RankerService
 ) -> None:
     model = seeded("PrivateTowers")
     movies = np.arange(3, dtype=np.int32)
     model.candidate({"movie": movies})
-    expected = model.query({"history": HISTORIES}).numpy()
+    expected = model.query({"history": WITH_EMPTY}).numpy()
     actual = published("PrivateTowers", model, tmp_path, TOWERS)
     assert set(actual.manifest.tables) == {
         "layer_with_weights-0",
         "candidate_model.layer_with_weights-0.embeddings",
     }
     assert "litert" in {form.kind for form in actual.manifest.towers["query"].forms}
-    service.publish(tmp_path / "bundles" / "PrivateTowers")
-    for client in service.clients:
-        given = vectors(client, {"history": HISTORIES}, "PrivateTowers", "query")
+    ranker_service.publish(tmp_path / "bundles" / "PrivateTowers")
+    for client in ranker_service.clients:
+        given = vectors(client, {"history": WITH_EMPTY}, "PrivateTowers", "query")
         np.testing.assert_allclose(given, expected, atol=1e-6)
 
 
 def test_timestamps_in_buckets_and_an_input_that_nothing_reads(
-    tmp_path: Path, service: RankerService
+    tmp_path: Path, ranker_service: RankerService
 ) -> None:
     model = seeded("Rating")
     boundaries = np.array(models.TIMES, np.int64)
@@ -244,8 +246,8 @@ def test_timestamps_in_buckets_and_an_input_that_nothing_reads(
     assert {table.rows for table in actual.manifest.tables.values()} == {models.MOVIES, 52}
     assert actual.manifest.unread_inputs == ("seq_length",)
     assert [note for note in actual.notes if "no tower reads 'seq_length'" in note]
-    service.publish(tmp_path / "bundles" / "Rating")
-    for client in service.clients:
+    ranker_service.publish(tmp_path / "bundles" / "Rating")
+    for client in ranker_service.clients:
         contexts = [
             {"history": HISTORIES[0].tolist(), "timestamp": int(moment), "seq_length": 6}
             for moment in moments
@@ -278,7 +280,7 @@ def test_list_of_candidates_is_rejected_with_the_shape_that_serves_it(
     dtype: str,
     values: NDArray[Any],
     tmp_path: Path,
-    service: RankerService,
+    ranker_service: RankerService,
 ) -> None:
     model = seeded(factory)
     scores = model({"user_id": tf.constant([5]), candidate: tf.constant(values[np.newaxis])})
@@ -288,8 +290,8 @@ def test_list_of_candidates_is_rejected_with_the_shape_that_serves_it(
     remedy = f'write inputs.{candidate}.shape = [1] with features.{candidate}.role = "candidate"'
     assert remedy in str(rejected.value)
     published(factory, model, tmp_path, LISTS.format(candidate=candidate, dtype=dtype, length=1))
-    service.publish(tmp_path / "bundles" / factory)
-    for client in service.clients:
+    ranker_service.publish(tmp_path / "bundles" / factory)
+    for client in ranker_service.clients:
         (ranked,) = client.rank(
             {"user_id": 5}, candidate_features={candidate: values.tolist()}, model=factory
         )
@@ -298,7 +300,7 @@ def test_list_of_candidates_is_rejected_with_the_shape_that_serves_it(
 
 
 def test_index_that_the_constructor_fills_has_the_vectors_of_the_checkpoint(
-    tmp_path: Path, service: RankerService
+    tmp_path: Path, ranker_service: RankerService
 ) -> None:
     model = seeded("Indexed")
     users = np.arange(20, dtype=np.int32)
@@ -308,8 +310,8 @@ def test_index_that_the_constructor_fills_has_the_vectors_of_the_checkpoint(
     expected = model({"user": users})
     outputs = 'towers.query.outputs = { vector = "query", best = "best" }\n'
     published("Indexed", model, tmp_path, f'{USER}{outputs}towers.query.result = "best"\n')
-    service.publish(tmp_path / "bundles" / "Indexed")
-    for client in service.clients:
+    ranker_service.publish(tmp_path / "bundles" / "Indexed")
+    for client in ranker_service.clients:
         given = vectors(client, {"user": users}, "Indexed", "query")
         assert np.array_equal(given, expected["best"])
 
@@ -328,7 +330,7 @@ def test_numbers_of_untrained_layers_in_a_tower_are_rejected_unless_they_are_sav
 
 
 def test_tower_that_rejects_an_empty_history_is_served(
-    tmp_path: Path, service: RankerService
+    tmp_path: Path, ranker_service: RankerService
 ) -> None:
     model = seeded("LastPosition")
     expected = np.asarray(model({"history": HISTORIES}))
@@ -336,8 +338,8 @@ def test_tower_that_rejects_an_empty_history_is_served(
     (tmp_path / "examples.jsonl").write_text("\n".join(lines))
     sections = f'{HISTORY}verify.examples = "examples.jsonl"\n'
     published("LastPosition", model, tmp_path, sections)
-    service.publish(tmp_path / "bundles" / "LastPosition")
-    for client in service.clients:
+    ranker_service.publish(tmp_path / "bundles" / "LastPosition")
+    for client in ranker_service.clients:
         given = vectors(client, {"history": HISTORIES}, "LastPosition", "query")
         np.testing.assert_allclose(given, expected, atol=1e-6)
         with pytest.raises(RowcastError, match="at least one id that the model does not mask"):
@@ -359,5 +361,4 @@ def test_vectors_of_all_positions_are_noted(tmp_path: Path) -> None:
 def test_kernel_that_two_layers_share_is_no_variable_that_the_code_lacks(tmp_path: Path) -> None:
     model = seeded("Tied")
     model({"user": np.arange(3)})
-    actual = published("Tied", model, tmp_path)
-    assert not [note for note in actual.notes if "also holds" in note]
+    assert prepared(write_project("Tied", model, tmp_path)).also_stored == ()

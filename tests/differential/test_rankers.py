@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,11 @@ import pytest
 from rowcast_client import Client, RowcastError
 
 from export.graphs.loading import load_tensorflow
-from tests.cases.models.ranker_recipes import LOOKUP_RANKERS
+from tests.cases.models.recipe_parts import FLOAT, ID, RAGGED, SPARSE, STRING, several, weights
 from tests.differential.served_rankers import (
     Inputs,
     RankerService,
     assert_ranked,
-    serving,
     write_recipe,
 )
 from tests.models import lookup_rankers as models
@@ -38,26 +37,25 @@ class Ranker:
 
     Attributes:
       factory: The name of the ranker in `models`.
+      inputs: The recipe's entry of each input.
       sent: Makes the features of candidates that a client sends.
       tables: The number of tables that the service reads; others stay inside the tower.
       by_tensorflow: Whether the tower's computation is beyond LiteRT.
       rejected: Inputs, each with a value that is rejected and the error's message.
+      context: The features of the context; others are those of candidates.
+      notes: Words of the notes, each of which names a table or an input.
       code: The recipe's further entries of `code`, from a comma on.
     """
 
     factory: str
+    inputs: Inputs
     sent: Callable[[np.random.Generator], Sent]
     tables: int = 0
-    heads: tuple[str, ...] = ("score",)
     by_tensorflow: bool = False
     rejected: tuple[tuple[str, Any, str], ...] = ()
+    context: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     code: str = ", table_threshold = 0"
-
-    @property
-    def inputs(self) -> Inputs:
-        """The recipe's entry of each input."""
-        inputs: Inputs = LOOKUP_RANKERS.variants[self.factory].sections["inputs"]
-        return inputs
 
 
 def bags(
@@ -77,27 +75,6 @@ def texts(random: np.random.Generator, *words: str) -> list[str]:
 
 def text_bags(random: np.random.Generator, *words: str) -> list[list[str]]:
     return [random.choice(words, len(bag)).tolist() for bag in bags(random, 0, 2)]
-
-
-def fields(random: np.random.Generator) -> Sent:
-    ids = random.integers(0, models.SIZES, (2, N, models.FIELDS))
-    numbers = random.lognormal(0, 2, (N, models.NUMBERS)) * random.choice([1, 1, 1, -1], (N, 1))
-    row = np.concatenate([numbers, ids[1] + random.choice([0, 0.5], (N, models.FIELDS))], 1).astype(
-        np.float32
-    )
-    return {"ids": ids[0].tolist(), "row": row.tolist()}
-
-
-def rules(random: np.random.Generator) -> Sent:
-    far = 1 << 60
-    return {
-        "gender": texts(random, "m", "f", "?"),
-        "city": texts(random, "o1", "o19", "", "Zürich"),
-        "user": random.integers(0, 10**9, N).tolist(),
-        "item": random.integers(0, 6000, N).tolist(),
-        "hour": random.uniform(0, 24, N).tolist(),
-        **{name: random.integers(-far, far, N).tolist() for name in ("a", "b", "c", "d", "code")},
-    }
 
 
 def watched(random: np.random.Generator) -> Sent:
@@ -149,13 +126,21 @@ def columns(random: np.random.Generator) -> Sent:
 
 
 RANKERS = [
-    Ranker("Fields", fields, 4),
-    Ranker("Rules", rules, 8, ("finish", "like")),
-    Ranker("watched", watched, 3),
+    Ranker(
+        "watched",
+        {"user": ID, "watched": several("int64", 5), "country": STRING, "item": ID},
+        watched,
+        3,
+    ),
     Ranker(
         "Bags",
+        {
+            "tags": RAGGED,
+            "words": {"dtype": "int32", "kind": "ragged", "length_max": 5},
+            "seen": RAGGED,
+            "recent": several("int64", 4),
+        },
         lambda r: {
-            "tags": bags(r, 0, 1 << 40),
             "words": bags(r, 0, 1 << 30, last=0),
             "seen": bags(r, 0, 5000),
             "recent": r.integers(-2, 1 << 40, (N, 4)).tolist(),
@@ -164,9 +149,52 @@ RANKERS = [
             ("words", [[1] * 6] * N, "6 values in example 0; a list of at most 5"),
             ("seen", [[9999]] * N, BEYOND),
         ),
+        context={"tags": [3, 1 << 33, 3, 77]},
+        notes=(
+            *("/embeddings", "'words'", "'items'", "'tags'"),
+            *(f"inputs.{name}.length_max" for name in ("tags", "words", "seen")),
+        ),
     ),
-    Ranker("Beyond", beyond, by_tensorflow=True, rejected=(("tags", [[9999] * 6] * N, BEYOND),)),
-    Ranker("Columns", columns, 16, code=""),
+    Ranker(
+        "Beyond",
+        {
+            "words": SPARSE,
+            "weights": weights("words", "sparse"),
+            "history": RAGGED,
+            "tags": several("int64", 6),
+            "recent": several("int64", 4),
+            "item": ID,
+            "colours": {"dtype": "string", "kind": "ragged"},
+            "terms": {"dtype": "string", "kind": "sparse"},
+            "city": STRING,
+        },
+        beyond,
+        by_tensorflow=True,
+        rejected=(("tags", [[9999] * 6] * N, BEYOND),),
+        notes=(
+            *("'colours'", "'words'", "'tags'", "'cities'"),
+            *(f"'columns.{name}_embedding'" for name in ("item", "pair", "recent")),
+            "'columns.words_weighted_by_weights_embedding'",
+            *(f"inputs.{name}.length_max" for name in ("words", "history", "colours", "terms")),
+        ),
+    ),
+    Ranker(
+        "Columns",
+        {
+            "price": FLOAT,
+            "size": several("float32", 2),
+            **dict.fromkeys(("shop", "brand"), several("int64", 1)),
+            **dict.fromkeys(("tags", "labels"), several("int64", 3)),
+            "color": STRING,
+            "labels_weights": several("float32", 3) | {"weights_for": "labels"},
+            "day": ID,
+            "history": several("int64", 5),
+            "sites": several("int64", 2),
+        },
+        columns,
+        16,
+        code="",
+    ),
 ]
 
 
@@ -195,48 +223,38 @@ def tensors(ranker: Ranker, sent: Sent) -> dict[str, Any]:
 
 
 def train(ranker: Ranker, sent: Sent, directory: Path) -> dict[str, Any]:
-    """Saves a model; returns the scores of its heads."""
+    """Saves a model; returns its scores."""
     tf.keras.utils.set_random_seed(5)
     model = getattr(models, ranker.factory)()
-    scores = model(tensors(ranker, sent))
+    context = {name: [value] * N for name, value in ranker.context.items()}
+    scores = model(tensors(ranker, sent | context))
     tf.train.Checkpoint(model=model).write(str(directory / "ckpt" / "model"))
-    return {head: scores[head].numpy() for head in ranker.heads}
+    return {"score": scores["score"].numpy()}
 
 
 def recipe_of(
     ranker: Ranker,
     directory: Path,
-    output: str = "",
-    contexts: tuple[str, ...] = (),
-    model: str = "ranker",
+    model: str,
 ) -> Path:
     factory = f"{models.__file__}:{ranker.factory}"
-    message = {"checkpoint": ', object_path = "model"', "output": output}
     return write_recipe(
         directory,
         factory,
         ranker.inputs,
-        ranker.heads,
-        contexts,
-        model,
+        contexts=(*ranker.context,),
+        model=model,
         code=ranker.code,
-        **message,
+        checkpoint=', object_path = "model"',
     )
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankerService]:
-    """Serves the rankers that tests publish; none of them needs TensorFlow."""
-    root = tmp_path_factory.mktemp("rankers") / "bundles"
-    root.mkdir()
-    with closing(RankerService(root)) as service:
-        yield service
-
-
 def export_trained(ranker: Ranker, sent: Sent, directory: Path, model: str) -> dict[str, Any]:
-    """Trains and exports a ranker; returns the scores of its heads."""
+    """Trains and exports a ranker; returns its scores."""
     trained = train(ranker, sent, directory)
-    page = export(recipe_of(ranker, directory, model=model)).manifest
+    published = export(recipe_of(ranker, directory, model))
+    assert [words for words in ranker.notes if words not in "".join(published.notes)] == []
+    page = published.manifest
     assert len(page.tables) == ranker.tables
     kinds = {"saved_model"} if ranker.by_tensorflow else {"saved_model", "litert"}
     assert {form.kind for form in page.towers["ranking"].forms} == kinds
@@ -247,45 +265,33 @@ def assert_responses(
     client: Client, ranker: Ranker, trained: dict[str, Any], sent: Sent, model: str
 ) -> None:
     """Checks the scores of candidates, and what is rejected."""
-    assert_ranked(client, trained, sent, {}, model)
+    context = dict(ranker.context)
+    assert_ranked(client, trained, sent, context, model)
     for name, value, message in ranker.rejected:
         with pytest.raises(RowcastError, match=message) as rejected:
-            client.rank({}, candidate_features={**sent, name: value}, model=model)
+            client.rank(context, candidate_features={**sent, name: value}, model=model)
         assert rejected.value.code == "INVALID_ARGUMENT"
 
 
 @pytest.mark.parametrize("ranker", COMPILED, ids=lambda each: each.factory)
 def test_scores_over_both_transports_equal_the_trained_model(
-    ranker: Ranker, service: RankerService, tmp_path: Path
+    ranker: Ranker, ranker_service: RankerService, tmp_path: Path
 ) -> None:
     model = ranker.factory
     sent = ranker.sent(np.random.default_rng(7))
     trained = export_trained(ranker, sent, tmp_path, model)
-    service.publish(tmp_path / "bundles" / model)
-    for client in service.clients:
+    ranker_service.publish(tmp_path / "bundles" / model)
+    for client in ranker_service.clients:
         assert_responses(client, ranker, trained, sent, model)
-    assert not service.has_loaded_tensorflow
+    assert not ranker_service.has_loaded_tensorflow
 
 
 def test_scores_of_a_tower_beyond_litert_equal_the_trained_model(tmp_path: Path) -> None:
     (ranker,) = (each for each in RANKERS if each.by_tensorflow)
     sent = ranker.sent(np.random.default_rng(7))
     trained = export_trained(ranker, sent, tmp_path, "ranker")
-    with serving(tmp_path / "bundles", by_tensorflow=True) as clients:
-        for client in clients:
+    with closing(RankerService(tmp_path / "bundles")) as service:
+        service.wait()
+        for client in service.clients:
             assert_responses(client, ranker, trained, sent, "ranker")
-
-
-def test_bag_of_a_context_beside_bags_of_candidates_equals_the_trained_model(
-    service: RankerService, tmp_path: Path
-) -> None:
-    ranker = next(each for each in RANKERS if each.factory == "Bags")
-    tags = [3, 1 << 33, 3, 77]
-    sent = ranker.sent(np.random.default_rng(7))
-    trained = train(ranker, {**sent, "tags": [tags] * N}, tmp_path)
-    model = "context-bags"
-    export(recipe_of(ranker, tmp_path, contexts=("tags",), model=model))
-    del sent["tags"]
-    service.publish(tmp_path / "bundles" / model)
-    for client in service.clients:
-        assert_ranked(client, trained, sent, {"tags": tags}, model)
+        assert service.has_loaded_tensorflow

@@ -13,7 +13,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from bundle.format.manifest import EmbeddedFeature, GraphIds
-from tests.differential.served_rankers import assert_ranked, serving, write_recipe
+from tests.differential.served_rankers import RankerService, assert_ranked, write_recipe
 from tests.models import tf1
 from tests.units.export.movies_job import export
 
@@ -89,11 +89,13 @@ def train(prefix: Path) -> dict[str, NDArray[Any]]:
     return actual
 
 
-def test_tf1_ranker_served_gives_the_predictions_of_the_session(tmp_path: Path) -> None:
+def test_tf1_ranker_served_gives_the_predictions_of_the_session(
+    tmp_path: Path, ranker_service: RankerService
+) -> None:
     predicted = train(tmp_path / "ckpt" / "model.ckpt")
-    page = export(
-        write_recipe(tmp_path, f"{tf1.__file__}:build", INPUTS, ("click", "buy"), (*CONTEXT,))
-    ).manifest
+    factory = f"{tf1.__file__}:build"
+    recipe = write_recipe(tmp_path, factory, INPUTS, ("click", "buy"), (*CONTEXT,), "tf1")
+    page = export(recipe).manifest
     last_operations = {
         name: feature.ids.nodes[-1].op
         for name, feature in page.features.items()
@@ -112,6 +114,6 @@ def test_tf1_ranker_served_gives_the_predictions_of_the_session(tmp_path: Path) 
     assert "liked_seen_shared_embedding" in page.tables
     assert {form.kind for form in page.towers["ranking"].forms} == {"saved_model", "litert"}
     features = {name: values.tolist() for name, values in candidates().items()}
-    with serving(tmp_path / "bundles") as clients:
-        for client in clients:
-            assert_ranked(client, predicted, features, CONTEXT)
+    ranker_service.publish(tmp_path / "bundles" / "tf1")
+    for client in ranker_service.clients:
+        assert_ranked(client, predicted, features, CONTEXT, "tf1")

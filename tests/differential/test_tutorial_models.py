@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from export.graphs.loading import load_tensorflow
-from tests.differential.served_rankers import assert_ranked, serving
+from tests.differential.served_rankers import RankerService, assert_ranked
 from tests.models import tutorials as tutorial
 from tests.units.export.movies_job import export
 
@@ -48,7 +48,9 @@ TITLES = ["STAR wars!", "Toy\tStory  (1971) of an unknown word", "?", ""]
     "ignore:Even though the `tf.config:UserWarning"
 )  # of adapt(), in a replay
 @pytest.mark.nightly
-def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: Path) -> None:
+def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(
+    tmp_path: Path, ranker_service: RankerService
+) -> None:
     tf.keras.utils.set_random_seed(3)
     model = tutorial.MovielensModel()
     model.compile(tf.keras.optimizers.legacy.Adagrad(0.5))
@@ -76,33 +78,31 @@ def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: P
         {"user_id": user, "timestamp": float(time)}
         for user, time in zip(sent["user_id"][:9], sent["timestamp"][:9], strict=True)
     ]
-    with serving(tmp_path / "bundles") as clients:
-        for client in clients:
-            actual = client.retrieve(users, k=5)
-            for place, scores in enumerate(queries @ movies.T):
-                best = np.argsort(-scores, kind="stable")[:5]
-                rounding = 1e-5 * (1 + np.median(np.abs(scores)))
-                np.testing.assert_allclose(
-                    actual[place].scores, scores[best], rtol=1e-5, atol=rounding
-                )
-                assert_ranked(
-                    client, {"score": scores}, {"movie_title": tutorial.MOVIES}, users[place]
-                )
-            made = client.embed(
-                [{"movie_title": title} for title in TITLES], tower="candidate"
-            ).vectors
-            np.testing.assert_allclose(made[:2], titles, rtol=1e-5, atol=1e-5)
-            assert np.isfinite(made).all()
+    ranker_service.publish(tmp_path / "bundles" / "movielens")
+    for client in ranker_service.clients:
+        actual = client.retrieve(users, k=5, model="movielens")
+        for place, scores in enumerate(queries @ movies.T):
+            best = np.argsort(-scores, kind="stable")[:5]
+            rounding = 1e-5 * (1 + np.median(np.abs(scores)))
+            np.testing.assert_allclose(actual[place].scores, scores[best], rtol=1e-5, atol=rounding)
+            candidates = {"movie_title": tutorial.MOVIES}
+            assert_ranked(client, {"score": scores}, candidates, users[place], "movielens")
+        sent_titles = [{"movie_title": title} for title in TITLES]
+        made = client.embed(sent_titles, tower="candidate", model="movielens").vectors
+        np.testing.assert_allclose(made[:2], titles, rtol=1e-5, atol=1e-5)
+        assert np.isfinite(made).all()
 
 
-def test_query_of_a_retrieval_layer_is_what_it_compares(tmp_path: Path) -> None:
+def test_query_of_a_retrieval_layer_is_what_it_compares(
+    tmp_path: Path, ranker_service: RankerService
+) -> None:
     index = tutorial.index_of_users()
     expected = index.query_model(tf.constant(tutorial.USERS)).numpy()
     tf.train.Checkpoint(model=index).write(str(tmp_path / "ckpt" / "model"))
     (tmp_path / "recipe.toml").write_text(INDEX.format(file=tutorial.__file__))
     page = export(tmp_path / "recipe.toml").manifest
     assert page.towers["query"].outputs[0].shape == (None, 8)
-    with serving(tmp_path / "bundles") as clients:
-        for client in clients:
-            vectors = client.embed([{"user_id": user} for user in tutorial.USERS]).vectors
-            np.testing.assert_array_equal(vectors, expected)
+    ranker_service.publish(tmp_path / "bundles" / "users")
+    users = [{"user_id": user} for user in tutorial.USERS]
+    for client in ranker_service.clients:
+        np.testing.assert_array_equal(client.embed(users, model="users").vectors, expected)

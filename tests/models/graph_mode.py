@@ -1,13 +1,9 @@
 """A two-tower model that must be built with eager execution off: one of its layers reads a tensor
-of another one. As a program, it trains the model in a session, and saves it with what it predicts.
-
-TF_USE_LEGACY_KERAS=1 python graph_mode.py FOLDER
+of another one.
 """
 
 # mypy: ignore-errors
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -56,7 +52,8 @@ def two_towers():
     )
 
 
-if __name__ == "__main__":
+def train(folder):
+    """Trains the model in a session, and saves it with what it predicts."""
     random = np.random.default_rng(2)
     inputs = {
         "user": random.integers(0, USERS, 64),
@@ -66,7 +63,6 @@ if __name__ == "__main__":
     models = two_towers()
     models.trained.compile("adam", loss=lambda _, loss: tf.reduce_mean(loss))
     models.trained.fit(inputs, np.zeros(64), batch_size=16, epochs=3, verbose=0)
-    folder = Path(sys.argv[1])
     models.trained.save_weights(folder / "weights.h5")
     query = models.query.predict([inputs["user"], inputs["history"]])
     candidate = models.candidate.predict(inputs["movie"])

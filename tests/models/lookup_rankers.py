@@ -10,100 +10,14 @@ import os
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 import keras
-import numpy as np
 import tensorflow as tf
 
 fc = tf.feature_column
 layers = tf.keras.layers
-FIELDS = 26
-NUMBERS = 13
-SIZES = np.array([50 + 37 * (field % 7) for field in range(FIELDS)])
-FIRSTS = np.concatenate([[0], np.cumsum(SIZES)[:-1]])
-LIMITS = [0.5, 1.0, 2.0, 3.0, 5.0]
-WORDS = {"gender": ["m", "f"], "city": [f"o{place}" for place in range(20)]}
 ROWS = 5000
 FEW = 300
 CATEGORIES = {"shop": 40, "brand": 30, "tags": 25}
 PLACES = 5
-
-
-class Fields(tf.keras.Model):
-    """Factorisation machines: one matrix of all ids, one table of all fields, and ids among floats
-    as of a CSV file.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.linear = layers.Embedding(SIZES.sum(), 1)
-        self.factors = layers.Embedding(SIZES.sum(), 8)
-        self.table = self.add_weight("table", shape=(SIZES.sum(), 8))
-        self.buckets = layers.Embedding(NUMBERS * (len(LIMITS) + 1), 8)
-        self.deep = layers.Dense(1)
-
-    def call(self, inputs):
-        ids = inputs["ids"] + tf.constant(FIRSTS, tf.int64)
-        first = tf.reduce_sum(self.linear(ids), axis=[1, 2])
-        numbers = inputs["row"][:, :NUMBERS]
-        floats = tf.cast(inputs["row"][:, NUMBERS:], tf.int32)
-        known = tf.math.log1p(tf.maximum(numbers, 0.0))
-        flat = tf.reshape(floats + FIRSTS.astype(np.int32), [-1])
-        read = tf.reshape(tf.nn.embedding_lookup(self.table, flat), [-1, FIELDS, 8])
-        buckets = tf.reshape(
-            tf.searchsorted(LIMITS, tf.reshape(known, [-1]), side="right"), [-1, NUMBERS]
-        )
-        bucketed = self.buckets(buckets + tf.range(NUMBERS) * (len(LIMITS) + 1))
-        both = tf.concat([self.factors(ids), read, bucketed], 1)
-        pairs = tf.reduce_sum(both, 1) ** 2 - tf.reduce_sum(both**2, 1)
-        return {"score": tf.sigmoid(first + 0.1 * tf.reduce_sum(pairs, 1) + self.deep(known)[:, 0])}
-
-
-class Rules(tf.keras.Model):
-    """Rows by rules: strings looked up and hashed, ids wrapped, limited and stacked, crosses by a
-    layer and by hand.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.lookups = {
-            name: layers.StringLookup(vocabulary=each, mask_token=None)
-            for name, each in WORDS.items()
-        }
-        self.words = {
-            name: layers.Embedding(lookup.vocabulary_size(), 4)
-            for name, lookup in self.lookups.items()
-        }
-        self.hashed = layers.Hashing(3000)
-        self.users = layers.Embedding(3000, 8)
-        self.items = layers.Embedding(4000, 8)
-        self.table = layers.Embedding(10_000, 8)
-        self.hours = layers.Discretization([6.0, 12.0, 18.0])
-        self.crossing = layers.HashedCrossing(3000)
-        self.hashing = layers.Hashing(2000)
-        self.crossed, self.joined, self.prefixed = (
-            layers.Embedding(rows, 4) for rows in (3000, 2000, 500)
-        )
-        self.heads = {name: layers.Dense(1) for name in ("finish", "like")}
-
-    def call(self, inputs):
-        city = inputs["city"]
-        code = tf.strings.as_string(inputs["code"])
-        words = [table(self.lookups[name](inputs[name])) for name, table in self.words.items()]
-        ids = [
-            self.users(self.hashed(inputs["user"])),
-            self.items(tf.minimum(inputs["item"], 3999)),
-        ]
-        firsts = [inputs["a"] % 1000, tf.abs(inputs["b"]) % 1000 + 1000]
-        lasts = [tf.clip_by_value(inputs["c"], 0, 999) + 2000, 9_999 - inputs["d"] * 7 % 6000]
-        stacked = tf.reshape(self.table(tf.stack(firsts + lasts, 1)), [-1, 32])
-        crosses = [
-            self.crossed(self.crossing((self.hours(inputs["hour"]), city, inputs["code"]))),
-            self.joined(self.hashing(tf.strings.join([city, code], "_X_"))),
-            self.prefixed(tf.strings.to_hash_bucket_fast("item=" + code, 500)),
-        ]
-        hidden = tf.concat(
-            [*words, *ids, stacked, *crosses, tf.math.log1p(inputs["hour"])[:, None]], 1
-        )
-        return {name: head(hidden)[:, 0] for name, head in self.heads.items()}
 
 
 class Watched(keras.Model):

@@ -83,19 +83,6 @@ class PositiveAndNegative(keras.Model):  # type: ignore[misc]
         return {"logits": (keras.ops.sigmoid(keras.ops.concatenate(scores, axis=-1)),)}
 
 
-class AgesBesideUsers(keras.Model):  # type: ignore[misc]
-    """Joins numbers to rows by an operation of TensorFlow, which casts nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.user = keras.layers.Embedding(USERS, DIM)
-        self.top = keras.layers.Dense(1)
-
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        row = tf.concat([self.user(inputs["user"]), inputs["age"][:, None]], axis=1)
-        return {"score": self.top(row)}
-
-
 def joined_inputs(api: Any = keras) -> Any:
     """Returns a model that joins rows in the order of its dict of inputs, as RecLearn's rankers."""
 
@@ -139,10 +126,6 @@ def mean_of_words() -> keras.Model:
     rows = keras.layers.TextVectorization(vocabulary=["toy", "story", "heat"])(title)
     words = keras.layers.Embedding(5, DIM, mask_zero=True)(rows)
     return keras.Model({"title": title}, keras.layers.GlobalAveragePooling1D()(words))
-
-
-def ages_beside_users() -> keras.Model:
-    return AgesBesideUsers()
 
 
 def positive_and_negative() -> keras.Model:

@@ -30,12 +30,19 @@ def functional():
 
 
 class SequentialRetrieval(keras.Model):
-    """Reads a history by a recurrent layer. Its retrieval has the table of the candidates."""
+    """Reads a masked history by recurrent layers, the first one backwards. Its retrieval has the
+    table of the candidates.
+    """
 
     def __init__(self):
         super().__init__()
+        backwards = {"go_backwards": True, "return_sequences": True, "zero_output_for_mask": True}
         self.query_model = keras.Sequential(
-            [keras.layers.Embedding(MOVIES, DIM), keras.layers.GRU(DIM)]
+            [
+                keras.layers.Embedding(MOVIES, DIM, mask_zero=True),
+                keras.layers.LSTM(DIM, **backwards),
+                keras.layers.GRU(DIM, reset_after=False),
+            ]
         )
         self.candidate_model = keras.layers.Embedding(MOVIES, DIM)
         self.retrieval = keras_rs.layers.BruteForceRetrieval(k=10, return_scores=False)
@@ -71,7 +78,12 @@ class PrivateTowers(tf_keras.Model):
     def __init__(self):
         super().__init__()
         self._query_model = tf_keras.Sequential(
-            [tf_keras.layers.Embedding(MOVIES, DIM, mask_zero=True), tf_keras.layers.LSTM(DIM)]
+            [
+                tf_keras.layers.Embedding(MOVIES, DIM, mask_zero=True),
+                tf_keras.layers.SimpleRNN(DIM, go_backwards=True, return_sequences=True),
+                tf_keras.layers.GRU(DIM, return_sequences=True, reset_after=False),
+                tf_keras.layers.LSTM(DIM),
+            ]
         )
         self._candidate_model = tf_keras.Sequential([tf_keras.layers.Embedding(MOVIES, DIM)])
 

@@ -49,19 +49,6 @@ def write_keras_weights(build: Build, job: ExportJob, folder: Path) -> None:
     model.save_weights(folder / "model.weights.h5")
 
 
-def write_weights_in_order(build: Build, job: ExportJob, folder: Path) -> None:
-    """Saves weights in Keras' older format, of a model or of the attribute `trained`."""
-    root = build()
-    model: Any = getattr(root, "trained", root)
-    model(_batch(job))
-    model.save_weights(folder / "weights.h5")
-
-
-def write_model_in_order(build: Build, _job: ExportJob, folder: Path) -> None:
-    """Saves a whole model of Keras 3 in the older format."""
-    build().save(folder / "model.h5")
-
-
 def write_keras_lists(build: Build, job: ExportJob, folder: Path) -> None:
     """Saves variables of a model of Keras 3 without names, as RecML's KerasTrainer does."""
     from tests.units.export.checkpoint.orbax_trees import write_step

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from export.recipe.schema import ExportJob
 from tests.cases.models.checkpoints import (
-    Build,
     write_keras_lists,
     write_keras_weights,
-    write_model_in_order,
     write_nothing,
-    write_weights_in_order,
 )
 from tests.cases.models.planned_models import Module, variant
 from tests.cases.models.recipe_parts import (
@@ -65,24 +59,6 @@ NORMALIZATIONS = Module(
 
 SLOTS = several("int32", 3)
 NUMBERS = {"numbers": several("float32", 2)}
-SAVED_IN_ORDER = Module(
-    "saved_in_order",
-    {
-        "inputs": {"user": {"dtype": "int32"}, "item": {"dtype": "int32"}},
-        "towers": QUERY,
-        "code": {"table_threshold": 0},
-        "checkpoint": {},
-    },
-    {
-        "3": variant(write=write_model_in_order),
-        "parts": variant(write=write_weights_in_order, towers=method("served", "user", "item")),
-        "2-of_a_subclass": variant(
-            "build_2", trained="build_subclassed", write=write_weights_in_order
-        ),
-    },
-    write=write_weights_in_order,
-)
-
 KERAS_3 = Module(
     "keras_3",
     {
@@ -123,60 +99,9 @@ KERAS_3 = Module(
 )
 
 
-def write_averages(kind: str, checkpoint: Path) -> None:
-    """Trains for some steps: before them there are no moving averages."""
-    from tests.models import averaged
-
-    averaged.train(kind, checkpoint / "model")
-
-
-def write_averages_of_keras_2(_build: Build, _job: ExportJob, folder: Path) -> None:
-    """Saves averages that an optimizer of Keras 2 keeps."""
-    write_averages("keras 2", folder)
-
-
-def write_averages_in_slots(_build: Build, _job: ExportJob, folder: Path) -> None:
-    """Saves averages that an optimizer keeps as slot variables."""
-    write_averages("slots", folder)
-
-
-def write_averages_of_keras_3(_build: Build, _job: ExportJob, folder: Path) -> None:
-    """Saves averages that an optimizer of Keras 3 keeps."""
-    write_averages("keras 3", folder)
-
-
-def write_averages_of_tf1(_build: Build, _job: ExportJob, folder: Path) -> None:
-    """Saves averages of a program of TF1."""
-    write_averages("tf1", folder)
-
-
-OF_OBJECTS = {"object_path": "model", "averages": True}
-AVERAGED = Module(
-    "averaged",
-    {
-        "inputs": {"item": ID, "price": FLOAT},
-        "features": candidates("item", "price"),
-        "towers": ranking(),
-        "code": {"table_threshold": 0},
-        "checkpoint": OF_OBJECTS,
-    },
-    {
-        "": variant(write=write_averages_of_keras_2),
-        "slots": variant("build", write=write_averages_in_slots),
-        "keras_3": variant(write=write_averages_of_keras_3),
-        "tf1": variant(write=write_averages_of_tf1, checkpoint={"averages": True}),
-        "without_averages": variant("build"),
-        "last_values": variant(
-            "build", write=write_averages_of_keras_2, checkpoint={"object_path": "model"}
-        ),
-    },
-)
-
 MODULES = (
     EITHER_KERAS,
     STRING_INPUTS,
     NORMALIZATIONS,
-    SAVED_IN_ORDER,
     KERAS_3,
-    AVERAGED,
 )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 REJECTED: Mapping[str, tuple[str, ...]] = {
-    "averaged.without_averages": ("CheckpointError", "no moving averages", "checkpoint.averages"),
-    "dumped.by_rows": ("UsageError", "features.history.ids", '"keyed"'),
     "either_keras.2-of_keras_3": ("CheckpointError", "items", "TF_USE_LEGACY_KERAS=0"),
     "either_keras.3-of_keras_2": ("CheckpointError", "items", "TF_USE_LEGACY_KERAS=1"),
     "ids.filled_beyond": ("NotConvertible", "default_id=20000", "20000 rows"),
@@ -45,14 +43,11 @@ REJECTED: Mapping[str, tuple[str, ...]] = {
     "one_table.takes_values": ("NotConvertible", "'numpy'", "without values"),
     "one_table.terabyte": ("CheckpointError", "[68719476736, 4]", "[20, 4]"),
     "one_table.wants_another_input": ("NotConvertible", "'hour'", "declare every input"),
-    "saved_in_order.2-of_a_subclass": ("CheckpointError", "layer 0", "users"),
     "shapes.reads_early": ("NotConvertible", "'tower'", "while the model was made"),
     "shapes.unknown_shape": ("NotConvertible", "ValueError", "int64 [batch]"),
-    "sparsecore_ranker.without_layout": ("NotConvertible", "'users'", "create_proto"),
     "string_inputs.2-ids_for_strings": ("UsageError", "inputs.title.dtype"),
     "string_inputs.3-strings_for_ids": ("UsageError", "inputs.item.dtype"),
     "string_inputs.hashed-ids_for_strings": ("NotConvertible", "StringToHashBucketFast"),
-    "torch_towers.convolution": ("NotConvertible", "convolution"),
     "two_towers.movies-matrices_of_users": ("NotConvertible", "'user_id'", "(None, 2, 2)"),
     "two_towers.movies_without_head": ("CheckpointError", "head.kernel", "[24, 3]", "[24, 1]"),
     "two_towers.two_layers": ("NotConvertible", "'things'", "tables.<new name>.key"),
@@ -66,32 +61,8 @@ what helps.
 
 NOTED: Mapping[str, tuple[str, ...]] = {
     "ids.sine-within_limit": ("'kept.sine'", "inputs.item.dtype"),
-    "lookup_rankers.Bags": (
-        "'bags/embedding_1/embeddings_3'",
-        "'words'",
-        "'items'",
-        "'tags'",
-        "inputs.tags.length_max",
-        "inputs.words.length_max",
-        "inputs.seen.length_max",
-    ),
-    "lookup_rankers.Beyond": (
-        "'colours'",
-        "'words'",
-        "'tags'",
-        "'cities'",
-        "'columns.item_embedding'",
-        "'columns.pair_embedding'",
-        "'columns.recent_embedding'",
-        "'columns.words_weighted_by_weights_embedding'",
-        "inputs.words.length_max",
-        "inputs.history.length_max",
-        "inputs.colours.length_max",
-        "inputs.terms.length_max",
-    ),
     "normalizations.plain_3-of_integers": ("inputs.n.dtype",),
     "one_table.timed": ("reads the clock",),
-    "sparsecore_ranker.prepared": ("genres", "movies", "tags", "users"),
     "training_script.class": ("left 8 statements, the first at line 16",),
     "training_script.notebook": ("left 8 statements, the first at cell 2, line 16",),
 }

@@ -61,71 +61,6 @@ RANKERS = Module(
     },
 )
 
-LOOKUP_RANKERS = Module(
-    "lookup_rankers",
-    {
-        "features": candidates("item"),
-        "towers": ranking("score"),
-        "code": {"table_threshold": 0},
-    },
-    {
-        "Fields": variant(
-            inputs={"ids": several("int64", 26), "row": several("float32", 39)},
-            features=candidates("ids"),
-        ),
-        "Rules": variant(
-            inputs={
-                **dict.fromkeys(("gender", "city"), STRING),
-                **dict.fromkeys(("user", "item", "a", "b", "c", "d", "code"), ID),
-                "hour": FLOAT,
-            },
-            towers=ranking("finish", "like"),
-        ),
-        "watched": variant(
-            inputs={"user": ID, "watched": several("int64", 5), "country": STRING, "item": ID}
-        ),
-        "Bags": variant(
-            inputs={
-                "tags": RAGGED,
-                "words": {"dtype": "int32", "kind": "ragged", "length_max": 5},
-                "seen": RAGGED,
-                "recent": several("int64", 4),
-            },
-            features=candidates("words"),
-        ),
-        "Beyond": variant(
-            inputs={
-                "words": SPARSE,
-                "weights": weights("words", "sparse"),
-                "history": RAGGED,
-                "tags": several("int64", 6),
-                "recent": several("int64", 4),
-                "item": ID,
-                "colours": {"dtype": "string", "kind": "ragged"},
-                "terms": {"dtype": "string", "kind": "sparse"},
-                "city": STRING,
-            }
-        ),
-        "Columns": variant(
-            code={},
-            inputs={
-                "price": FLOAT,
-                "size": several("float32", 2),
-                **dict.fromkeys(("shop", "brand"), several("int64", 1)),
-                **dict.fromkeys(("tags", "labels"), several("int64", 3)),
-                "color": STRING,
-                "labels_weights": several("float32", 3) | {"weights_for": "labels"},
-                "day": ID,
-                "history": several("int64", 5),
-                "sites": several("int64", 2),
-            },
-            features=candidates("brand", "shop", "price"),
-        ),
-    },
-    others=("Fields", "Rules", "watched", "Bags", "Beyond", "Columns"),
-)
-
-
 ATTENTION_OVER_LOOKUPS = Module(
     "attention_over_lookups",
     {
@@ -170,4 +105,4 @@ TF1 = Module(
     write=write_session,
 )
 
-MODULES = (RANKERS, LOOKUP_RANKERS, ATTENTION_OVER_LOOKUPS, TUTORIALS, TF1)
+MODULES = (RANKERS, ATTENTION_OVER_LOOKUPS, TUTORIALS, TF1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,10 @@ from export.graphs.loading import tf
 from export.jobs.preparation import Prepared, prepare
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
-from tests.cases.models.catalog import WITHOUT_PLAN, planned_models, sources
+from tests.cases.models.catalog import GROUPS, WITHOUT_PLAN, planned_models, sources
 from tests.cases.models.outcomes import NOTED, REJECTED
 from tests.cases.models.planned_models import PlannedModel, Project
 
-MODELS = planned_models()
-ACCEPTED = [name for name in MODELS if name not in REJECTED]
 RECORDED = Path(__file__).parent / "examples"
 FACTS_OF_TABLES = ("rows", "dim", "dtype", "layout", "stated")
 pytestmark = pytest.mark.filterwarnings(
@@ -32,57 +32,92 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ACCEPTED)
-def test_model_is_accepted_with_its_notes_alone_and_an_example_as_recorded(
-    name: str, tmp_path: Path
+@pytest.mark.parametrize("group", GROUPS)
+def test_models_are_accepted_with_their_notes_alone_and_examples_as_recorded(
+    group: str, tmp_path: Path
 ) -> None:
-    prepared = planned(MODELS[name], tmp_path)
-    notes = [note for note in prepared.notes if not note.startswith("no tower reads")]
-    for words in NOTED.get(name, ()):
-        assert any(words in note for note in notes), words
-    for note in notes:
-        assert any(words in note for words in NOTED.get(name, ())), note
-    if name.startswith("examples."):
-        assert_recorded(name.removeprefix("examples."), facts(prepared))
+    models = [model for model in models_of(group) if model.name not in REJECTED]
+    assert_each(models, assert_accepted, tmp_path)
 
 
-@pytest.mark.parametrize("name", REJECTED)
-def test_model_is_rejected_with_its_place_and_what_helps(name: str, tmp_path: Path) -> None:
-    kind, *words = REJECTED[name]
-    with pytest.raises(ExportError) as raised:
-        planned(MODELS[name], tmp_path)
-    assert type(raised.value).__name__ == kind
-    for word in words:
-        assert word in str(raised.value)
+@pytest.mark.parametrize("group", sorted({name.partition(".")[0] for name in REJECTED}))
+def test_models_are_rejected_with_their_places_and_what_helps(group: str, tmp_path: Path) -> None:
+    models = [model for model in models_of(group) if model.name in REJECTED]
+    assert_each(models, assert_rejected, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["two_towers.movies", "tf1", "sparsecore_ranker", "torch_towers.ranker"]
+    ("group", "name"),
+    [
+        ("two_towers", "two_towers.movies"),
+        pytest.param("tf1", "tf1", marks=pytest.mark.nightly),
+        pytest.param("examples", "examples.jax_tpu_embedding", marks=pytest.mark.nightly),
+    ],
 )
-def test_order_of_a_recipe_has_no_meaning(name: str, tmp_path: Path) -> None:
+def test_order_of_a_recipe_has_no_meaning(group: str, name: str, tmp_path: Path) -> None:
+    (model,) = (model for model in models_of(group) if model.name == name)
+
     def reordered(folder: Path) -> Project:
-        project = MODELS[name].write(folder)
+        project = model.write(folder)
         page = project.job.model_dump(exclude_unset=True)
         return Project(ExportJob.model_validate(in_reversed_order(page)), project.base)
 
-    original = facts(planned(MODELS[name], tmp_path / "original"))
-    other = PlannedModel(name, "", reordered, MODELS[name].requires)
-    assert words_of(facts(planned(other, tmp_path / "other"))) == words_of(original)
+    original = facts(planned(model, tmp_path / "original"))
+    other = facts(planned(replace(model, write=reordered), tmp_path / "other"))
+    assert words_of(other) == words_of(original)
 
 
 def test_every_model_has_a_plan_or_a_reason_for_none() -> None:
-    sources_of_plans = {model.source for model in MODELS.values()}
+    models = [model for group in GROUPS for model in planned_models(group).values()]
+    sources_of_plans = {model.source for model in models}
     assert sources_of_plans | WITHOUT_PLAN.keys() == {*sources()}
     assert sources_of_plans.isdisjoint(WITHOUT_PLAN)
-    assert {*REJECTED, *NOTED} <= MODELS.keys()
+    assert {*REJECTED, *NOTED} <= {model.name for model in models}
+
+
+def models_of(group: str) -> list[PlannedModel]:
+    """Returns the models of a group whose frameworks are installed."""
+    return [
+        model
+        for model in planned_models(group).values()
+        if all(find_spec(module) for module in model.requires)
+    ]
+
+
+def assert_each(
+    models: Iterable[PlannedModel], check: Callable[[PlannedModel, Path], None], folder: Path
+) -> None:
+    """Checks every model, and names those that fail."""
+    problems = []
+    for model in models:
+        try:
+            check(model, folder / model.name)
+        except (AssertionError, ExportError) as problem:
+            problems.append(f"{model.name}: {problem}")
+    assert not problems, "\n\n".join(problems)
+
+
+def assert_accepted(model: PlannedModel, folder: Path) -> None:
+    prepared = planned(model, folder)
+    notes = [note for note in prepared.notes if not note.startswith("no tower reads")]
+    expected = NOTED.get(model.name, ())
+    assert [words for words in expected if not any(words in note for note in notes)] == []
+    assert [note for note in notes if not any(words in note for words in expected)] == []
+    if model.name.startswith("examples."):
+        assert_recorded(model.name.removeprefix("examples."), facts(prepared))
+
+
+def assert_rejected(model: PlannedModel, folder: Path) -> None:
+    kind, *words = REJECTED[model.name]
+    with pytest.raises(ExportError) as raised:
+        planned(model, folder)
+    assert type(raised.value).__name__ == kind
+    assert [word for word in words if word not in str(raised.value)] == [], raised.value
 
 
 def planned(model: PlannedModel, folder: Path) -> Prepared:
-    """Returns the plan of a model's export, or skips where a framework is not installed."""
-    for module in model.requires:
-        if find_spec(module) is None:
-            pytest.skip(f"{module} cannot be imported")
+    """Returns the plan of a model's export."""
     folder.mkdir(exist_ok=True)
     tf.keras.backend.reset_uids()  # a checkpoint may hold the numbers of layers
     project = model.write(folder)

@@ -18,8 +18,9 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,7 @@ class ForkedRuns:
     """Runs commands, one at a time."""
 
     def __init__(self) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["tests.units.export.preloaded"])
+        self._context = _context()
 
     def run(self, arguments: list[str], output: Path, **dies: Any) -> int:
         """Runs a command to its end; returns its status, negative if a signal ended it.
@@ -56,6 +56,20 @@ class ForkedRuns:
                 if psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED:
                     return -signal.SIGSTOP
         return self._process.exitcode
+
+
+def call_forked(function: Callable[..., None], *arguments: Any) -> None:
+    """Calls a function in such a child."""
+    process = _context().Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 0, f"{function.__name__} failed; its stderr says why"
+
+
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.units.export.preloaded"])
+    return context
 
 
 OPERATIONS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"}

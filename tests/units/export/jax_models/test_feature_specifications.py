@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.models import sparsecore_ranker as ranker
-from tests.units.export.job_runs import assert_refused, publish
+from tests.units.export.job_runs import assert_refused, prepare
 
 pytest.importorskip("jax")
 
@@ -97,6 +97,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str, dict[str, Any], tuple[str, ...]]] 
         {},
         ("'liked'", "rename the input"),
     ),
+    "stacks without a layout": (
+        {},
+        "",
+        {"checkpoint": {"path": "checkpoint"}},
+        ("'users'", "create_proto"),
+    ),
     "tower without weights": (
         {},
         "",
@@ -134,21 +140,22 @@ def test_inputs_that_contradict_their_specifications_are_refused(
     assert_refused(page, folder, *words)
 
 
+def keys_of_tables(page: dict[str, Any], folder: Path) -> dict[str, str]:
+    return {table.name: table.key for table in prepare(page, folder).inventory.tables}
+
+
 def test_function_may_look_up_other_tables_itself(tmp_path: Path) -> None:
-    random = np.random.default_rng(8)
-    hours = random.normal(0, 1, (24, 3)).astype(np.float32)
     # A parameter may have the name of a specified table.
-    other_inputs = {"hours": hours, "users": np.ones(2, np.float32)}
-    ranker.write(tmp_path, more=MORE, others=other_inputs)
+    others = {"hours": np.ones((24, 3), np.float32), "users": np.ones(2, np.float32)}
+    ranker.write(tmp_path, more=MORE, others=others)
     page = ranker.recipe(code={"factory": "model.py:build_with_own_lookup", "table_threshold": 0})
     page["inputs"]["hour"] = {"dtype": "int32"}
-    manifest = publish(page, tmp_path).manifest
-    assert manifest.tables["hours"].source.key == "params.hours"
-    assert manifest.tables["users"].source.key == "embedding.movies_users.table"
+    keys = keys_of_tables(page, tmp_path)
+    assert keys["hours"] == "params.hours"
+    assert keys["users"] == "embedding.movies_users.table"
 
 
 def test_stacks_among_the_parameters_are_found(tmp_path: Path) -> None:
-    ranker.write(tmp_path, stacks_at="params.SparseCoreEmbed_0.sc_embedding_variables.value")
-    manifest = publish(ranker.recipe(), tmp_path).manifest
-    key = "params.SparseCoreEmbed_0.sc_embedding_variables.value.movies_users.table"
-    assert manifest.tables["users"].source.key == key
+    path = "params.SparseCoreEmbed_0.sc_embedding_variables.value"
+    ranker.write(tmp_path, stacks_at=path)
+    assert keys_of_tables(ranker.recipe(), tmp_path)["users"] == f"{path}.movies_users.table"
