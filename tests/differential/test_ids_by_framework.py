@@ -103,6 +103,7 @@ NUMBERS = np.array(
 HOSTILE = np.unique([NUMBERS, np.nextafter(NUMBERS, np.float32(0)), np.nextafter(NUMBERS, 9e9)])
 """Numbers around which libraries that compute the same formula find other steps."""
 INTEGERS = np.clip(NUMBERS, -(2.0**31), 2.0**31 - 129).astype(np.int32)
+QUERY = {"query": {"role": "query", "precisions": []}}
 COUNTS = [0, 1, 2, 3, 4, 5, 9, 99, 8191, 8192, 1 << 27, *(10**power for power in range(1, 19))]
 
 
@@ -111,7 +112,8 @@ def test_ids_of_jax_are_those_that_jax_computes(tmp_path: Path) -> None:
     rows = np.arange(2 * ROWS, dtype=np.float32).reshape(ROWS, 2)
     tables = {name: rows + 1000 * n for n, name in enumerate(model.names["NAMES"])}
     write_item(tmp_path / "checkpoint", {f"params.{name}": table for name, table in tables.items()})
-    model.write_recipe(inputs={"number": {"dtype": "float32"}, "integer": {"dtype": "int32"}})
+    inputs = {"number": {"dtype": "float32"}, "integer": {"dtype": "int32"}}
+    model.write_recipe(inputs=inputs, towers=QUERY)
     model.export()
     columns = {"number": HOSTILE, "integer": np.resize(INTEGERS, HOSTILE.size)}
     expected = jax.jit(model.names["call"])(tables, columns)
@@ -139,7 +141,10 @@ def test_ids_of_keras_are_those_of_the_backend_that_trained(
     network.save_weights(tmp_path / "model.weights.h5")
     code: dict[str, Any] = {} if trained_with is None else {"trained_with": trained_with}
     model.write_recipe(
-        checkpoint={"path": "model.weights.h5"}, code=code, inputs={"number": {"dtype": "float32"}}
+        checkpoint={"path": "model.weights.h5"},
+        code=code,
+        inputs={"number": {"dtype": "float32"}},
+        towers=QUERY,
     )
     if row is None:
         with pytest.raises(UsageError, match=r"row 299 .*code.trained_with"):
@@ -161,6 +166,7 @@ def test_rows_of_quotients_are_those_of_the_graph_of_tensorflow(tmp_path: Path) 
     model.write_recipe(
         checkpoint=OF_TENSORFLOW,
         inputs={"count": {"dtype": "int64"}},
+        towers=QUERY,
         verify=model.write_examples({"count": COUNTS}),
     )
     model.export()

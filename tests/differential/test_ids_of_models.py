@@ -70,6 +70,7 @@ def test_ids_that_a_model_computes_give_the_original_s_rows(
     page = job.model_dump(exclude_unset=True) | {
         "checkpoint": {"path": str(prefix), "object_path": "model"},
         "output": {"root": str(tmp_path)},
+        "towers": {"tower": {"role": "query", "precisions": []}},
         "verify": {"examples": str(tmp_path / "examples.jsonl")},
     }
     assert publish(page, MODELS).manifest.verification.examples == N

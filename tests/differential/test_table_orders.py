@@ -36,7 +36,7 @@ checkpoint = {{ path = "{file}" }}
 code = {{ factory = "tests.models.published_calls:{factory}", table_threshold = 0{code} }}
 output = {{ root = "bundles" }}
 features.movie.role = "candidate"
-towers.rating = {{ role = "ranking"{tower} }}
+towers.rating = {{ role = "ranking", precisions = [], split = false{tower} }}
 inputs = {{ {inputs} }}
 {rest}
 """

@@ -22,16 +22,29 @@ def drawn(shape, high):
     return np.random.default_rng(high).integers(0, high, shape).astype(np.int32)
 
 
-def train(folder, model, inputs, arrays, **callback):
-    """Saves a model as `.keras`, `.weights.h5` and by Orbax, with what it returns."""
+def train(folder, model, inputs, arrays, epochs=0, **callback):
+    """Saves a model as `.keras`, `.weights.h5` and by Orbax, with what it returns. Without epochs,
+    its variables and those of its optimizer are drawn: JAX compiles each training for seconds.
+    """
     folder.mkdir()
     model(inputs)  # before JAX compiles it
     model.compile("adam", "mse")
     saved = keras.callbacks.OrbaxCheckpoint(
         str(folder / "orbax"), save_on_background=False, **callback
     )
-    labels = np.random.default_rng(5).random(EXAMPLES).astype(np.float32)
-    model.fit(inputs, labels, batch_size=8, epochs=2, verbose=0, callbacks=[saved])
+    if epochs:
+        labels = np.random.default_rng(5).random(EXAMPLES).astype(np.float32)
+        model.fit(inputs, labels, batch_size=EXAMPLES, epochs=epochs, verbose=0, callbacks=[saved])
+    else:
+        random = np.random.default_rng(5)
+        model.optimizer.build(model.trainable_variables)
+        for variable in (*model.trainable_variables, *model.optimizer.variables):
+            if "float" in variable.dtype:
+                variable.assign(random.uniform(-0.5, 0.5, variable.shape))
+        saved.set_model(model)
+        saved.on_train_begin()
+        saved.on_epoch_end(0)
+        saved.on_train_end()
     model.save(folder / "model.keras")
     model.save_weights(folder / "model.weights.h5")
     values = {variable.path: np.asarray(variable.value) for variable in model.variables}
@@ -103,7 +116,8 @@ def main(root):
     }
     first = models.build()
     first.ages.adapt(inputs["age"][:, None])
-    train(root / "first", first, inputs, {"query": first.query, "candidate": first.candidate})
+    calls = {"query": first.query, "candidate": first.candidate}
+    train(root / "first", first, inputs, calls, epochs=2)
     second = models.build()
     second.ages.adapt(inputs["age"][:, None])
     calls = {"query": second.query, "candidate": second.candidate}

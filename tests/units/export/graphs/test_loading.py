@@ -32,6 +32,7 @@ def test_tested_releases_need_no_note() -> None:
     assert note_untested_releases() == ()
 
 
+@pytest.mark.nightly
 def test_tensorflow_is_loaded_for_cpus_and_with_tf_keras() -> None:
     names = ("CUDA_VISIBLE_DEVICES", "KERAS_BACKEND", "TF_USE_LEGACY_KERAS", "TF_CPP_MIN_LOG_LEVEL")
     code = (

@@ -27,6 +27,7 @@ def test_missing_jax_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPa
         load_jax()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("stated", "platforms"), [({}, "cpu"), ({"JAX_PLATFORMS": ""}, "")])
 def test_jax_runs_on_cpus_unless_the_environment_says_otherwise(
     stated: dict[str, str], platforms: str

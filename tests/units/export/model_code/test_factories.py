@@ -148,6 +148,7 @@ def test_factory_is_refused(case: str, tmp_path: Path) -> None:
     assert [word for word in refusal.words if word not in message] == [], message
 
 
+@pytest.mark.nightly
 def test_model_code_with_another_backend_of_keras_is_rejected_with_the_remedy(
     tmp_path: Path,
 ) -> None:

@@ -186,7 +186,7 @@ def test_file_fits_its_model_and_is_rejected_for_another_with_the_difference(
     assert_says(str(problem.value), *words)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_program_takes_the_keras_that_wrote_the_checkpoint(tmp_path: Path) -> None:
     build: Any = either_keras.build_3
     prefix = tf.train.Checkpoint(model=build()).write(str(tmp_path / "ckpt"))
