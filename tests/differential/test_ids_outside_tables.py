@@ -236,7 +236,7 @@ def test_ids_below_zero_and_beyond_are_taken_by_keras_3_whatever_the_size_of_the
     seen = [[1, 2, 3], [4, -1, -1], [-1, -1, -1], [0, 0, -1]]
     examples: dict[str, list[Any]] = {}
     batch = {}
-    inputs = {}
+    inputs: dict[str, Any] = {}
     for rows in SIZES:
         taken = [0, rows - 1, -1, -rows]
         batch[f"item_{rows}"] = tf.constant(taken)

@@ -80,7 +80,6 @@ class PrivateTowers(tf_keras.Model):
         self._query_model = tf_keras.Sequential(
             [
                 tf_keras.layers.Embedding(MOVIES, DIM, mask_zero=True),
-                tf_keras.layers.SimpleRNN(DIM, go_backwards=True, return_sequences=True),
                 tf_keras.layers.GRU(DIM, return_sequences=True, reset_after=False),
                 tf_keras.layers.LSTM(DIM),
             ]

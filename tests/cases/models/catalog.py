@@ -37,9 +37,15 @@ WITHOUT_PLAN: Mapping[str, str] = {
         )
     },
     "tests/models/dumped.py": "is exported whole in tests/e2e/test_dumped_tables.py",
-    "tests/models/fixed_batch_ranker.py": "is exported whole by unit tests",
-    "tests/models/jax_tpu_embedding_ranker.py": "is exported whole by unit tests",
-    "tests/models/saved_in_order.py": "is exported whole by unit tests",
+    **{
+        f"tests/models/{name}.py": "is exported whole by unit tests"
+        for name in (
+            "fixed_batch_ranker",
+            "jax_tpu_embedding_ranker",
+            "plain_module",
+            "saved_in_order",
+        )
+    },
     "tests/models/torch_towers.py": "is in files of PyTorch, which differential tests open",
     "tests/models/linear.py": "writes compiled towers, and is never exported",
     "tests/models/tensorflow_process.py": "starts processes",

@@ -31,7 +31,6 @@ from tests.cases.models.checkpoints import (
 from tests.cases.models.planned_models import PlannedModel, Project
 
 EXAMPLES = Path(trained.__file__).parent
-FLAX = ("jax", "flax", "optax", "orbax", "tensorstore")
 WriteInputs = Callable[[Path], Any]
 """(folder of the example): writes what the recipe names beside the checkpoint, and returns the
 sizes of the model.
@@ -48,15 +47,11 @@ def example_plans() -> Iterator[PlannedModel]:
     yield _planned("cotrained", _watched("cotrained", retrieval_dim=4, ranking_dim=3, hidden=(8,)))
     yield _planned("one_call_two_tower", _watched("one_call_two_tower", dim=4, hidden=(8,)))
     yield _planned("sequence", _watched("sequence", dim=4, length=5, heads=2, blocks=1, top=(8,)))
-    yield _planned("flax_dlrm", _tiny("flax_dlrm"), write_parameters, FLAX)
-    yield _planned("flax_two_tower", _watched("flax_two_tower", **towers), write_parameters, FLAX)
-    yield _planned("hstu", _watched("hstu", dim=4, length=10, blocks=1), write_parameters, FLAX)
-    yield _planned(
-        "jax_tpu_embedding", _watched("jax_tpu_embedding", **towers), _write_stacks, FLAX
-    )
-    yield _planned(
-        "keras3_jax", _watched("keras3_jax", **towers), write_keras_tree, ("tensorstore",)
-    )
+    yield _planned("flax_dlrm", _tiny("flax_dlrm"), write_parameters)
+    yield _planned("flax_two_tower", _watched("flax_two_tower", **towers), write_parameters)
+    yield _planned("hstu", _watched("hstu", dim=4, length=10, blocks=1), write_parameters)
+    yield _planned("jax_tpu_embedding", _watched("jax_tpu_embedding", **towers), _write_stacks)
+    yield _planned("keras3_jax", _watched("keras3_jax", **towers), write_keras_tree)
     yield PlannedModel("examples.snap_tf1", "examples/snap_tf1", _write_snap)
     yield PlannedModel("examples.movielens", "examples/movielens", _write_movielens)
 
@@ -65,13 +60,12 @@ def _planned(
     package: str,
     write_inputs: WriteInputs,
     write: Write = write_objects,
-    requires: tuple[str, ...] = (),
 ) -> PlannedModel:
     def write_project(folder: Path) -> Project:
         _write_files(package, folder, write_inputs(folder))
         return _project(folder, write)
 
-    return PlannedModel(f"examples.{package}", f"examples/{package}", write_project, requires)
+    return PlannedModel(f"examples.{package}", f"examples/{package}", write_project)
 
 
 def _write_files(package: str, folder: Path, sizes: Any) -> None:

@@ -84,12 +84,9 @@ KERAS_3 = Module(
         ),
         "twins": variant(write=write_keras_weights, inputs=NUMBERS, towers=QUERY),
         "left": variant(trained="build_twins", inputs=NUMBERS, towers=method("left")),
-        "exchanged": variant(
-            write=write_keras_lists, requires=("tensorstore",), inputs=NUMBERS, towers=QUERY
-        ),
+        "exchanged": variant(write=write_keras_lists, inputs=NUMBERS, towers=QUERY),
         "ranker": variant(
             write=write_keras_weights,
-            requires=("keras_rs",),
             inputs={"user": SLOTS, "movie": SLOTS},
             features=candidates("movie"),
             towers=ranking(),

@@ -34,13 +34,11 @@ class PlannedModel:
       name: The name of the plan and of its snapshot.
       source: The file in tests/models or the folder in examples that has the model.
       write: Writes what the exporter reads into an empty folder.
-      requires: Modules that an environment may lack.
     """
 
     name: str
     source: str
     write: Callable[[Path], Project]
-    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,14 +49,12 @@ class Variant:
       factory: The function of the module; "": the one that the plan is named after.
       trained: The function that returns the model in the checkpoint; "": the factory.
       write: Writes the checkpoint.
-      requires: Modules that an environment may lack.
       sections: Sections of the recipe, instead of the module's.
     """
 
     factory: str = ""
     trained: str = ""
     write: Write = write_objects
-    requires: tuple[str, ...] = ()
     sections: Page = field(default_factory=dict)
 
 
@@ -67,11 +63,10 @@ def variant(
     *,
     trained: str = "",
     write: Write = write_objects,
-    requires: tuple[str, ...] = (),
     **sections: Any,
 ) -> Variant:
     """Returns a variant; sections of the recipe are keywords."""
-    return Variant(factory, trained, write, requires, sections)
+    return Variant(factory, trained, write, sections)
 
 
 @dataclass(frozen=True)
@@ -128,7 +123,7 @@ class Module:
             return Project(self._job(factory, plan_variant, folder), MODELS)
 
         name = f"{self.name}.{plan}" if plan else self.name
-        return PlannedModel(name, source_of(self.name), write, plan_variant.requires)
+        return PlannedModel(name, source_of(self.name), write)
 
     def _job(self, factory: str, plan_variant: Variant, folder: Path) -> ExportJob:
         sections = {

@@ -134,7 +134,6 @@ LOOKUPS = Module(
             "build_partial", inputs={"small": RAGGED, "large": RAGGED}, write=write_nothing
         ),
         "keras_rs": variant(
-            requires=("keras_rs",),
             write=write_objects_and_keras_rs_tables,
             inputs={
                 "item": several("int64", 1),
@@ -170,14 +169,4 @@ SHARED_CALL = Module(
     {"keras_towers": variant(inputs=PAIR, towers=two_towers())},
 )
 
-PLAIN_MODULE = Module(
-    "plain_module",
-    {
-        "inputs": {"user_id": ID, "movie_id": ID, "year": FLOAT},
-        "towers": method("query", "user_id")
-        | method("candidate", "movie_id", "year", role="candidate"),
-        "code": {"table_threshold": 1},
-    },
-)
-
-MODULES = (ONE_TABLE, TWO_TOWERS, MID_LEVEL, LOOKUPS, SHAPES, SHARED_CALL, PLAIN_MODULE)
+MODULES = (ONE_TABLE, TWO_TOWERS, MID_LEVEL, LOOKUPS, SHAPES, SHARED_CALL)

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,13 @@ pytestmark = pytest.mark.filterwarnings(
 def test_models_are_accepted_with_their_notes_alone_and_examples_as_recorded(
     group: str, tmp_path: Path
 ) -> None:
-    models = [model for model in models_of(group) if model.name not in REJECTED]
+    models = [model for model in planned_models(group).values() if model.name not in REJECTED]
     assert_each(models, assert_accepted, tmp_path)
 
 
 @pytest.mark.parametrize("group", sorted({name.partition(".")[0] for name in REJECTED}))
 def test_models_are_rejected_with_their_places_and_what_helps(group: str, tmp_path: Path) -> None:
-    models = [model for model in models_of(group) if model.name in REJECTED]
+    models = [model for model in planned_models(group).values() if model.name in REJECTED]
     assert_each(models, assert_rejected, tmp_path)
 
 
@@ -56,7 +55,7 @@ def test_models_are_rejected_with_their_places_and_what_helps(group: str, tmp_pa
     ],
 )
 def test_order_of_a_recipe_has_no_meaning(group: str, name: str, tmp_path: Path) -> None:
-    (model,) = (model for model in models_of(group) if model.name == name)
+    model = planned_models(group)[name]
 
     def reordered(folder: Path) -> Project:
         project = model.write(folder)
@@ -74,15 +73,6 @@ def test_every_model_has_a_plan_or_a_reason_for_none() -> None:
     assert sources_of_plans | WITHOUT_PLAN.keys() == {*sources()}
     assert sources_of_plans.isdisjoint(WITHOUT_PLAN)
     assert {*REJECTED, *NOTED} <= {model.name for model in models}
-
-
-def models_of(group: str) -> list[PlannedModel]:
-    """Returns the models of a group whose frameworks are installed."""
-    return [
-        model
-        for model in planned_models(group).values()
-        if all(find_spec(module) for module in model.requires)
-    ]
 
 
 def assert_each(
