@@ -273,7 +273,15 @@ def assert_responses(
         assert rejected.value.code == "INVALID_ARGUMENT"
 
 
-@pytest.mark.parametrize("ranker", COMPILED, ids=lambda each: each.factory)
+@pytest.mark.parametrize(
+    "ranker",
+    [
+        # Random models draw each of the columns.
+        pytest.param(ranker, marks=pytest.mark.nightly if ranker.factory == "Columns" else ())
+        for ranker in COMPILED
+    ],
+    ids=lambda ranker: ranker.factory,
+)
 def test_scores_over_both_transports_equal_the_trained_model(
     ranker: Ranker, ranker_service: RankerService, tmp_path: Path
 ) -> None:

@@ -112,7 +112,10 @@ def published_scores(directory: Path) -> Any:
             {"tower": ', inputs = ["movie", "user"]'},
         ),
         ("joined_inputs", WEIGHTS, REVERSED, {"tower": LISTED}),
-        ("joined_inputs", WEIGHTS, REVERSED, {"tower": LISTED + DICT_ARGUMENT}),
+        pytest.param(
+            *("joined_inputs", WEIGHTS, REVERSED, {"tower": LISTED + DICT_ARGUMENT}),
+            marks=pytest.mark.nightly,
+        ),
         ("joined_inputs", WEIGHTS, IN_ORDER, {"rest": RECORDED}),
         ("joined_tables", WEIGHTS, IN_ORDER, {"rest": RECORDED, "code": TABLES}),
     ],
@@ -129,7 +132,7 @@ def test_order_that_is_known_is_served(
     ("factory", "inputs", "more", "message"),
     [
         ("joined_inputs", IN_ORDER, {}, ASKED),
-        ("joined_inputs", REVERSED, {}, ASKED),
+        pytest.param("joined_inputs", REVERSED, {}, ASKED, marks=pytest.mark.nightly),
         ("joined_inputs", IN_ORDER, {"tower": DICT_ARGUMENT}, ASKED),
         ("joined_tables", IN_ORDER, {"code": TABLES}, "code.arguments: the"),
     ],

@@ -27,7 +27,8 @@ pytest.importorskip("jax")
 pytest.importorskip("keras_rs")
 pytest.importorskip("orbax.checkpoint")
 
-pytestmark = pytest.mark.slow
+# The gate has plans of the same models, and random models of Keras.
+pytestmark = pytest.mark.nightly
 
 FORMS = ("model.keras", "orbax")
 INPUTS = {
