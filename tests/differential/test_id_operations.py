@@ -129,6 +129,11 @@ def calls() -> list[Any]:
             ("SelectV2", {}, [values > 0, values, np.array(5, dtype)]),
             ("Bucketize", {"boundaries": [-300.0, 0.5, 7.0, 2.0**31]}, [values]),
         ]
+        if dtype in REAL:
+            exact = np.array([-10.0, -0.1, 0.1, 0.3, 1.0, 16777217.0], np.float32)
+            beside = [np.nextafter(exact, np.float32(end)) for end in (-1e9, 1e9)]
+            near = np.concatenate([exact, *beside]).astype(dtype)
+            listed.append(("Bucketize", {"boundaries": exact.tolist()}, [near]))
         finite = np.sort(values[np.isfinite(values)])
         for op, out_type in itertools.product(("LowerBound", "UpperBound"), WHOLE):
             listed.append((op, {"out_type": out_type}, [finite[::2], values]))

@@ -24,7 +24,7 @@ from bundle.format.id_graphs import OperationNode
 from bundle.tables.vocabularies import StringKeys, Vocabulary
 from export.id_graphs.tensorflow_operations import run_operation
 from export.id_graphs.tensorflow_operations import words as words_inside
-from tests.id_graphs import bucket_ids, hash_ids, vocabulary_ids, word_ids
+from tests.id_graphs import hash_ids, vocabulary_ids, word_ids
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -99,20 +99,6 @@ def test_hash_has_the_buckets_of_string_to_hash_bucket_fast(size: int) -> None:
         tf.strings.as_string(tf.constant(integers)), buckets
     ).numpy()
     assert (rule.resolve("f", integers) == expected).all()
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.int32])
-def test_buckets_are_those_of_bucketize(dtype: Any) -> None:
-    boundaries = [-10.0, -0.1, 0.0, 0.1, 0.3, 1.0, 1.0, 16777217.0]
-    exact = np.array(boundaries, np.float32)
-    beside = np.concatenate([np.nextafter(exact, np.float32(end)) for end in (-1e9, 1e9)])
-    # TensorFlow takes denormal numbers for 0.
-    normal = beside[np.abs(beside) > np.finfo(np.float32).tiny]
-    values = np.concatenate([exact, normal, np.linspace(-20, 20, 301, dtype=np.float32)]).astype(
-        dtype
-    )
-    expected = tf.raw_ops.Bucketize(input=values, boundaries=boundaries).numpy()
-    assert (rule_of(bucket_ids(boundaries), {}).resolve("f", values) == expected).all()
 
 
 @pytest.mark.parametrize("layers", [tf.keras.layers, keras.layers], ids=["tf-keras", "Keras 3"])

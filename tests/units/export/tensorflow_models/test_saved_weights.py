@@ -112,12 +112,6 @@ REFUSED: dict[str, tuple[Save, Make, str, tuple[str, ...]]] = {
         "model",
         ("blocks", LINE, "blocks.2.kernel [3, 3]", NOT_THE_SAVED),
     ),
-    "table of another size": (
-        lambda: {"model": table(20)},
-        lambda: table(21),
-        "model",
-        ("'users'", "[21, 4]", "(planning.py:", "[20, 4]", NOT_THE_SAVED),
-    ),
     "model under a name": (
         lambda: {"net": table()},
         table,
