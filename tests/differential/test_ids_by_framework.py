@@ -107,6 +107,7 @@ QUERY = {"query": {"role": "query", "precisions": []}}
 COUNTS = [0, 1, 2, 3, 4, 5, 9, 99, 8191, 8192, 1 << 27, *(10**power for power in range(1, 19))]
 
 
+@pytest.mark.slow
 def test_ids_of_jax_are_those_that_jax_computes(tmp_path: Path) -> None:
     model = write_model(tmp_path, JAX)
     rows = np.arange(2 * ROWS, dtype=np.float32).reshape(ROWS, 2)
