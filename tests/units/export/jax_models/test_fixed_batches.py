@@ -66,7 +66,10 @@ def write_model(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("factory", ["build", "build_with_own_lookup", "build_nnx"])
+@pytest.mark.parametrize(
+    "factory",
+    ["build", pytest.param("build_with_own_lookup", marks=pytest.mark.nightly), "build_nnx"],
+)
 def test_any_number_of_examples_is_served_as_the_model_computes_each(
     factory: str, tmp_path: Path
 ) -> None:
