@@ -5,12 +5,17 @@ client, which waits or is awaited.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import grpc
+import httpx
 import numpy as np
+from google.rpc.error_details_pb2 import BadRequest
+from grpc_status import rpc_status
 from rowcast_client import AsyncClient, Client, InvalidArgument, Retries, RowcastError
 
 from service.codec.stubs import embedding_service_pb2 as pb
@@ -19,6 +24,7 @@ from tests.units.service.cases import LIMITS, Case
 from tests.units.service.clients import Clients
 from tests.units.service.running import RunningService
 
+_WAIT_S = 60
 _HEAD = ("model", "version", "searched", "degraded", "degraded_reason")
 
 
@@ -36,6 +42,45 @@ class Outcome(NamedTuple):
     value: Any = None
     field: str = ""
     message: str = ""
+
+
+class RawRequest(NamedTuple):
+    """A request of any protocol, as it is sent.
+
+    Attributes:
+      target: The method and the path of HTTP, or the path of a gRPC method.
+      value: The JSON value with which a body begins; None: it has no JSON.
+      content: The bytes behind the JSON, or the message.
+      headers: The headers, or the metadata.
+    """
+
+    target: str
+    value: Any = None
+    content: bytes = b""
+    headers: Mapping[str, str] | list[tuple[str, str]] = {}  # noqa: RUF012 - nothing changes it
+
+    @property
+    def body(self) -> bytes:
+        """Returns all bytes."""
+        if self.value is None:
+            return self.content
+        return json.dumps(self.value).encode() + self.content
+
+
+class RawResponse(NamedTuple):
+    """What a request of any protocol gets.
+
+    Attributes:
+      status: The status of HTTP, or the name of the gRPC code.
+      content: The body or the message; the sentence of the error if a call over gRPC fails.
+      headers: The headers, or the trailing metadata.
+      faults: The number of details of a gRPC error that name fields.
+    """
+
+    status: int | str
+    content: bytes
+    headers: Mapping[str, str]
+    faults: int = 0
 
 
 class Ways:
@@ -72,28 +117,37 @@ class Ways:
         fields = [violation["field"] for violation in error.get("violations", [])]
         return Outcome(error["code"], None, ", ".join(fields), error["message"])
 
-    def by_clients(self, case: Case) -> dict[str, Outcome]:
+    def by_clients(self, case: Case, turn: int | None = None) -> dict[str, Outcome]:
         """Sends what the client makes of the JSON body, by each client over each transport.
 
         What the client rejects itself, it rejects once.
+
+        Args:
+          case: The request.
+          turn: The number of the only client that sends it; None: all do.
         """
         try:
             call = case.sent()
         except (InvalidArgument, TypeError) as problem:
             return {"client": Outcome("INVALID_ARGUMENT", message=str(problem))}
-        outcomes = {}
+        clients: dict[str, Any] = {}
         for transport in self._urls:
-            for way, client in (("waits", self.waiting), ("is awaited", self._awaited)):
-                try:
-                    result: Any = client[transport].send(call)
-                    if way == "is awaited":
-                        result = self._loop.run(_result(result))
-                except RowcastError as error:
-                    fields = ", ".join(violation.field for violation in error.violations)
-                    outcome = Outcome(error.code, None, fields, error.message)
-                else:
-                    outcome = Outcome("OK", _value(case, result))
-                outcomes[f"{transport} {way}"] = outcome
+            clients[f"{transport} waits"] = self.waiting[transport]
+            clients[f"{transport} is awaited"] = self._awaited[transport]
+        names = list(clients)
+        if turn is not None:
+            names = [names[turn % len(names)]]
+        outcomes = {}
+        for name in names:
+            try:
+                result = clients[name].send(call)
+                if isinstance(clients[name], AsyncClient):
+                    result = self._loop.run(_result(result))
+            except RowcastError as error:
+                fields = ", ".join(violation.field for violation in error.violations)
+                outcomes[name] = Outcome(error.code, None, fields, error.message)
+            else:
+                outcomes[name] = Outcome("OK", _value(case, result))
         return outcomes
 
     def by_messages(self, case: Case) -> list[tuple[str, pb.ErrorDetails | None]]:
@@ -105,6 +159,28 @@ class Ways:
         if codes[0] != "OK":
             errors = self.clients.errors(case)[1:]
         return list(zip(codes, errors, strict=True))
+
+    def by_bytes(self, request: RawRequest) -> RawResponse:
+        """Sends the bytes of a request of any protocol."""
+        method, _, path = request.target.rpartition(" ")
+        headers = httpx.Headers(request.headers)
+        if method:
+            if request.value is not None:
+                headers.setdefault("content-type", "application/json")
+            response = self.clients.http.request(
+                method, path, content=request.body, headers=headers
+            )
+            return RawResponse(response.status_code, response.content, response.headers)
+        send = self.clients.channel.unary_unary(path).future(
+            request.body, timeout=_WAIT_S, metadata=[*headers.items()]
+        )
+        trailing = {str(name): str(value) for name, value in send.trailing_metadata()}
+        if send.code() is grpc.StatusCode.OK:
+            return RawResponse("OK", send.result(), trailing)
+        status = rpc_status.from_call(send)
+        details = () if status is None else status.details
+        faults = [detail for detail in details if detail.Is(BadRequest.DESCRIPTOR)]
+        return RawResponse(send.code().name, send.details().encode(), trailing, len(faults))
 
 
 @contextmanager

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensors.stubs import tensorflow_serving_pb2 as tensorflow_pb
-from tensors.tensor_protos import fill_tensor
+from tensors.stubs import tensorflow_serving_pb2 as tf_pb
 from tests.bundles.small import GENRE_NAMES, USERS, candidate_ids
-from tests.units.service.cases import Case
+from tests.bundles.tfrecords import example
+from tests.cases.ways import RawRequest
+from tests.differential import tensor_forms as forms
+from tests.units.service.cases import MODEL, Case
 
 SIGNATURES = {"query": "embed", "candidate": "embed", "ranking": "rank", "retrieve": "retrieve"}
 """The native call that computes each signature of the bundle."""
@@ -34,8 +36,15 @@ _OPTIONAL: dict[str, tuple[str, ...]] = {
     "ranking": ("liked", "recent", "hour", "mood"),
     "retrieve": ("history", "city", "hour"),
 }
-_LISTS = ("history", "liked", "recent", "genres")
-_DTYPES = {"city": object, "genres": object} | dict.fromkeys(("hour", "mood", "year"), np.float32)
+LISTS = ("history", "liked", "recent", "genres")
+_TEXTS = ("city", "genres")
+_NUMBERS = ("hour", "mood", "year")
+_DTYPES = {
+    "user": ("i1", "i2", "i4", "i8"),
+    "number": ("f2", "f4", "f8"),
+    "id": ("i2", "u2", "i4", "u4", "i8", "u8"),
+}
+"""The dtypes of whose arrays the values can be elements."""
 _MOVIES = candidate_ids("int64", 40).tolist()
 _UNKNOWN = 5
 """An id that no movie has."""
@@ -52,11 +61,15 @@ class TensorRequest:
       rows: The value of each feature, or its list of values, for each row. All rows have the same
         features.
       k: The number of neighbors of a retrieval.
+      dtypes: The dtype of the array of each feature.
+      sparse: The lists that are sent as sparse tensors.
     """
 
     signature: str
     rows: Sequence[Mapping[str, Any]]
     k: int
+    dtypes: Mapping[str, Any]
+    sparse: Sequence[str]
 
     @property
     def call(self) -> str:
@@ -64,17 +77,62 @@ class TensorRequest:
         return SIGNATURES[self.signature]
 
     def arrays(self) -> Arrays:
-        """Returns the inputs as named tensors; a list of any length as values and row splits."""
+        """Returns the inputs as named tensors; a list of any length as values and row splits, or as
+        a sparse tensor.
+        """
         arrays: Arrays = {}
         for name in self.rows[0]:
             values = [row[name] for row in self.rows]
-            if name in _LISTS:
-                arrays[f"{name}_1"] = np.cumsum([0, *map(len, values)]).astype(np.int64)
+            if name in LISTS:
+                sizes = [len(row) for row in values]
                 values = [value for row in values for value in row]
-            arrays[name] = np.array(values, _DTYPES.get(name, np.int64))
+            array = np.array(values, self.dtypes[name])
+            if name in self.sparse:
+                places = [
+                    [row, 2 * place] for row, size in enumerate(sizes) for place in range(size)
+                ]
+                arrays[name] = np.array(places, np.int64).reshape(-1, 2)
+                arrays[f"{name}_1"] = array
+                arrays[f"{name}_2"] = np.array([len(sizes), 2 * max(sizes) + 1])
+                continue
+            arrays[name] = array
+            if name in LISTS:
+                arrays[f"{name}_1"] = np.cumsum([0, *sizes])
         if self.call == "retrieve":
             arrays["k"] = np.array([self.k])
         return arrays
+
+    def instances(self) -> RawRequest:
+        """Returns the rows as TensorFlow Serving's JSON has them."""
+        rows = [dict(row) for row in self.rows]
+        if self.call == "retrieve":
+            rows = [row | {"k": self.k} for row in rows]
+        value = {"signature_name": self.signature, "instances": rows}
+        return RawRequest(f"{forms.REST}:predict", value)
+
+    def examples(self, call: str) -> Sequence[RawRequest]:
+        """Returns the rows as Examples, in JSON and as a message. The first row is their context:
+        it stands for values of other rows that are equal.
+        """
+        context, *_ = self.rows
+        rows = [
+            {name: value for name, value in row.items() if value != context[name]}
+            for row in self.rows
+        ]
+        spec = {"signature_name": self.signature}
+        value = {**spec, "examples": rows, "context": dict(context)}
+        listed = tf_pb.ExampleListWithContext(
+            examples=[example(row, tf_pb) for row in rows], context=example(context, tf_pb)
+        )
+        message = tf_pb.ExamplesRequest(
+            model_spec=tf_pb.ModelSpec(name=MODEL, **spec),
+            input=tf_pb.Input(example_list_with_context=listed),
+        )
+        method = f"/{forms.PREDICTION}/{call.capitalize()}"
+        return (
+            RawRequest(f"{forms.REST}:{call}", value),
+            RawRequest(method, None, message.SerializeToString()),
+        )
 
     def case(self) -> Case:
         """Returns the native call."""
@@ -111,13 +169,6 @@ class TensorRequest:
         return {name: np.array(values, np.float32) for name, values in outputs.items()}
 
 
-def tensor_message(array: NDArray[Any]) -> tensorflow_pb.TensorProto:
-    """Returns an input as TensorFlow's message, its elements in the field of their type."""
-    message = tensorflow_pb.TensorProto()
-    fill_tensor(message, array)
-    return message
-
-
 def random_tensors(seed: int) -> TensorRequest:
     """Returns a request of a random signature, with random features, rows and values."""
     draw = random.Random(seed)
@@ -125,7 +176,20 @@ def random_tensors(seed: int) -> TensorRequest:
     optional = [name for name in _OPTIONAL[signature] if draw.random() < 0.6]
     names = [*_REQUIRED[signature], *optional]
     rows = [{name: _value(draw, name) for name in names} for _ in range(draw.randint(1, 4))]
-    return TensorRequest(signature, rows, draw.randint(1, 9))
+    # JSON has no array without elements that has two axes.
+    filled = [name for name in names if name in LISTS and any(row[name] for row in rows)]
+    sparse = [name for name in filled if draw.random() < 0.3]
+    dtypes = {name: _dtype(draw, name) for name in names}
+    return TensorRequest(signature, rows, draw.randint(1, 9), dtypes, sparse)
+
+
+def _dtype(draw: random.Random, name: str) -> Any:
+    if name in _TEXTS:
+        return object
+    kind = name if name in _DTYPES else "id"
+    if name in _NUMBERS:
+        kind = "number"
+    return draw.choice(_DTYPES[kind])
 
 
 def _value(draw: random.Random, name: str) -> Any:
@@ -146,4 +210,5 @@ def _value(draw: random.Random, name: str) -> Any:
 
 
 def _number(draw: random.Random) -> float:
-    return float(np.float32(draw.uniform(-2, 2)))
+    """Returns a number that floats of any size hold."""
+    return draw.randint(-64, 64) / 32

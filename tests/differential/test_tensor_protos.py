@@ -18,15 +18,8 @@ from tests.differential import tensor_forms as forms
 tf = load_tensorflow()
 from tensorflow.core.framework import tensor_pb2  # noqa: E402 - TensorFlow is loaded first
 
-FIELDS = {
-    "float32": "float_val",
-    "float64": "double_val",
-    "int64": "int64_val",
-    "uint32": "uint32_val",
-    "uint64": "uint64_val",
-    "bool": "bool_val",
-    **dict.fromkeys(("int8", "int16", "int32", "uint8", "uint16"), "int_val"),
-    **dict.fromkeys(("float16", "bfloat16"), "half_val"),
+FIELDS = {name: field for name, (_, field) in forms.VALUES.items() if name != "object"} | {
+    "bfloat16": "half_val"
 }
 """The field of the values of each type that TensorFlow sends."""
 SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)

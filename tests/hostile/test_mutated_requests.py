@@ -9,11 +9,9 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -22,9 +20,9 @@ from tensors.stubs import open_inference_pb2 as inference_pb
 from tensors.stubs import tensorflow_serving_pb2 as tensorflow_pb
 from tests.cases.random_requests import random_request, written
 from tests.cases.requests import CASES
-from tests.cases.ways import Ways, serving
+from tests.cases.ways import RawRequest, RawResponse, serving
 from tests.differential import tensor_forms as forms
-from tests.differential.tensor_requests import random_tensors, tensor_message
+from tests.differential.tensor_requests import random_tensors
 from tests.hostile.mutations import NUMBERS, flip, reword
 from tests.random_cases import seeds
 from tests.units.service.cases import MODEL, Case
@@ -32,12 +30,8 @@ from tests.units.service.running import log_lines
 
 MUTATED = 1_000
 COMPARED = 300
-WAIT_S = 20
 TOKEN = "secret-of-a-writer"
 EMBEDDING = "rowcast.embedding.v1.EmbeddingService"
-PREDICTION = "tensorflow.serving.PredictionService"
-INFER = f"/v2/models/{MODEL}/infer"
-JSON_HEADERS = {"content-type": "application/json"}
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 7, 2**31, 2**62, 2**63, 2**64, 10**30, 1.5, -0.0, 1e30, 1e39),
     *(float("nan"), float("inf"), 10**400, "", "x", "7", "\ud800", "é" * 80, {}, [], [[]]),
@@ -54,71 +48,29 @@ FAULTS = {"INTERNAL", "UNKNOWN", "DATA_LOSS"}
 """The gRPC codes that say that the service is at fault."""
 
 
-@dataclass(frozen=True)
-class RawRequest:
-    """A request.
-
-    Attributes:
-      target: The path over HTTP, or the method over gRPC.
-      value: The JSON value of a body over HTTP; None: `content` is all.
-      content: The bytes behind the JSON, or a message.
-      headers: The headers over HTTP; None: it is sent over gRPC.
-    """
-
-    target: str
-    value: Any = None
-    content: bytes = b""
-    headers: dict[str, str] | None = field(default_factory=lambda: dict(JSON_HEADERS))
-
-
 def tensor_requests(seed: int) -> Iterator[RawRequest]:
     """Yields one request for named tensors in the forms of both protocols."""
     request = random_tensors(seed)
-    arrays = request.arrays()
-    yield RawRequest(INFER, forms.json_body(arrays, request.signature, id="42", outputs=[]))
-    body, headers = forms.binary_body(arrays, request.signature)
-    end = int(headers[forms.HEADER_LENGTH])
-    yield RawRequest(INFER, json.loads(body[:end]), body[end:], headers)
-    for raw in (True, False):
-        message = forms.message(arrays, request.signature, MODEL, raw=raw)
-        yield RawRequest(f"/{forms.SERVICE}/ModelInfer", None, message.SerializeToString(), None)
+    for form in forms.FORMS.values():
+        yield form.request(request.arrays(), request.signature)
+    yield request.instances()
+    for call in ("classify", "regress"):
+        yield from request.examples(call)
 
-    columns = {name: array.tolist() for name, array in arrays.items()}
-    spec = {"signature_name": request.signature}
-    yield RawRequest(f"/v1/models/{MODEL}:predict", {**spec, "inputs": columns})
-    yield RawRequest(f"/v1/models/{MODEL}:predict", {**spec, "instances": [dict(request.rows[0])]})
-    context = {"hour": 1, "city": "oslo"}
-    examples = {"examples": [dict(row) for row in request.rows], "context": context}
-    yield RawRequest(f"/v1/models/{MODEL}:classify", {**spec, **examples})
-    yield RawRequest(f"/v1/models/{MODEL}:regress", {**spec, **examples})
 
-    predict = tensorflow_pb.PredictRequest(
-        model_spec=tensorflow_pb.ModelSpec(name=MODEL, signature_name=request.signature)
-    )
-    for name, array in arrays.items():
-        predict.inputs[name].CopyFrom(tensor_message(array))
-    yield RawRequest(f"/{PREDICTION}/Predict", None, predict.SerializeToString(), None)
-    listed = tensorflow_pb.ExamplesRequest(model_spec=predict.model_spec)
-    for row in request.rows:
-        features = listed.input.example_list.examples.add().features.feature
-        for name, values in row.items():
-            listed_values = np.atleast_1d(np.array(values)).tolist()
-            if isinstance(values, str) or name == "genres":
-                texts = [text.encode() for text in listed_values]
-                features[name].bytes_list.value.extend(texts)
-            elif isinstance(values, float):
-                features[name].float_list.value.append(values)
-            else:
-                features[name].int64_list.value.extend(map(int, listed_values))
-    for method in ("Classify", "Regress"):
-        yield RawRequest(f"/{PREDICTION}/{method}", None, listed.SerializeToString(), None)
+def own_call(call: str, value: Any) -> RawRequest:
+    return RawRequest(f"POST /v1/models/{MODEL}{call}", value)
+
+
+def of_grpc(method: str, message: Any) -> RawRequest:
+    return RawRequest(f"/{method}", None, message.SerializeToString())
 
 
 def own_requests() -> Iterator[RawRequest]:
     """Yields requests and changes of rowcast's own protocol, and what describes models."""
     for case in CASES:
-        yield RawRequest(f"/v1/models/{MODEL}:{case.call}", case.json)
-        yield RawRequest(f"/{EMBEDDING}/{case.call.capitalize()}", None, case.body(), None)
+        yield own_call(f":{case.call}", case.json)
+        yield RawRequest(f"/{EMBEDDING}/{case.call.capitalize()}", None, case.body())
     features = {"movie": 1007, "genres": ["drama"], "year": 0.5}
     candidates = [{"id": key, "features": features, "attributes": {"title": "x"}} for key in (1, 2)]
     upsert = {"items": candidates}
@@ -130,7 +82,7 @@ def own_requests() -> Iterator[RawRequest]:
         ("candidates/attributes", {"items": [{"id": 1000, "attributes": {"title": "x"}}]}),
         ("rows/upsert", {**rows, **offsets}),
     ):
-        yield RawRequest(f"/v1/models/{MODEL}/{path}", body)
+        yield own_call(f"/{path}", body)
     change = pb.ChangeRequest(
         model=pb.ModelSpec(name=MODEL),
         kind=pb.CHANGE_KIND_ROWS,
@@ -142,8 +94,8 @@ def own_requests() -> Iterator[RawRequest]:
         stream="s",
         offset=9,
     )
-    yield RawRequest(f"/{EMBEDDING}/Change", None, change.SerializeToString(), None)
-    yield RawRequest("/v2/repository/index", {"ready": True, "repository_name": ""})
+    yield of_grpc(f"{EMBEDDING}/Change", change)
+    yield RawRequest("POST /v2/repository/index", {"ready": True, "repository_name": ""})
     spec = tensorflow_pb.ModelSpec(name=MODEL)
     metadata = tensorflow_pb.GetModelMetadataRequest(
         model_spec=spec, metadata_field=["signature_def"]
@@ -152,13 +104,13 @@ def own_requests() -> Iterator[RawRequest]:
     described = inference_pb.ModelMetadataRequest(name=MODEL, version="1")
     index = inference_pb.RepositoryIndexRequest(ready=True)
     for method, message in (
-        (f"/{PREDICTION}/GetModelMetadata", metadata),
-        ("/tensorflow.serving.ModelService/GetModelStatus", status),
-        (f"/{forms.SERVICE}/ModelMetadata", described),
-        (f"/{forms.SERVICE}/ModelReady", described),
-        (f"/{forms.SERVICE}/RepositoryIndex", index),
+        (f"{forms.PREDICTION}/GetModelMetadata", metadata),
+        ("tensorflow.serving.ModelService/GetModelStatus", status),
+        (f"{forms.SERVICE}/ModelMetadata", described),
+        (f"{forms.SERVICE}/ModelReady", described),
+        (f"{forms.SERVICE}/RepositoryIndex", index),
     ):
-        yield RawRequest(method, None, message.SerializeToString(), None)
+        yield of_grpc(method, message)
 
 
 def emptied(rng: random.Random, raw_request: RawRequest) -> RawRequest:
@@ -166,7 +118,7 @@ def emptied(rng: random.Random, raw_request: RawRequest) -> RawRequest:
     the same request if it has no shapes.
     """
     shape = rng.sample([0, *rng.choices([1, 2, 2**20, 2**40, 2**62, 2**63 - 1], k=4)], k=5)
-    if raw_request.target == INFER:
+    if raw_request.target == forms.INFER:
         value = copy.deepcopy(raw_request.value)
         entry = rng.choice(value["inputs"])
         entry["shape"] = shape
@@ -174,7 +126,7 @@ def emptied(rng: random.Random, raw_request: RawRequest) -> RawRequest:
             entry["data"] = []
         else:
             entry["parameters"] = {"binary_data_size": 0}
-        return replace(raw_request, value=value)
+        return raw_request._replace(value=value)
     if raw_request.target.endswith("ModelInfer"):
         infer = inference_pb.ModelInferRequest.FromString(raw_request.content)
         number = rng.randrange(len(infer.inputs))
@@ -182,14 +134,14 @@ def emptied(rng: random.Random, raw_request: RawRequest) -> RawRequest:
         infer.inputs[number].ClearField("contents")
         if infer.raw_input_contents:
             infer.raw_input_contents[number] = b""
-        return replace(raw_request, content=infer.SerializeToString())
+        return raw_request._replace(content=infer.SerializeToString())
     if raw_request.target.endswith("Predict"):
         predict = tensorflow_pb.PredictRequest.FromString(raw_request.content)
         tensor = predict.inputs[rng.choice(list(predict.inputs))]
         sizes = [tensorflow_pb.TensorShapeProto.Dim(size=size) for size in shape]
         declared = tensorflow_pb.TensorShapeProto(dim=sizes)
         tensor.CopyFrom(tensorflow_pb.TensorProto(dtype=tensor.dtype, tensor_shape=declared))
-        return replace(raw_request, content=predict.SerializeToString())
+        return raw_request._replace(content=predict.SerializeToString())
     return raw_request
 
 
@@ -224,13 +176,13 @@ def mutated(rng: random.Random, raw_request: RawRequest) -> RawRequest:
     """Returns a request with no change or up to three changes of its JSON or its bytes."""
     times = rng.choice([0, 1, 1, 1, 2, 3])
     content = raw_request.content
-    if raw_request.headers is None:
+    if raw_request.value is None:
         for _ in range(times):
             content = reword(rng, content)
-        return replace(raw_request, content=content)
+        return raw_request._replace(content=content)
 
     value = copy.deepcopy(raw_request.value)
-    headers = dict(raw_request.headers)
+    headers = {"content-type": "application/json", **dict(raw_request.headers)}
     for _ in range(times):
         if content and rng.random() < 0.2:
             content = flip(rng, content)
@@ -244,39 +196,12 @@ def mutated(rng: random.Random, raw_request: RawRequest) -> RawRequest:
     return RawRequest(raw_request.target, None, text + content, headers)
 
 
-class Service:
-    """A service that speaks all protocols, and one client of each transport."""
-
-    def __init__(self, ways: Ways) -> None:
-        self._ways = ways
-        ways.clients.http.headers["authorization"] = f"Bearer {TOKEN}"
-        self._metadata = (("authorization", f"Bearer {TOKEN}"),)
-
-    def outcome(self, raw_request: RawRequest) -> str:
-        """Sends a request.
-
-        Returns:
-          "OK", the code of the error, or FAULT if the service is at fault.
-        """
-        if raw_request.headers is not None:
-            response = self._ways.clients.http.post(
-                raw_request.target, content=raw_request.content, headers=raw_request.headers
-            )
-            if response.status_code == 200:
-                return "OK"
-            assert "error" in response.json()
-            if response.status_code in {500, 502}:
-                return "FAULT"
-            return str(response.status_code)
-        try:
-            call = self._ways.clients.channel.unary_unary(raw_request.target)
-            call(raw_request.content, timeout=WAIT_S, metadata=self._metadata)
-        except grpc.RpcError as problem:
-            code = str(problem.code().name)
-            if code in FAULTS:
-                return "FAULT"
-            return code
-        return "OK"
+def is_fault(response: RawResponse) -> bool:
+    """Whether a response says that the service is at fault."""
+    if isinstance(response.status, str):
+        return response.status in FAULTS
+    assert response.status == 200 or "error" in json.loads(response.content)
+    return response.status in {500, 502}
 
 
 @pytest.fixture(scope="module")
@@ -297,8 +222,8 @@ def test_mutated_requests_are_never_a_fault_of_the_service(
     }
     simple_requests = list(own_requests())
     targets = sorted({raw_request.target for raw_request in simple_requests})
+    authorization = {"authorization": f"Bearer {TOKEN}"}
     with serving(root, **settings) as ways:
-        service = Service(ways)
         for seed in seeds(request, MUTATED, 1):
             rng = random.Random(seed)
             if rng.random() < 0.4:
@@ -308,9 +233,11 @@ def test_mutated_requests_are_never_a_fault_of_the_service(
                 raw_request = rng.choice(list(tensor_requests(rng.randrange(10_000))))
             if rng.random() < 0.15:
                 raw_request = emptied(rng, raw_request)
+            sent = mutated(rng, raw_request)
+            sent = sent._replace(headers={**dict(sent.headers), **authorization})
             with log_lines() as lines:
-                outcome = service.outcome(mutated(rng, raw_request))
-            assert outcome != "FAULT", f"seed {seed}: {raw_request}\n{lines.getvalue()}"
+                response = ways.by_bytes(sent)
+            assert not is_fault(response), f"seed {seed}: {raw_request}\n{lines.getvalue()}"
 
 
 def is_pythonic(value: Any) -> bool:

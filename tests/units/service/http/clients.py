@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,11 +17,15 @@ BODY: dict[str, Any] = {"k": 2, "context": {"user": 7}}
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:
-    error: dict[str, Any] = response.json()["error"]
+    return checked_error(response.json()["error"], response.headers)
+
+
+def checked_error(error: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+    """Returns an error as JSON has it, once it is known to agree with the headers."""
     assert set(error) - {"violations", "retry_after_s"} == {"code", "message", "request_id"}
     assert error.get("violations") != []
-    assert str(error.get("retry_after_s", "")) == response.headers.get("retry-after", "")
-    assert error["request_id"] == response.headers["x-request-id"]
+    assert str(error.get("retry_after_s", "")) == headers.get("retry-after", "")
+    assert error["request_id"] == headers["x-request-id"]
     return error
 
 

@@ -24,9 +24,8 @@ from service.serving_records.recordings import read_recordings
 from tensors.stubs import tensorflow_serving_pb2 as pb
 from tests.bundles.small import SmallBundle
 from tests.bundles.tfrecords import example, record, write_records
-from tests.cases.test_tensor_requests import tensor
+from tests.cases.raw_requests import tensor
 from tests.e2e.process import until
-from tests.units.service.protocols.tensorflow_serving.protocols import PROTOCOLS
 from tests.units.service.running import RunningService
 from tests.units.service.versions.driven import Driven
 
@@ -203,7 +202,7 @@ def test_requests_of_the_protocol_are_recorded_and_replayed(
     write: Write, serve: Callable[..., RunningService]
 ) -> None:
     write()
-    service = serve(protocols=PROTOCOLS, record_rate=1.0, poll_interval_s=NEVER_S)
+    service = serve(protocols=("tensorflow-serving",), record_rate=1.0, poll_interval_s=NEVER_S)
     predict = pb.PredictionLog.FromString(QUERY).predict_log.request
     predict.model_spec.name = "movies"
     regress = pb.ExamplesRequest(model_spec=pb.ModelSpec(name="movies"), input=EXAMPLES.input)

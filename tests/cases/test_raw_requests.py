@@ -1,0 +1,204 @@
+"""Each request of the table of bytes gets the status of its code, in the form of errors of its
+protocol, with words that name what is wrong. And what all responses over HTTP have.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.errors import TRANSPORT_STATUS, Code
+from tests.bundles.small import write_small_bundle
+from tests.cases.bad_values import BODIES
+from tests.cases.raw_requests import ACCEPTED, PAGE, SETTINGS, UNFIT, refused
+from tests.cases.ways import RawRequest, Ways, serving
+from tests.differential import tensor_forms as forms
+from tests.units.service.cases import MODEL
+from tests.units.service.http.clients import BODY, PROTOBUF, RETRIEVE, checked_error
+from tests.units.service.running import log_lines
+
+MESSAGE = pb.RetrieveRequest(k=2, context={"user": pb.Column(int64s=(7).to_bytes(8, "little"))})
+OTHER_PROTOCOL = re.compile("/v2|:(predict|classify|regress)|/metadata")
+REFUSED = list(refused())
+
+
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterator[Ways]:
+    root = tmp_path_factory.mktemp("bundles")
+    write_small_bundle(root, small_towers, MODEL, parts=True)
+    with serving(root, protocols=("open-inference", "tensorflow-serving"), **SETTINGS) as ways:
+        yield ways
+
+
+@pytest.fixture
+def http(ways: Ways) -> httpx.Client:
+    return ways.clients.http
+
+
+@pytest.mark.parametrize("request_of_case", ACCEPTED.values(), ids=ACCEPTED)
+def test_request_is_accepted(request_of_case: RawRequest, ways: Ways) -> None:
+    response = ways.by_bytes(request_of_case)
+    assert response.status == 200, response.content
+
+
+def expect_refusal(ways: Ways, request: RawRequest, code: Code | int, words: str) -> None:
+    """Sends a request; checks the status, the form and the words of the error that it gets."""
+    response = ways.by_bytes(request)
+    text = response.content.decode(errors="replace")
+    if request.target.startswith("/"):
+        assert isinstance(code, Code)
+        assert response.status == TRANSPORT_STATUS[code].grpc, text
+        # A method that is not provided has no field.
+        assert response.faults == (code is not Code.UNIMPLEMENTED or request.body != b""), text
+    else:
+        assert response.status == (
+            code if isinstance(code, int) else TRANSPORT_STATUS[code].http
+        ), text
+        if response.headers["content-type"] == "application/json":
+            error = json.loads(text)["error"]
+            if OTHER_PROTOCOL.search(request.target):
+                assert [*json.loads(text)] == ["error"]
+                text = error
+            else:
+                assert isinstance(code, int) or error["code"] == code.value
+                text = checked_error(error, response.headers)["message"]
+        if isinstance(code, int):
+            text = response.headers["allow"]
+    assert words in text
+    assert ways.service.dataplane.budget.held == 0
+
+
+@pytest.mark.parametrize(
+    ("request_of_case", "code", "words"),
+    [row for _, *row in REFUSED],
+    ids=[name for name, *_ in REFUSED],
+)
+def test_request_is_refused_with_its_status_and_words(
+    request_of_case: RawRequest, code: Code | int, words: str, ways: Ways
+) -> None:
+    expect_refusal(ways, request_of_case, code, words)
+
+
+@pytest.mark.parametrize(("signature", "arrays", "code", "words"), UNFIT.values(), ids=UNFIT)
+def test_tensors_that_do_not_fit_a_signature_are_refused_in_each_form(
+    signature: str, arrays: Mapping[str, Any], code: Code, words: str, ways: Ways
+) -> None:
+    for name, form in forms.FORMS.items():
+        # In JSON of TensorFlow Serving, an empty list has no second axis.
+        if "columns" in name and not all(
+            array.size or array.ndim == 1 for array in arrays.values()
+        ):
+            continue
+        # In JSON of Open Inference, data is a list.
+        if "JSON" in name and not all(array.ndim for array in arrays.values()):
+            continue
+        expect_refusal(ways, form.request(arrays, signature), code, words)
+
+
+@pytest.mark.parametrize("call", BODIES)
+def test_response_has_the_form_that_is_accepted_and_the_times_of_its_phases(
+    call: str, http: httpx.Client
+) -> None:
+    response = http.post(f"{PAGE}:{call}", json=BODIES[call])
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
+    assert (response.json()["model"], response.json()["version"]) == ("movies", 1)
+    timing = response.headers["server-timing"]
+    assert re.fullmatch(r"decode;dur=[\d.]+, (\w+;dur=[\d.]+, )*encode;dur=[\d.]+", timing)
+
+
+def test_accept_chooses_the_form_of_a_response_by_its_weights(http: httpx.Client) -> None:
+    accept = {"accept": "application/json;q=0.8, application/x-protobuf;q=0.9, */*"}
+    by_json = http.post(RETRIEVE, json=BODY, headers=accept)
+    assert pb.RetrieveResponse.FromString(by_json.content).searched == 40
+    accept = {"accept": "*/*, application/x-protobuf;q=0, application/json, application/protobuf"}
+    by_message = http.post(RETRIEVE, content=MESSAGE.SerializeToString(), headers=PROTOBUF | accept)
+    assert len(by_message.json()["results"][0]["ids"]) == 2
+
+
+def test_lookup_in_protobuf_has_the_json_of_one_in_json(http: httpx.Client) -> None:
+    accept = {"accept": "application/json"}
+    ids = pb.Column(int64s=struct.pack("<2q", 3, 5))
+    message = pb.LookupRequest(feature="user", ids=ids).SerializeToString()
+    by_message = http.post(f"{PAGE}:lookup", content=message, headers=PROTOBUF | accept)
+    by_json = http.post(f"{PAGE}:lookup", json={"feature": "user", "ids": [3, 5]})
+    assert by_json.status_code == 200
+    assert by_message.json() == by_json.json()
+
+
+def test_request_id_is_that_of_the_client_of_its_trace_or_a_new_one(http: httpx.Client) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    ids = {
+        "order-17/a": {"x-request-id": "order-17/a"},
+        "-{x}#1": {"x-request-id": "-{x}#1"},
+        trace: {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"},
+    }
+    for expected, headers in ids.items():
+        assert http.post(RETRIEVE, json=BODY, headers=headers).headers["x-request-id"] == expected
+    malformed = [{"x-request-id": ""}, {"x-request-id": "a,b"}]
+    malformed += [{"traceparent": text} for text in ("00-xyz-1-01", f"00-{'0' * 32}-0-01", trace)]
+    new = [
+        http.post(RETRIEVE, json=BODY, headers=headers).headers["x-request-id"]
+        for headers in malformed
+    ]
+    assert all(re.fullmatch("[0-9a-f]{32}", request_id) for request_id in new)
+    assert len({*new}) == len(new)
+
+
+def test_models_and_their_descriptions_have_both_forms(http: httpx.Client) -> None:
+    accept = {"accept": "application/x-protobuf"}
+    (model,) = http.get("/v1/models").json()["models"]
+    state = model["versions"][0]
+    assert (model["name"], state["version"], state["state"]) == ("movies", 1, "available")
+    models = pb.ListModelsResponse.FromString(http.get("/v1/models", headers=accept).content)
+    assert models.models[0].versions[0].state == pb.LOAD_STATE_AVAILABLE
+    value = http.get(PAGE).json()
+    assert (value["model"], value["version"], value["current"]) == ("movies", 1, True)
+    details = pb.GetModelResponse.FromString(http.get(PAGE, headers=accept).content)
+    names = [feature.name for feature in details.calls[0].features]
+    assert names == [feature["name"] for feature in value["calls"][0]["features"]]
+
+
+@pytest.mark.parametrize("path", ["/v1/models", PAGE, "/livez", "/readyz", "/metrics", "/nowhere"])
+def test_head_has_the_headers_of_get_alone(path: str, http: httpx.Client) -> None:
+    head = http.head(path)
+    get = http.get(path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
+
+
+def test_requests_are_counted_by_call_and_code_and_probes_are_not_logged(
+    http: httpx.Client, ways: Ways
+) -> None:
+    requests = [
+        ("GET", "/v1/models", "models", "OK"),
+        ("GET", f"{PAGE}/versions/7", "model", "NOT_FOUND"),
+        ("POST", f"{PAGE}:embed", "embed", "INVALID_ARGUMENT"),
+        ("GET", "/nowhere", "other", "NOT_FOUND"),
+    ]
+
+    def counts() -> list[float]:
+        name = "rowcast_requests_total"
+        return [
+            ways.service.value(name, transport="http", call=call, code=code)
+            for _, _, call, code in requests
+        ]
+
+    before = counts()
+    with log_lines() as lines:
+        for method, path, _, _ in requests:
+            http.request(method, path, content=b'{"towers": 1}')
+        assert http.get("/livez").json() == {"live": True}
+        assert http.get("/readyz").json() == {"ready": True}
+    assert counts() == [count + 1 for count in before]
+    events = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert [event["event"] for event in events] == ["request_failed"] * 3
+    assert [event["model"] for event in events] == ["movies", "movies", ""]
+    assert http.get("/metrics").headers["content-type"].startswith("text/plain; version=")

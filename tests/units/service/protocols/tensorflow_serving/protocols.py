@@ -1,3 +1,0 @@
-"""The name of TensorFlow Serving's protocols."""
-
-PROTOCOLS = ("tensorflow-serving",)
