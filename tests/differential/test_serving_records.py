@@ -1,5 +1,6 @@
 """A team leaves TensorFlow Serving with what it has: the SavedModel that it serves, the requests of
-its warm-up, and a log of requests with their responses. All are written by TensorFlow.
+its warm-up, a log of requests with their responses, and clients that change nothing but the
+address. All are written by TensorFlow.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import numpy as np
 import pytest
 
@@ -23,6 +25,7 @@ from export.jobs.warm_up import WarmUpWriter, locate_requests
 from export.recipe.schema import OutputSection, WarmUpSection, read_recipe
 from export.recipe.settings import ExportSettings
 from service.serving_records.logged_requests import read_prediction_log
+from tests.bundles.tfrecords import example
 from tests.units.export.movies_job import (
     MOVIE_IDS,
     Recipe,
@@ -37,9 +40,14 @@ pytestmark = pytest.mark.slow
 
 tf = load_tensorflow()
 from tensorflow_serving.apis import (  # noqa: E402 - TensorFlow is loaded first
+    classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
     input_pb2,
+    model_service_pb2_grpc,
     prediction_log_pb2,
     prediction_service_pb2_grpc,
+    regression_pb2,
 )
 
 from tests.models import two_towers  # noqa: E402
@@ -132,6 +140,7 @@ class Team:
         self.saved_model = directory / "served" / "7"
         tf.saved_model.save(root, str(self.saved_model), signatures={"ranking": ranking})
         served = tf.saved_model.load(str(self.saved_model)).signatures["ranking"]
+        self.signature = served
         random = np.random.default_rng(3)
         self.logs = []
         for _ in range(LOGS):
@@ -166,23 +175,12 @@ class Team:
         return changed(recipe_of(self.saved_model), "verify", verify)
 
 
-def feature(*values: Any) -> Any:
-    if isinstance(values[0], float):
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-
-def example(**features: Any) -> Any:
-    return tf.train.Example(features=tf.train.Features(feature=features))
-
-
 def elwc() -> Any:
     """Returns a ranking of two movies for a user."""
     return input_pb2.ExampleListWithContext(
-        context=example(user_id=feature(5), hour=feature(20), history=feature(100, 107)),
+        context=example({"user_id": 5, "hour": 20, "history": [100, 107]}),
         examples=[
-            example(movie_id=feature(movie), genres=feature(1, 2), year=feature(0.5))
-            for movie in MOVIE_IDS[:2]
+            example({"movie_id": movie, "genres": [1, 2], "year": 0.5}) for movie in MOVIE_IDS[:2]
         ],
     )
 
@@ -216,16 +214,78 @@ def test_requests_of_the_saved_model_are_computed_before_the_bundle_is_served(
     assert manifest.warm_up.file in [file.path for file in manifest.files]
 
 
-def test_logged_requests_have_the_logged_responses(team: Team, service: RunningService) -> None:
+@pytest.fixture
+def channel(service: RunningService) -> Iterator[grpc.Channel]:
     with grpc.insecure_channel(service.grpc) as channel:
-        predictions = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        for log in team.logs[:5]:
-            request = log.predict_log.request
-            request.model_spec.name = "movies"
-            score = predictions.Predict(request, timeout=60).outputs["score"]
-            recorded = tf.make_ndarray(log.predict_log.response.outputs["score"])
-            returned = tf.make_ndarray(score).reshape(recorded.shape)
-            assert np.allclose(returned, recorded, rtol=1e-4, atol=1e-4)
+        yield channel
+
+
+def assert_logged(score: Any, log: Any) -> None:
+    recorded = tf.make_ndarray(log.predict_log.response.outputs["score"])
+    np.testing.assert_allclose(np.reshape(score, recorded.shape), recorded, rtol=1e-4, atol=1e-4)
+
+
+def test_logged_requests_have_the_logged_responses(
+    team: Team, service: RunningService, channel: grpc.Channel
+) -> None:
+    predictions = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    url = f"{service.http}/v1/models/movies:predict"
+    for log in team.logs:
+        request = log.predict_log.request
+        request.model_spec.name = "movies"
+        outputs = predictions.Predict(request, timeout=60).outputs
+        assert_logged(tf.make_ndarray(outputs["score"]), log)
+        columns = {
+            name: tf.make_ndarray(tensor).tolist() for name, tensor in request.inputs.items()
+        }
+        response = httpx.post(url, json={"inputs": columns}, timeout=60)
+        assert_logged(response.json()["outputs"], log)
+
+
+def test_examples_of_a_logged_request_are_regressed_and_classified(
+    team: Team, channel: grpc.Channel
+) -> None:
+    log = team.logs[0]
+    inputs = {
+        name: tf.make_ndarray(value) for name, value in log.predict_log.request.inputs.items()
+    }
+    regression = regression_pb2.RegressionRequest()
+    regression.model_spec.name = "movies"
+    for row in range(ROWS):
+        features = {name: inputs[name][row] for name in ("user_id", "hour", "movie_id", "year")}
+        for name in ("history", "genres"):
+            first, end = inputs[f"{name}_1"][[row, row + 1]]
+            features[name] = inputs[name][first:end]
+        regression.input.example_list.examples.append(example(features))
+    predictions = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    response = predictions.Regress(regression, timeout=60)
+    scores = [row.value for row in response.result.regressions]
+    assert_logged(scores, log)
+    classification = classification_pb2.ClassificationRequest(
+        model_spec=regression.model_spec, input=regression.input
+    )
+    classes = predictions.Classify(classification, timeout=60).result.classifications
+    assert [(row.classes[0].label, row.classes[0].score) for row in classes] == [
+        ("score", score) for score in scores
+    ]
+
+
+def test_model_is_described_as_the_saved_model(team: Team, channel: grpc.Channel) -> None:
+    request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+    request.model_spec.name = "movies"
+    predictions = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    response = predictions.GetModelMetadata(request, timeout=60)
+    signatures = get_model_metadata_pb2.SignatureDefMap()
+    assert response.metadata["signature_def"].Unpack(signatures)
+    described = signatures.signature_def["ranking"]
+    specs = team.signature.structured_input_signature[1]
+    dtypes = {tensor: info.dtype for tensor, info in described.inputs.items()}
+    assert dtypes == {tensor: spec.dtype.as_datatype_enum for tensor, spec in specs.items()}
+    assert described.outputs.keys() == team.signature.structured_outputs.keys()
+    models = model_service_pb2_grpc.ModelServiceStub(channel)
+    status = get_model_status_pb2.GetModelStatusRequest(model_spec=request.model_spec)
+    (state,) = models.GetModelStatus(status, timeout=60).model_version_status
+    assert state.state == get_model_status_pb2.ModelVersionStatus.AVAILABLE
 
 
 def test_other_responses_are_no_bundle(team: Team, tmp_path: Path) -> None:
@@ -285,7 +345,7 @@ def without(name: str) -> Inputs:
 
 
 QUERY = {"user_id": [1], "hour": [2]}
-SERIALIZED = {"examples": [example(user_id=feature(5), hour=feature(1)).SerializeToString()]}
+SERIALIZED = {"examples": [example({"user_id": 5, "hour": 1}).SerializeToString()]}
 SESSION = PredictionLog(session_run_log=prediction_log_pb2.SessionRunLog())
 REGRESS = PredictionLog()
 REGRESS.regress_log.request.model_spec.signature_name = "query"

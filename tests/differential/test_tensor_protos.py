@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays_of
 from numpy.typing import NDArray
 
 from export.graphs.loading import load_tensorflow
+from tensors.input_values import texts
 from tensors.stubs import tensorflow_serving_pb2 as pb
 from tensors.tensor_protos import fill_tensor, read_tensors
 from tests.differential import tensor_forms as forms
@@ -86,3 +87,10 @@ def test_tensors_are_written_as_tensorflow_reads_them(array: NDArray[Any]) -> No
         written = np.array(texts, object).reshape(written.shape)
     assert written.dtype == array.dtype
     np.testing.assert_array_equal(written, array)
+
+
+def test_text_that_stands_for_many_is_decoded_once() -> None:
+    text = b"x" * 10_000_000
+    decoded = texts(np.broadcast_to(np.array([text], object), (100_000, 1)), "x")
+    assert decoded.shape == (100_000,)
+    assert decoded[0] is decoded[-1]
