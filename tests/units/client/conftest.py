@@ -1,4 +1,4 @@
-"""One running service for the tests of the client."""
+"""One service for the tests of the client that need a real one, and the command line."""
 
 from __future__ import annotations
 
@@ -11,45 +11,31 @@ import pytest
 from rowcast_client.commands import main
 
 from tests.bundles.small import SmallBundle, write_small_bundle
-from tests.e2e.process import Process
 from tests.units.client.servers import Way
+from tests.units.service.running import RunningService
 
 
 @dataclass(frozen=True)
-class RunningService:
-    """A `rowcast-serve` of its own process, with the two models it serves."""
+class Service:
+    """A service of the model "movies", version 2."""
 
-    http: str
-    grpc: str
+    running: RunningService
     movies: SmallBundle
-    named: SmallBundle
 
     def url(self, way: Way) -> str:
-        """The address for one way to send calls."""
-        return self.http if way.transport == "http" else self.grpc
+        """Returns the address for one way to send calls."""
+        if way.transport == "http":
+            return self.running.http
+        return f"grpc://{self.running.grpc}"
 
 
 @pytest.fixture(scope="session")
-def service(
-    small_towers: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningService]:
-    """A service of the models "movies", whose candidates are integers, and "named", whose
-    candidates are strings.
-    """
-    folder = tmp_path_factory.mktemp("service")
-    root = folder / "bundles"
-    root.mkdir()
-    movies = write_small_bundle(root, small_towers, "movies", 2, parts=True, users=True, keep=60)
-    named = write_small_bundle(root, small_towers, "named", 1, id_kind="string")
-    process = Process(root, "--require", "movies", "--require", "named")
-    try:
-        process.event("ready")
-        ports = process.ports
-        yield RunningService(
-            f"http://127.0.0.1:{ports['http']}", f"grpc://127.0.0.1:{ports['grpc']}", movies, named
-        )
-    finally:
-        process.kill()
+def service(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    root = tmp_path_factory.mktemp("service")
+    movies = write_small_bundle(root, small_towers, version=2)
+    running = RunningService(root, poll_interval_s=3600)
+    yield Service(running, movies)
+    running.close()
 
 
 @pytest.fixture

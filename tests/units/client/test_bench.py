@@ -30,7 +30,7 @@ from tests.cases.ways import Ways, serving
 from tests.units.client.servers import EMBED, EMBEDDED, OK, OVERLOADED, grpc_server
 
 SLOW_S = 0.04
-ONE_CALLER = LoadSettings(rate_per_s=0, concurrency=1, seconds=0.1, timeout_s=5)
+ONE_CALLER = LoadSettings(rate_per_s=0, concurrency=1, seconds=0.1, timeout_s=60)
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +50,22 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_bench(url: str, **options: Any) -> dict[str, Any]:
     """Returns the report of a short run."""
-    options = {"seconds": 0.1, "timeout_s": 5.0} | options
+    options = {"seconds": 0.1, "timeout_s": 60.0} | options
     report, show = bench({"url": url}, note=lambda _: None, **options)
     assert list(show(report))
     return report
 
 
-@pytest.mark.parametrize("call", ["", "retrieve", "rank", "recommend", "embed"])
-@pytest.mark.parametrize("transport", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("transport", "call"),
+    [
+        ("http", ""),
+        ("grpc", "retrieve"),
+        ("http", "rank"),
+        ("grpc", "recommend"),
+        ("grpc", "embed"),
+    ],
+)
 def test_examples_of_every_call_succeed(ways: Ways, transport: str, call: str) -> None:
     url = ways.service.http
     if transport == "grpc":

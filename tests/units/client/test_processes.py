@@ -10,7 +10,7 @@ import pytest
 from rowcast_client import AsyncClient, InvalidArgument
 
 from tests.e2e.process import WAIT_S
-from tests.units.client.conftest import RunningService
+from tests.units.client.conftest import Service
 from tests.units.client.servers import OK, WAYS, Way, http_server
 
 FORK = """
@@ -26,7 +26,7 @@ for child in range(4):
     pid = os.fork()
     if pid == 0:
         wrong = 0
-        for turn in range(60):
+        for turn in range(20):
             id = (7 * turn + child) % len(ids)
             wrong += client.lookup("user", [id], model="movies").vectors.tolist() != expected[id]
         os._exit(min(wrong, 100))
@@ -43,7 +43,7 @@ client.close()
 
 @pytest.mark.parametrize("way", [way for way in WAYS if not way.asynchronous], ids=str)
 def test_client_after_a_fork_returns_each_process_its_own_responses(
-    way: Way, service: RunningService
+    way: Way, service: Service
 ) -> None:
     command = [sys.executable, "-c", FORK, service.url(way)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=WAIT_S)
