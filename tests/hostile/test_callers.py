@@ -221,7 +221,7 @@ def test_service_with_tls_under_attack_stays_small_and_serves_other_clients(
     endure(port, attack, secured_service)
 
 
-@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("secure", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_clients_that_leave_at_any_moment_are_cancelled_and_no_problem_of_the_service(
     root: Path, secure: bool, tmp_path: Path
 ) -> None:
@@ -299,6 +299,7 @@ def test_admin_listener_with_silent_connections_serves_operators(service: Attack
     assert response.status_code == 200
 
 
+@pytest.mark.nightly  # test_service_states.py fills a service by one request
 def test_overloaded_service_computes_no_rejected_request_and_recovers(root: Path) -> None:
     """Bound: three requests in progress, of 48 clients that retry whatever the response was."""
     service = Attacked(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import grpc
 import httpx
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from service.codec.stubs import embedding_service_pb2 as pb
@@ -266,13 +266,26 @@ def check_cost(send: Callable[[], object], size: int) -> None:
     assert remaining < MEMORY_BYTES, f"{remaining} bytes stay"
 
 
-bounded = settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+# Only a thorough run draws shapes.
+phases = list(Phase)
+if settings().derandomize:
+    phases = [Phase.explicit]
+bounded = settings(
+    max_examples=30, deadline=None, phases=phases, suppress_health_check=list(HealthCheck)
+)
+
+
+def bodies(test: Any) -> Any:
+    """Runs a test with many names and examples, with long and nested lists of texts, and with what
+    a thorough run draws.
+    """
+    for shape in (Shape(4_000, 20_000, 1, 0, text=False), Shape(4, 1_000, 900, 7, text=True)):
+        test = example(shape=shape)(test)
+    return bounded(given(shape=SHAPES)(test))
 
 
 @pytest.mark.parametrize("path", JSON)
-@given(shape=SHAPES)
-@example(shape=Shape(4_000, 20_000, 1, 0, text=False))
-@bounded
+@bodies
 def test_json_costs_in_proportion_to_its_size(
     service: RunningService, path: str, shape: Shape
 ) -> None:
@@ -294,9 +307,7 @@ def test_json_costs_in_proportion_to_its_size(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", MESSAGES)
-@given(shape=SHAPES)
-@example(shape=Shape(4_000, 20_000, 1, 0, text=False))
-@bounded
+@bodies
 def test_message_costs_in_proportion_to_its_size(
     service: RunningService, method: str, shape: Shape
 ) -> None:
@@ -312,9 +323,7 @@ def test_message_costs_in_proportion_to_its_size(
 
 
 @pytest.mark.parametrize("call", SHARD_MESSAGES)
-@given(shape=SHAPES)
-@example(shape=Shape(4_000, 20_000, 1, 0, text=False))
-@bounded
+@bodies
 def test_message_to_a_shard_costs_in_proportion_to_its_size(call: str, shape: Shape) -> None:
     body = SHARD_MESSAGES[call](shape).SerializeToString()
     limits = ServiceSettings(root=Path.cwd())

@@ -41,8 +41,7 @@ def service(
 ) -> Iterator[RunningService]:
     root = tmp_path_factory.mktemp("root")
     write_small_bundle(root, small_towers)
-    limits = {"max_request_bytes": MAX_REQUEST_BYTES, "body_timeout_s": 1, "keep_alive_s": 1}
-    running = RunningService(root, **limits)
+    running = RunningService(root, max_request_bytes=MAX_REQUEST_BYTES)
     yield running
     running.close()
 
@@ -91,7 +90,6 @@ def test_calls_without_a_message_or_of_no_method_are_refused(
 ) -> None:
     empty = outcome(channel.stream_unary(f"/{SERVICE}/Retrieve").future(iter(())))
     assert empty.code == "INVALID_ARGUMENT"
-    assert outcome(never_sends(channel, "Embed")).code == "DEADLINE"
     unknown = call(channel, "Nothing")
     assert (unknown.code, SERVICE in unknown.response) == ("UNIMPLEMENTED", True)
     with pytest.raises(grpc.RpcError) as error:
@@ -175,12 +173,16 @@ def test_reflection_lists_services_and_their_files(version: str, channel: grpc.C
         assert name.rpartition(".")[0].encode() in files
 
 
-def test_idle_connections_and_those_without_ping_responses_are_closed(
-    service: RunningService,
+def test_idle_connections_and_those_that_never_send_are_closed(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
 ) -> None:
-    """Bound: keep_alive_s for a connection without calls; for one with a call, the same and as long
-    for the response.
+    """Bounds: keep_alive_s for a connection without calls; for one with a call, the same and as
+    long for the response to a ping; body_timeout_s for a message.
     """
+    write()
+    service = serve(body_timeout_s=1, keep_alive_s=1)
+    with grpc.insecure_channel(service.grpc) as channel:
+        assert outcome(never_sends(channel, "Embed")).code == "DEADLINE"
     idle = [connect(service.grpc) for _ in range(50)]
     for client in idle[:25]:
         client.sendall(PREFACE)

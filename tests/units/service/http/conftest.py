@@ -11,7 +11,7 @@ import pytest
 from tests.bundles.small import write_small_bundle
 from tests.units.service.running import RunningService
 
-LIMITS = {"max_request_bytes": 4096, "max_queries": 8, "max_names": 4, "body_timeout_s": 0.5}
+LIMITS = {"max_request_bytes": 4096, "max_queries": 8, "max_names": 4}
 
 
 @pytest.fixture(scope="module")
