@@ -14,6 +14,7 @@ import numpy as np
 
 from service.codec.stubs import embedding_service_pb2 as own_pb
 from service.errors import Code
+from service.grpc_api.servicer import SERVICE
 from service.protocols.tensorflow_serving.protocol import MODEL_SERVICE, PREDICTION_SERVICE
 from tensors.stubs import open_inference_pb2 as pb
 from tensors.stubs import tensorflow_serving_pb2 as tf_pb
@@ -21,6 +22,7 @@ from tests.bundles.tfrecords import example
 from tests.cases.ways import RawRequest
 from tests.differential import tensor_forms as forms
 from tests.units.service.cases import LIMITS, MODEL
+from tests.units.service.grpc_api.requests import lookup
 from tests.units.service.http.clients import BODY, PROTOBUF
 
 SETTINGS = {**LIMITS, "max_request_bytes": 131_072}
@@ -33,7 +35,9 @@ LATE = Code.DEADLINE
 ABSENT = Code.UNIMPLEMENTED
 PAGE = f"/v1/models/{MODEL}"
 RETRIEVE = f"POST {PAGE}:retrieve"
+LOOKUP = f"/{SERVICE}/Lookup"
 PREDICT = f"{forms.REST}:predict"
+USERS_3 = lookup(3).SerializeToString()
 TEXT = json.dumps(BODY).encode()
 GZIP = {"content-encoding": "gzip"}
 ELSEWHERE = {"origin": "https://example.com"}
@@ -75,6 +79,9 @@ ACCEPTED: dict[str, RawRequest] = {
     "a parameter against caches": RawRequest("GET /docs/assets/swagger-ui.css?v=2"),
     "parameters of a scrape": RawRequest("GET /metrics?name[]=rowcast_ready"),
     "a probe of another host": RawRequest("GET /readyz", headers=FOREIGN),
+    "metadata of a proxy": RawRequest(
+        LOOKUP, content=USERS_3, headers={name: text for name, text in PROXY if "id" not in name}
+    ),
     # As `curl -d` sends JSON to TensorFlow Serving.
     "a body of a form": RawRequest(PREDICT, {**QUERY, "inputs": {"user": [5]}}, headers=FORM),
 }
@@ -237,6 +244,12 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
         "another host": (None, DENIED, "allowed_hosts", {"host": "127.0.0.1.example.com"}),
     },
     "GET /v1/models/x": {"an unknown model": (None, GONE, "'x'")},
+    "GET /": {
+        "no browser": (None, GONE, "/docs", {"accept": "*/*"}),
+        "another host": (None, DENIED, "host", BROWSER | FOREIGN),
+    },
+    "GET /?token=secret": {"a parameter": (None, BAD, "'token'", BROWSER)},
+    "POST /": {"no page": (None, GONE, "/docs", BROWSER)},
     "GET /docs/assets/nothing.js": {"no asset": (None, GONE, "/docs")},
     "GET /docs/assets/%2e%2e/core.py": {"an asset elsewhere": (None, GONE, "/docs")},
     f"GET {PAGE}:retrieve": {"another method": (None, 405, "POST")},
@@ -310,13 +323,10 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
         "other rows": (_of(instances=[{"user": 1}, {"hour": 2}]), BAD, "instances[1]"),
         "rows and values": (_of(instances=[1, {"user": 1}]), BAD, "beside objects"),
         "values without a name": (_of(instances=[1, 2]), BAD, "no name"),
-        "texts": (_of(inputs={"user": ["a"]}), BAD, "int64 was"),
         "null": (_of(inputs={"user": [None]}), BAD, "null"),
         "no base64": (_of(inputs={"user": [{"b64": "*"}]}), BAD, "base64"),
-        "a large integer": (_of(inputs={"user": [2**63]}), BAD, "int64"),
         "many digits": (b'{"inputs": {"user": [NaN, %s]}}' % (b"9" * 5_000), BAD, "digits"),
         "kinds": (_of(inputs={"user": [1, "a"]}), BAD, "int, str"),
-        "a matrix": (_of(inputs={"user": [[1, 2]]}), BAD, "shape [1, 2]"),
         "infinity": (
             b'{"signature_name": "query", "instances": [{"user": 1, "hour": Infinity}]}',
             BAD,
@@ -341,6 +351,15 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     f"POST {PAGE}/versions/9:predict": {"an unknown version": ({"instances": [1]}, GONE, "9")},
     f"POST {PAGE}/labels/x:predict": {"an unknown label": ({"instances": [1]}, GONE, "'x'")},
     f"GET {PAGE}/versions/9/metadata": {"an unknown version": (None, GONE, "9")},
+    LOOKUP: {
+        f"an id of {text!r:.9}": (
+            USERS_3,
+            BAD,
+            f"x-request-id is {text[:20]!r}; 1 to 128",
+            {"x-request-id": text},
+        )
+        for text in ("a b", 'a"b', "x" * 129)
+    },
     f"/{forms.SERVICE}/ModelInfer": {
         "no message": (b"\xff\xff", BAD, "ModelInferRequest"),
         "nothing": (pb.ModelInferRequest(), BAD, "'serving_default'"),
@@ -443,6 +462,7 @@ UNFIT: dict[str, tuple[str, Mapping[str, Any], Code, str]] = {
     "an id beyond int64": ("query", {"user": np.array([2**63], np.uint64)}, BAD, "int64"),
     "a number beyond float32": ("query", USERS | {"hour": np.full(3, 1e300)}, BAD, "float32"),
     "texts for numbers": ("query", USERS | {"hour": np.full(3, "1", object)}, BAD, "float32"),
+    "a matrix": ("query", {"user": np.array([[1, 2]])}, BAD, "shape [1, 2]"),
     "a scalar": ("query", {"user": np.array(7)}, BAD, "shape []"),
     "other rows": ("query", USERS | {"hour": np.zeros(2)}, BAD, "inputs.hour has 2 rows"),
     "no rows": ("query", {"user": np.empty(0, int)}, BAD, "no query"),

@@ -62,6 +62,8 @@ LIMITS = (
     # Above the idle ones of an attack, whatever this machine's limit on open files is.
     *("--max-connections", "20000"),
 )
+CONNECTIONS = 60
+"""Of a service that permits few."""
 RANK = "/v1/models/movies:rank"
 RANKING = {"context": {"user": 5}, "candidate_ids": [1000, 1007, 1014, 1021]}
 
@@ -253,42 +255,48 @@ def test_clients_that_leave_at_any_moment_are_cancelled_and_no_problem_of_the_se
     assert service.process.others == []
 
 
-def test_half_open_grpc_calls_cost_their_own_connections(root: Path) -> None:
+@pytest.fixture(scope="module")
+def patient_service(root: Path) -> Iterator[Attacked]:
+    """A service of few connections, which waits long for what they send."""
+    timeouts = "--body-timeout-s", "120", "--request-timeout-s", "120"
+    limits = "--max-inflight-bytes", str(128 * MIB), "--max-connections", str(CONNECTIONS)
+    attacked = Attacked(root, None, *limits, *timeouts)
+    yield attacked
+    attacked.process.kill()
+
+
+def test_half_open_grpc_calls_cost_their_own_connections(patient_service: Attacked) -> None:
     """Bounds: an eighth of the messages received at a time, and a share of all calls, for each
     connection.
     """
-    timeouts = "--body-timeout-s", "120", "--request-timeout-s", "120"
-    service = Attacked(root, None, "--max-inflight-bytes", str(128 * MIB), *timeouts)
     check = health_pb2.HealthCheckRequest()
-    with service.channel() as channel:
+    with patient_service.channel() as channel:
         retrieve = channel.unary_unary(f"/{SERVICE}/Retrieve")
         retrieve(SIMPLE.body(), timeout=30)
         for count, calls, data in (
             *((1, 900, b""), (4, 900, b"")),
             *((1, 900, HALF_MESSAGE), (50, 20, HALF_MESSAGE)),
         ):
-            with half_open_calls(service.ports["grpc"], count, calls, data):
-                for _ in range(20):
+            with half_open_calls(patient_service.ports["grpc"], count, calls, data):
+                for _ in range(10):
                     # A half-open call is given up after 120 s.
                     retrieve(SIMPLE.body(), timeout=30)
                     health_pb2_grpc.HealthStub(channel).Check(check, timeout=30)
-    service.process.kill()
 
 
-def test_http_connections_beyond_max_connections_get_503(root: Path) -> None:
-    service = Attacked(root, None, "--max-connections", "3")
+def test_http_connections_beyond_max_connections_get_503(patient_service: Attacked) -> None:
+    service = patient_service
     ready = f"http://127.0.0.1:{service.ports['http']}/readyz"
     healthy = f"{health_url(service.process)}/readyz"
     # The supervisor learns from the next heartbeat that the worker is ready.
     until(lambda: httpx.get(healthy).status_code == 200)
-    with connections(service.ports["http"], 3):
+    with connections(service.ports["http"], CONNECTIONS):
         # uvicorn counts a connection once it has accepted it.
         until(lambda: httpx.get(ready).status_code == 503)
         rejected = httpx.get(ready)
         assert (rejected.status_code, rejected.headers["connection"]) == (503, "close")
         assert httpx.get(healthy).status_code == 200
     until(lambda: httpx.get(ready).status_code == 200)
-    service.process.kill()
 
 
 def test_admin_listener_with_silent_connections_serves_operators(service: Attacked) -> None:

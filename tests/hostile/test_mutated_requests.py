@@ -113,38 +113,6 @@ def own_requests() -> Iterator[RawRequest]:
         yield of_grpc(method, message)
 
 
-def emptied(rng: random.Random, raw_request: RawRequest) -> RawRequest:
-    """Returns a request in which one tensor has no elements, and a shape with a 0 and large sizes;
-    the same request if it has no shapes.
-    """
-    shape = rng.sample([0, *rng.choices([1, 2, 2**20, 2**40, 2**62, 2**63 - 1], k=4)], k=5)
-    if raw_request.target == forms.INFER:
-        value = copy.deepcopy(raw_request.value)
-        entry = rng.choice(value["inputs"])
-        entry["shape"] = shape
-        if "data" in entry:
-            entry["data"] = []
-        else:
-            entry["parameters"] = {"binary_data_size": 0}
-        return raw_request._replace(value=value)
-    if raw_request.target.endswith("ModelInfer"):
-        infer = inference_pb.ModelInferRequest.FromString(raw_request.content)
-        number = rng.randrange(len(infer.inputs))
-        infer.inputs[number].shape[:] = shape
-        infer.inputs[number].ClearField("contents")
-        if infer.raw_input_contents:
-            infer.raw_input_contents[number] = b""
-        return raw_request._replace(content=infer.SerializeToString())
-    if raw_request.target.endswith("Predict"):
-        predict = tensorflow_pb.PredictRequest.FromString(raw_request.content)
-        tensor = predict.inputs[rng.choice(list(predict.inputs))]
-        sizes = [tensorflow_pb.TensorShapeProto.Dim(size=size) for size in shape]
-        declared = tensorflow_pb.TensorShapeProto(dim=sizes)
-        tensor.CopyFrom(tensorflow_pb.TensorProto(dtype=tensor.dtype, tensor_shape=declared))
-        return raw_request._replace(content=predict.SerializeToString())
-    return raw_request
-
-
 def changed(rng: random.Random, value: Any) -> Any:
     """Returns a JSON value in which one thing was replaced, removed, renamed or doubled."""
     if isinstance(value, dict) and value and rng.random() < 0.85:
@@ -231,8 +199,6 @@ def test_mutated_requests_are_never_a_fault_of_the_service(
                 raw_request = rng.choice([it for it in simple_requests if it.target == target])
             else:
                 raw_request = rng.choice(list(tensor_requests(rng.randrange(10_000))))
-            if rng.random() < 0.15:
-                raw_request = emptied(rng, raw_request)
             sent = mutated(rng, raw_request)
             sent = sent._replace(headers={**dict(sent.headers), **authorization})
             with log_lines() as lines:

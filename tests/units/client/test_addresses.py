@@ -225,7 +225,7 @@ def test_end_of_a_service_fails_no_call(
 
     def call_on(way: Way) -> None:
         with Client([url_of(ending, way), service.url(way)], retries=ONCE) as client:
-            while not finished.wait(0.005):
+            while not finished.wait(0.02):
                 client.send(LOOKUP)
                 counts[way.transport] = counts.get(way.transport, 0) + 1
 
