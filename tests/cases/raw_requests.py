@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from service.codec.stubs import embedding_service_pb2 as own_pb
-from service.errors import Code
+from service.errors import TRANSPORT_STATUS, Code
 from service.grpc_api.servicer import SERVICE
 from service.protocols.tensorflow_serving.protocol import MODEL_SERVICE, PREDICTION_SERVICE
 from tensors.stubs import open_inference_pb2 as pb
 from tensors.stubs import tensorflow_serving_pb2 as tf_pb
 from tests.bundles.tfrecords import example
-from tests.cases.ways import RawRequest
+from tests.cases.ways import RawRequest, RawResponse
 from tests.differential import tensor_forms as forms
 from tests.units.service.cases import LIMITS, MODEL
 from tests.units.service.grpc_api.requests import lookup
-from tests.units.service.http.clients import BODY, PROTOBUF
+from tests.units.service.http.clients import BODY, PROTOBUF, checked_error
 
 SETTINGS = {**LIMITS, "max_request_bytes": 131_072}
 """Of the service that the requests are sent to."""
@@ -513,15 +515,42 @@ UNFIT: dict[str, tuple[str, Mapping[str, Any], Code, str]] = {
 """Signature, tensors, code, and a word of the message."""
 
 
+OTHER_PROTOCOL = re.compile("/v2|:(predict|classify|regress)|/metadata")
+
+
+def raw_request(target: str, sent: Any, headers: Any = MappingProxyType({})) -> RawRequest:
+    """Returns the request of a JSON value, bytes or a message; None: without a body."""
+    if isinstance(sent, dict):
+        return RawRequest(target, sent, headers=headers)
+    content = sent or b""
+    if not isinstance(content, bytes):
+        content = content.SerializeToString()
+    return RawRequest(target, None, content, headers)
+
+
 def refused() -> Iterator[tuple[str, RawRequest, Code | int, str]]:
     """Yields the name of each request that is refused, the request, the code and the words."""
     for target, rows in REFUSED.items():
         for name, (sent, code, words, *headers) in rows.items():
-            content = sent
-            value = None
-            if isinstance(sent, dict):
-                value = sent
-            if not isinstance(sent, bytes):
-                content = b"" if value is not None or sent is None else sent.SerializeToString()
-            request = RawRequest(target, value, content, *headers)
-            yield f"{target}: {name}", request, code, words
+            yield f"{target}: {name}", raw_request(target, sent, *headers), code, words
+
+
+def sentence_of(request: RawRequest, response: RawResponse, code: Code) -> str:
+    """Returns the sentence of an error, once its status is that of the code, and its form is that
+    of the protocol.
+    """
+    text = response.content.decode(errors="replace")
+    status = TRANSPORT_STATUS[code]
+    if request.target.startswith("/"):
+        assert response.status == status.grpc, text
+        return text
+    assert response.status == status.http, text
+    # A client that sends protobuf gets a message.
+    if response.headers["content-type"] != "application/json":
+        return text
+    error = json.loads(text)["error"]
+    if OTHER_PROTOCOL.search(request.target):
+        assert [*json.loads(text)] == ["error"]
+        return str(error)
+    assert error["code"] == code.value
+    return str(checked_error(error, response.headers)["message"])

@@ -15,13 +15,15 @@ import httpx
 import numpy as np
 import pytest
 
+from service.errors import Code
 from service.grpc_api.servicer import SERVICE
 from tensors.stubs import tensorflow_serving_pb2 as tf_pb
 from tests.bundles.small import write_small_bundle
+from tests.cases.raw_requests import raw_request, sentence_of
 from tests.cases.ways import Ways, serving
 from tests.differential import tensor_forms as forms
 from tests.units.service.grpc_api.requests import call, never_sends, outcome, retrieve
-from tests.units.service.http.clients import BODY, RETRIEVE, connected, error_of, head, received
+from tests.units.service.http.clients import BODY, RETRIEVE, connected, head, received
 from tests.units.service.running import RunningService, log_lines
 from tests.units.service.security.authorities import Authority
 
@@ -30,63 +32,71 @@ ONE = "one-0123456789abcdef"
 NONE = "none-0123456789abcdef"
 STRANGE = "strange-0123456789abcdef"
 TOKENS = f"everyone {ALL}\nranker {ONE} movies,songs\nprometheus {NONE} -\n"
-OTHER = "/v1/models/other"
+MODELS = "POST /v1/models"
+OTHER = f"{MODELS}/other"
 INFER = forms.json_body({"user": np.array([5])}, "query")
 PREDICT = {"signature_name": "query", "instances": [{"user": 5}]}
-PATHS: list[tuple[str | None, str, Any, int]] = [
-    (ALL, RETRIEVE, BODY, 200),
-    (ALL, f"{OTHER}:retrieve", {"zzz": 1}, 400),
-    (ONE, RETRIEVE, BODY, 200),
-    (ONE, "/v1/models/%6Dovies:retrieve", BODY, 200),
-    # The body of a model that is not permitted is not decoded.
-    (ONE, f"{OTHER}:retrieve", {"zzz": 1}, 403),
-    (ONE, OTHER, None, 403),
-    (ONE, "/v1/models", None, 403),
-    (ONE, "/metrics", None, 200),
-    (ONE, "/v2/models/movies/infer", INFER, 200),
-    (ONE, "/v2/models/other/infer", INFER, 403),
-    (ONE, "/v2/repository/index", {}, 403),
-    (ONE, "/v1/models/movies:predict", PREDICT, 200),
-    (ONE, f"{OTHER}:predict", PREDICT, 403),
-    (NONE, RETRIEVE, BODY, 403),
-    (STRANGE, RETRIEVE, BODY, 401),
-    (None, RETRIEVE, BODY, 401),
-    (None, "/metrics", None, 401),
-    (None, "/nowhere", None, 401),
-    (None, "//livez", None, 401),
-    (None, "/v2/models/movies/infer", INFER, 401),
-    (None, "/v1/models/movies:predict", PREDICT, 401),
-    (None, "/livez", None, 200),
-    (None, "/v2/health/live", None, 200),
-]
-"""Token, path, body, status."""
 UNDECODABLE = b"\xff" * 20
 SECRET = retrieve("secret").SerializeToString()
-METHODS: list[tuple[str | None, str, Any, str]] = [
-    (ALL, "Retrieve", retrieve(), "OK"),
-    (ONE, "Retrieve", retrieve("movies"), "OK"),
-    (ONE, "Retrieve", SECRET, "PERMISSION_DENIED"),
-    (ONE, "Retrieve", retrieve(), "PERMISSION_DENIED"),
-    # The model is read before the rest of the message is decoded, wherever it is.
-    (ONE, "Retrieve", SECRET + UNDECODABLE, "PERMISSION_DENIED"),
-    (ONE, "Retrieve", UNDECODABLE + SECRET, "PERMISSION_DENIED"),
-    (ONE, "Retrieve", retrieve("movies").SerializeToString() + UNDECODABLE, "INVALID_ARGUMENT"),
-    (ONE, "ListModels", b"", "PERMISSION_DENIED"),
-    (STRANGE, "Retrieve", retrieve(), "UNAUTHENTICATED"),
-    (None, "ListModels", b"", "UNAUTHENTICATED"),
-]
-"""Token, method, message, code."""
 NAMED = tf_pb.PredictRequest(model_spec=tf_pb.ModelSpec(name="other")).SerializeToString()
 FOREIGN: list[tuple[str, bytes]] = [
-    ("tensorflow.serving.PredictionService/Predict", NAMED),
+    (f"/{forms.PREDICTION}/Predict", NAMED),
     # The name in another order of fields is known once the message is parsed.
-    ("tensorflow.serving.PredictionService/Predict", b"\x1a\x01x" + NAMED),
+    (f"/{forms.PREDICTION}/Predict", b"\x1a\x01x" + NAMED),
     (
-        f"{forms.SERVICE}/ModelInfer",
+        f"/{forms.SERVICE}/ModelInfer",
         forms.message({"user": np.array([5])}, "query", "other").SerializeToString(),
     ),
 ]
-"""Methods of other protocols for a model that a client may not use."""
+"""Methods of other protocols for a model that does not exist."""
+OK = None
+BAD = Code.INVALID_ARGUMENT
+GONE = Code.NOT_FOUND
+DENIED = Code.PERMISSION_DENIED
+STRANGER = Code.UNAUTHENTICATED
+REQUESTS: list[tuple[str | None, str, Any, Code | None]] = [
+    (ALL, f"{MODELS}/movies:retrieve", BODY, OK),
+    (ALL, f"{OTHER}:retrieve", {"zzz": 1}, BAD),
+    (ONE, f"{MODELS}/movies:retrieve", BODY, OK),
+    (ONE, f"{MODELS}/%6Dovies:retrieve", BODY, OK),
+    # The body of a model that is not permitted is not decoded.
+    (ONE, f"{OTHER}:retrieve", {"zzz": 1}, DENIED),
+    (ONE, "GET /v1/models/other", None, DENIED),
+    (ONE, "GET /v1/models", None, DENIED),
+    (ONE, "GET /metrics", None, OK),
+    (ONE, forms.INFER, INFER, OK),
+    (ONE, "POST /v2/models/other/infer", INFER, DENIED),
+    (ONE, "POST /v2/repository/index", {}, DENIED),
+    (ONE, f"{MODELS}/movies:predict", PREDICT, OK),
+    (ONE, f"{OTHER}:predict", PREDICT, DENIED),
+    (NONE, f"{MODELS}/movies:retrieve", BODY, DENIED),
+    (STRANGE, f"{MODELS}/movies:retrieve", BODY, STRANGER),
+    (None, f"{MODELS}/movies:retrieve", BODY, STRANGER),
+    (None, "GET /metrics", None, STRANGER),
+    (None, "GET /nowhere", None, STRANGER),
+    (None, "GET //livez", None, STRANGER),
+    (None, forms.INFER, INFER, STRANGER),
+    (None, f"{MODELS}/movies:predict", PREDICT, STRANGER),
+    (None, "GET /livez", None, OK),
+    (None, "GET /v2/health/live", None, OK),
+    (ALL, f"/{SERVICE}/Retrieve", retrieve(), OK),
+    (ONE, f"/{SERVICE}/Retrieve", retrieve("movies"), OK),
+    (ONE, f"/{SERVICE}/Retrieve", SECRET, DENIED),
+    (ONE, f"/{SERVICE}/Retrieve", retrieve(), DENIED),
+    # The model is read before the rest of the message is decoded, wherever it is.
+    (ONE, f"/{SERVICE}/Retrieve", SECRET + UNDECODABLE, DENIED),
+    (ONE, f"/{SERVICE}/Retrieve", UNDECODABLE + SECRET, DENIED),
+    (ONE, f"/{SERVICE}/Retrieve", retrieve("movies").SerializeToString() + UNDECODABLE, BAD),
+    (ONE, f"/{SERVICE}/ListModels", b"", DENIED),
+    (STRANGE, f"/{SERVICE}/Retrieve", retrieve(), STRANGER),
+    (None, f"/{SERVICE}/ListModels", b"", STRANGER),
+    *[
+        (token, method, message, code)
+        for token, code in ((ONE, DENIED), (None, STRANGER), (ALL, GONE))
+        for method, message in FOREIGN
+    ],
+]
+"""Token, path or method, what is sent, and the code of the error."""
 
 
 def bearer(token: str | None) -> dict[str, str]:
@@ -104,43 +114,19 @@ def ways(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterat
         yield ways
 
 
-@pytest.mark.parametrize(("token", "path", "body", "status"), PATHS)
-def test_token_permits_a_path_or_not(
-    token: str | None, path: str, body: Any, status: int, ways: Ways
+@pytest.mark.parametrize(("token", "target", "sent", "code"), REQUESTS)
+def test_token_permits_a_request_or_not(
+    token: str | None, target: str, sent: Any, code: Code | None, ways: Ways
 ) -> None:
-    method = "GET" if body is None else "POST"
-    # httpx would take `//livez` for a host.
-    url = ways.service.http + path
-    response = httpx.request(method, url, json=body, headers=bearer(token))
-    assert response.status_code == status, response.text
-    assert ("www-authenticate" in response.headers) == (status == 401)
-    if status not in {200, 400}:
-        text = response.text
-        assert "zzz" not in text
-        if "infer" in path or "predict" in path or path.startswith("/v2") or "metadata" in path:
-            assert list(response.json()) == ["error"]
-            assert isinstance(response.json()["error"], str)
-        else:
-            code = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}[status]
-            assert error_of(response)["code"] == code
-
-
-@pytest.mark.parametrize(("token", "method", "message", "code"), METHODS)
-def test_token_permits_a_method_or_not(
-    token: str | None, method: str, message: Any, code: str, ways: Ways
-) -> None:
-    assert call(ways.clients.channel, method, message, token).code == code
-
-
-@pytest.mark.parametrize(("method", "message"), FOREIGN)
-def test_token_permits_a_method_of_another_protocol(
-    method: str, message: bytes, ways: Ways
-) -> None:
-    send = ways.clients.channel.unary_unary(f"/{method}")
-    for token, code in ((ONE, "PERMISSION_DENIED"), (None, "UNAUTHENTICATED"), (ALL, "NOT_FOUND")):
-        with pytest.raises(grpc.RpcError) as problem:
-            send(message, metadata=tuple(bearer(token).items()), timeout=20)
-        assert problem.value.code().name == code
+    request = raw_request(target, sent, bearer(token))
+    response = ways.by_bytes(request)
+    if not target.startswith("/"):
+        assert ("www-authenticate" in response.headers) == (code is STRANGER)
+    if code is None:
+        assert response.status in {200, "OK"}, response.content
+        return
+    sentence = sentence_of(request, response, code)
+    assert code is BAD or "zzz" not in sentence
 
 
 def test_request_with_two_tokens_is_unauthenticated(ways: Ways) -> None:

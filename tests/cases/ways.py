@@ -168,7 +168,7 @@ class Ways:
             if request.value is not None:
                 headers.setdefault("content-type", "application/json")
             response = self.clients.http.request(
-                method, path, content=request.body, headers=headers
+                method, f"{self.service.http}{path}", content=request.body, headers=headers
             )
             return RawResponse(response.status_code, response.content, response.headers)
         send = self.clients.channel.unary_unary(path).future(
