@@ -89,6 +89,8 @@ def assert_rejected(opened: Sequence[socket.socket], *statuses: int) -> None:
     """Asserts that each connection is rejected, with one of the statuses or for the number of
     connections, and that one of the statuses occurs.
     """
+    for connection in opened:
+        connection.settimeout(60)
     actual = [int(read(connection)[9:12] or 0) for connection in opened]  # 0: it was closed instead
     assert set(statuses) & set(actual), actual
     assert set(actual) <= {*statuses, 429}, actual

@@ -117,7 +117,7 @@ JSON: Mapping[str, Callable[[Shape], Any]] = {
     f"{MODEL}:rank": lambda shape: {
         "context": shape.table(),
         "candidate_ids": shape.listed(1000, 1001),
-        "candidate_features": dict.fromkeys(shape.some_names(), shape.listed([], [])),
+        "candidate_features": dict.fromkeys(shape.some_names()[:100], shape.listed([], [])),
     },
     f"{MODEL}:retrieve": lambda shape: {
         "requests": shape.listed({"context": shape.table()}, {"context": {}}),
@@ -146,10 +146,6 @@ JSON: Mapping[str, Callable[[Shape], Any]] = {
     f"{MODEL}:classify": lambda shape: {
         "context": shape.table(),
         "examples": shape.listed(shape.table(), {}),
-    },
-    f"{MODEL}:regress": lambda shape: {
-        "context": shape.table(),
-        "examples": [{}] * shape.examples,
     },
     "/v2/models/movies/infer": lambda shape: {
         "inputs": [
@@ -213,14 +209,13 @@ MESSAGES: Mapping[str, Callable[[Shape], Any]] = {
         action="CHANGE_ACTION_UPSERT",
         ids=pb.Ids(int64s=bytes(8 * shape.examples)),
         features=shape.columns(),
-        attributes=dict.fromkeys(shape.some_names()[:10], attribute_of(shape)),
+        attributes=dict.fromkeys(shape.some_names()[:2], attribute_of(shape)),
         vectors=dict.fromkeys(shape.some_names(), bytes(4 * shape.values)),
     ),
     f"{PREDICTION_SERVICE}/Predict": lambda shape: serving_pb.PredictRequest(
         model_spec=_SERVING_SPEC, inputs=dict.fromkeys(shape.some_names(), shape.tensor())
     ),
     f"{PREDICTION_SERVICE}/Classify": examples_of,
-    f"{PREDICTION_SERVICE}/Regress": examples_of,
     f"{INFERENCE}/ModelInfer": inference_of,
 }
 SHARD_MESSAGES: Mapping[str, Callable[[Shape], Any]] = {

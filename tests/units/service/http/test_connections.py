@@ -93,7 +93,7 @@ def test_thousands_of_pipelined_requests_close_their_connection(
     headers, body = request_of(json.dumps(BODY).encode(), "length")
     with connected(service) as connection:
         connection.sendall(headers + body)
-        assert tower.entered.wait(20)
+        assert tower.entered.wait(60)
         connection.sendall(HIDDEN * 2000)
         assert statuses(received(connection)) == [400]
         tower.release.set()
