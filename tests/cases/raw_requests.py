@@ -518,12 +518,13 @@ UNFIT: dict[str, tuple[str, Mapping[str, Any], Code, str]] = {
 OTHER_PROTOCOL = re.compile("/v2|:(predict|classify|regress)|/metadata")
 
 
-def raw_request(target: str, sent: Any, headers: Any = MappingProxyType({})) -> RawRequest:
+def raw_request(target: str, content: Any, headers: Any = MappingProxyType({})) -> RawRequest:
     """Returns the request of a JSON value, bytes or a message; None: without a body."""
-    if isinstance(sent, dict):
-        return RawRequest(target, sent, headers=headers)
-    content = sent or b""
-    if not isinstance(content, bytes):
+    if isinstance(content, dict):
+        return RawRequest(target, content, headers=headers)
+    if content is None:
+        content = b""
+    elif not isinstance(content, bytes):
         content = content.SerializeToString()
     return RawRequest(target, None, content, headers)
 
@@ -531,8 +532,8 @@ def raw_request(target: str, sent: Any, headers: Any = MappingProxyType({})) -> 
 def refused() -> Iterator[tuple[str, RawRequest, Code | int, str]]:
     """Yields the name of each request that is refused, the request, the code and the words."""
     for target, rows in REFUSED.items():
-        for name, (sent, code, words, *headers) in rows.items():
-            yield f"{target}: {name}", raw_request(target, sent, *headers), code, words
+        for name, (content, code, words, *headers) in rows.items():
+            yield f"{target}: {name}", raw_request(target, content, *headers), code, words
 
 
 def sentence_of(request: RawRequest, response: RawResponse, code: Code) -> str:

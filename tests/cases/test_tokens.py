@@ -96,7 +96,7 @@ REQUESTS: list[tuple[str | None, str, Any, Code | None]] = [
         for method, message in FOREIGN
     ],
 ]
-"""Token, path or method, what is sent, and the code of the error."""
+"""Token, path or method, the body, and the code of the error."""
 
 
 def bearer(token: str | None) -> dict[str, str]:
@@ -114,11 +114,11 @@ def ways(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterat
         yield ways
 
 
-@pytest.mark.parametrize(("token", "target", "sent", "code"), REQUESTS)
+@pytest.mark.parametrize(("token", "target", "content", "code"), REQUESTS)
 def test_token_permits_a_request_or_not(
-    token: str | None, target: str, sent: Any, code: Code | None, ways: Ways
+    token: str | None, target: str, content: Any, code: Code | None, ways: Ways
 ) -> None:
-    request = raw_request(target, sent, bearer(token))
+    request = raw_request(target, content, bearer(token))
     response = ways.by_bytes(request)
     if not target.startswith("/"):
         assert ("www-authenticate" in response.headers) == (code is STRANGER)

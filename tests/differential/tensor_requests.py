@@ -88,10 +88,10 @@ class TensorRequest:
                 values = [value for row in values for value in row]
             array = np.array(values, self.dtypes[name])
             if name in self.sparse:
-                places = [
-                    [row, 2 * place] for row, size in enumerate(sizes) for place in range(size)
+                indices = [
+                    [row, 2 * column] for row, size in enumerate(sizes) for column in range(size)
                 ]
-                arrays[name] = np.array(places, np.int64).reshape(-1, 2)
+                arrays[name] = np.array(indices, np.int64).reshape(-1, 2)
                 arrays[f"{name}_1"] = array
                 arrays[f"{name}_2"] = np.array([len(sizes), 2 * max(sizes) + 1])
                 continue

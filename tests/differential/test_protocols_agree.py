@@ -25,13 +25,13 @@ REQUESTS = 150
 
 def classes(ways: Ways, request: TensorRequest) -> Iterator[tuple[str, forms.Arrays]]:
     """Yields the outputs of a ranking by the calls that take Examples."""
-    by_rest, by_grpc = [ways.by_bytes(sent) for sent in request.examples("classify")]
+    by_rest, by_grpc = [ways.by_bytes(form) for form in request.examples("classify")]
     rows = [dict(row) for row in json.loads(by_rest.content)["results"]]
     yield "classify", forms.typed({name: [row[name] for row in rows] for name in rows[0]})
     classified = tf_pb.ClassificationResponse.FromString(by_grpc.content).result.classifications
     rows = [{label.label: label.score for label in row.classes} for row in classified]
     yield "Classify", forms.typed({name: [row[name] for row in rows] for name in rows[0]})
-    by_rest, by_grpc = [ways.by_bytes(sent) for sent in request.examples("regress")]
+    by_rest, by_grpc = [ways.by_bytes(form) for form in request.examples("regress")]
     for name, values in (
         ("regress", json.loads(by_rest.content)["results"]),
         (

@@ -199,10 +199,10 @@ def test_mutated_requests_are_never_a_fault_of_the_service(
                 raw_request = rng.choice([it for it in simple_requests if it.target == target])
             else:
                 raw_request = rng.choice(list(tensor_requests(rng.randrange(10_000))))
-            sent = mutated(rng, raw_request)
-            sent = sent._replace(headers={**dict(sent.headers), **authorization})
+            mutant = mutated(rng, raw_request)
+            mutant = mutant._replace(headers={**dict(mutant.headers), **authorization})
             with log_lines() as lines:
-                response = ways.by_bytes(sent)
+                response = ways.by_bytes(mutant)
             assert not is_fault(response), f"seed {seed}: {raw_request}\n{lines.getvalue()}"
 
 
