@@ -18,7 +18,7 @@ import rowcast_client
 
 from tests.bundles.small import write_small_bundle
 from tests.units.service.http.browser import PROGRAM, Page, open_browser
-from tests.units.service.running import RunningService, flip
+from tests.units.service.running import RunningService
 
 Serve = Callable[..., RunningService]
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -281,8 +281,9 @@ def test_new_version_appears_and_an_older_one_can_be_chosen(
     open_page(page, service.http)
     page.fill("user", "3")
     write_small_bundle(root, small_towers, version=2)
-    damaged = write_small_bundle(root, small_towers, version=3).directory
-    flip(damaged / "manifest.json")
+    # Damaged from the beginning: a scan could load what is damaged later.
+    (root / "movies" / "3").mkdir()
+    (root / "movies" / "3" / "manifest.json").write_text("{}")
     page.wait_for("document.querySelectorAll('#models tr').length === 3")
     page.wait_for("document.querySelector('#curl').textContent.includes('/versions/1:')")
     newest, second, first = rows_of(page, "table:has(#models)")
