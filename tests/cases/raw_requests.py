@@ -459,6 +459,7 @@ UNFIT: dict[str, tuple[str, Mapping[str, Any], Code, str]] = {
     "a missing input": ("query", {"hour": np.zeros(1)}, BAD, "inputs.user is missing"),
     "an unknown input": ("query", USERS | {"usr": np.ones(3)}, BAD, "did you mean 'user'"),
     "numbers for ids": ("query", {"user": np.array([1.5])}, BAD, "int64 was expected"),
+    "truth for ids": ("query", {"user": np.array([True])}, BAD, "int64 was expected"),
     "texts for ids": ("query", {"user": np.array(["7"], object)}, BAD, "int64 was expected"),
     "numbers for texts": ("query", USERS | {"city": np.zeros(3)}, BAD, "int64_or_string"),
     "an id beyond int64": ("query", {"user": np.array([2**63], np.uint64)}, BAD, "int64"),

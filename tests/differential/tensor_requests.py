@@ -38,9 +38,10 @@ _OPTIONAL: dict[str, tuple[str, ...]] = {
 }
 LISTS = ("history", "liked", "recent", "genres")
 _TEXTS = ("city", "genres")
-_NUMBERS = ("hour", "mood", "year")
+_NUMBERS = ("mood", "year")
 _DTYPES = {
     "user": ("i1", "i2", "i4", "i8"),
+    "hour": ("i1", "i4", "f2", "f4"),
     "number": ("f2", "f4", "f8"),
     "id": ("i2", "u2", "i4", "u4", "i8", "u8"),
 }
@@ -200,7 +201,9 @@ def _value(draw: random.Random, name: str) -> Any:
             return draw.choice(_MOVIES)
         case "city":
             return draw.choice(["oslo", "bern", "", "são paulo"])
-        case "hour" | "year":
+        case "hour":
+            return float(draw.randint(-3, 3))
+        case "year":
             return _number(draw)
         case "mood":
             return [_number(draw), _number(draw)]
