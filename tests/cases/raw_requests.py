@@ -463,7 +463,12 @@ UNFIT: dict[str, tuple[str, Mapping[str, Any], Code, str]] = {
     "texts for ids": ("query", {"user": np.array(["7"], object)}, BAD, "int64 was expected"),
     "numbers for texts": ("query", USERS | {"city": np.zeros(3)}, BAD, "int64_or_string"),
     "an id beyond int64": ("query", {"user": np.array([2**63], np.uint64)}, BAD, "int64"),
-    "a number beyond float32": ("query", USERS | {"hour": np.full(3, 1e300)}, BAD, "float32"),
+    "a number beyond float32": (
+        "query",
+        USERS | {"hour": np.array([0, 1e300, 0])},
+        BAD,
+        "fits float32",
+    ),
     "texts for numbers": ("query", USERS | {"hour": np.full(3, "1", object)}, BAD, "float32"),
     "a matrix": ("query", {"user": np.array([[1, 2]])}, BAD, "shape [1, 2]"),
     "a scalar": ("query", {"user": np.array(7)}, BAD, "shape []"),
