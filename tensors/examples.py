@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from bundle.tables.offsets import chosen_bags, lengths_of, offsets_of
 from tensors.arrays import Limits, Ragged, at_most, typed_array
 from tensors.errors import NAME_CHARS_MAX, TensorError
-from tensors.input_values import texts
 from tensors.stubs import tensorflow_serving_pb2 as pb
 
 Features = Mapping[str, Sequence[Any]]
@@ -127,20 +126,6 @@ class Examples(Mapping[str, "NDArray[Any] | Ragged"]):
     def __contains__(self, name: object) -> bool:
         return name in self._lists
 
-    def rows(self, name: str) -> list[list[Any]]:
-        """Returns the values of a feature for each example; strings are str. Examples without the
-        feature share one list.
-
-        Raises:
-          TensorError: A string is not UTF-8.
-        """
-        lists = self._lists[name]
-        shared = _decoded(self._context.get(name, ()), name)
-        rows = [shared] * self.count
-        for number, values in lists.items():
-            rows[number] = _decoded(values, name)
-        return rows
-
 
 def read_examples(message: pb.Input, limits: Limits | None = None) -> Examples:
     """Reads the input of a ClassificationRequest or a RegressionRequest; see `Examples`."""
@@ -150,12 +135,6 @@ def read_examples(message: pb.Input, limits: Limits | None = None) -> Examples:
         examples = message.example_list_with_context.examples
         context = features_of(message.example_list_with_context.context)
     return Examples(len(examples), map(features_of, examples), context, limits)
-
-
-def _decoded(values: Sequence[Any], name: str) -> list[Any]:
-    if values and isinstance(values[0], bytes):
-        return list(texts(np.array(values, object), _field(name)))
-    return list(values)
 
 
 def _field(name: str) -> str:
