@@ -22,22 +22,17 @@ from tests.units.export.movies_job import (
     write_examples,
     write_project,
 )
-from tests.units.export.small_job import save_small_recipe, with_tree
+from tests.units.export.small_job import with_tree
 
 TOWER = "towers/query/compiled-f32.tflite"
 USERS = "tables/users/rows-00000-of-00001.bin"
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    return save_small_recipe(tmp_path_factory.mktemp("small"))
-
-
 def test_recall_that_is_not_reached_publishes_nothing(
-    command: Command, small: Recipe, tmp_path: Path
+    command: Command, small_recipe: Recipe, tmp_path: Path
 ) -> None:
     write_examples(tmp_path, example_requests())
-    limited = with_tree(changed(small, "verify.examples", "examples.jsonl"), value=1.0)
+    limited = with_tree(changed(small_recipe, "verify.examples", "examples.jsonl"), value=1.0)
     project = write_project(tmp_path, limited)
     rejected(command, project, 5, "the recipe requires 1.0", "keeps what is finished")
     done = command("clean", project.parent / "bundles")
@@ -54,9 +49,9 @@ def test_recall_that_is_not_reached_publishes_nothing(
     ],
 )
 def test_file_that_is_damaged_between_steps_is_found(
-    forked: ForkedRuns, small: Recipe, tmp_path: Path, after: str, file: str, words: str
+    forked: ForkedRuns, small_recipe: Recipe, tmp_path: Path, after: str, file: str, words: str
 ) -> None:
-    project = write_project(tmp_path / "project", small)
+    project = write_project(tmp_path / "project", small_recipe)
     output = tmp_path / "output"
     status = forked.run(run_arguments(project), output, damages={"after": after, "file": file})
     assert (status, words in CommandResult(5, "", output.read_text()).message) == (5, True)
@@ -66,10 +61,10 @@ def test_file_that_is_damaged_between_steps_is_found(
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_run_on_a_full_disk_exits_6_and_resumes_with_more_room(
-    forked: ForkedRuns, small: Recipe, tmp_path: Path
+    forked: ForkedRuns, small_recipe: Recipe, tmp_path: Path
 ) -> None:
     """A limit of file sizes stands for the disk."""
-    project = write_project(tmp_path / "project", small)
+    project = write_project(tmp_path / "project", small_recipe)
     root = project.parent / "bundles"
     failed = 0
     for size in range(1 << 10, 256 << 10, 9 << 10):

@@ -10,6 +10,7 @@ from export.cli.main import main
 from tests.units.export.commands import Command, CommandResult
 from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.movies_job import Recipe, recipe_of, write_project
+from tests.units.export.small_job import save_small_recipe
 from tests.units.export.traced_models import (
     TracedCheckpoint,
     movies_recipe,
@@ -49,6 +50,12 @@ def movies(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
 def recipe(movies: TracedCheckpoint) -> Recipe:
     """A whole job over the movies' checkpoint."""
     return recipe_of(movies.prefix)
+
+
+@pytest.fixture(scope="session")
+def small_recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    """A whole job that is small in every way."""
+    return save_small_recipe(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture

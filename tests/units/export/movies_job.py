@@ -16,14 +16,12 @@ from rich.console import Console
 
 from bundle.format.manifest import Manifest
 from bundle.storage import catalog, integrity
-from export.checkpoint.reader import open_checkpoint
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.jobs.staged import Published
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
 from export.towers.savedmodels import content_of_saved_model
-from tests.units.export.checkpoint.tensor_bundles import GRAPH
 from tests.units.export.traced_models import MODELS, movies_recipe
 
 MOVIES = 40
@@ -233,12 +231,3 @@ def facts(bundle: Path) -> Facts:
             content_of_saved_model(path.parent)
         ).encode()
     return content, files
-
-
-def values_of(prefix: Path) -> dict[str, Any]:
-    """Everything in a checkpoint that TensorFlow wrote."""
-    checkpoint = open_checkpoint(prefix)
-    actual: dict[str, Any] = {
-        key: checkpoint.read_all(key) for key in checkpoint.entries if key != GRAPH
-    }
-    return actual | {GRAPH: checkpoint.read_string(GRAPH)}

@@ -1,4 +1,4 @@
-"""The small job, and runs of it that were killed."""
+"""What the small job writes, and runs of it that were killed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,6 @@ import pytest
 from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.killed_jobs import KILLED
 from tests.units.export.movies_job import Facts, Recipe, facts, run_arguments, write_project
-from tests.units.export.small_job import save_small_recipe
-
-
-@pytest.fixture(scope="session")
-def small_recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    return save_small_recipe(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from export.checkpoint.variables import Entry, Slice
 from tests.units.export.movies_job import changed, write_project
 from tests.units.export.traced_models import MODELS, one_table_recipe, save_checkpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 HOLDS = """
 import sys

@@ -20,17 +20,15 @@ from tests.units.export.movies_job import (
     write_examples,
     write_project,
 )
-from tests.units.export.small_job import save_small_recipe
 
 DATA = "variables/variables.data-00000-of-00001"
 EXAMPLES: list[dict[str, Any]] = [{"movie_id": movie} for movie in MOVIE_IDS[:3]]
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+@pytest.fixture
+def small(small_recipe: Recipe) -> Recipe:
     """A recipe in which inputs may be left out."""
-    page = save_small_recipe(tmp_path_factory.mktemp("small"))
-    page = changed(page, "output.tables", "inline")
+    page = changed(small_recipe, "output.tables", "inline")
     page = changed(page, "features.user_id", {"default": 2})
     page = changed(page, "features.year.default", 1.0)
     return changed(page, "verify", {"examples": "examples.jsonl"})
