@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from examples.movielens import companions, data, evaluate
+from examples.movielens import data, evaluate
 from examples.movielens.evaluate import Question
 from examples.movielens.examples import encode, requests
 
@@ -56,16 +56,4 @@ def test_requests_stop_where_the_held_out_ones_begin() -> None:
         7,
         [40, 30],
         [10],
-    )
-
-
-def test_companions_are_what_was_watched_before_by_the_same_viewer_closest_first() -> None:
-    encoded = encode(small())  # one viewer watched rows 0, 1, 2, 3, another 3, 2, 0
-    counted = companions.count(encoded, np.arange(7))
-    # 0 was watched 2 times, 1 once, 2 and 3 twice; closeness is 10 over the root of (times + 10) of
-    # both.
-    assert [counted.movies[row].tolist() for row in range(4)] == [[2, 3], [0], [1, 0, 3], [1, 0, 2]]
-    assert counted.closeness[1, :2].tolist() == pytest.approx([10 / math.sqrt(12 * 11), 0])
-    assert counted.closeness[3, :3].tolist() == pytest.approx(
-        [10 / math.sqrt(12 * 11), 10 / 12, 10 / 12]
     )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from examples.zoo.checkouts import Checkouts, NotHere
 from examples.zoo.entries import ENTRIES, FACTORIES, SOURCES, ZOO, Entry, entries_of
-from examples.zoo.outcomes import BEGIN, END, PAGE, ROOT, Outcome, read_outcome, write_page
+from examples.zoo.outcomes import PAGE, ROOT
 from export.recipe.schema import read_recipe
 
 
@@ -48,30 +46,6 @@ def test_missing_checkout_is_rejected_with_the_command_that_gets_it(tmp_path: Pa
     (tmp_path / "keras-rs").mkdir()
     with pytest.raises(NotHere, match=f"has no file examples/basic_ranking.py, .*: {clone}"):
         Checkouts(tmp_path).require(entry)
-
-
-def test_command_names_what_is_missing_and_runs_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "examples.zoo", "--only", "tfrs", "--checkouts", str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert "tfrs/basic_ranking: " in ended.stderr
-    assert f"git clone {SOURCES['tfrs'].url} {tmp_path}/recommenders" in ended.stderr
-
-
-def test_page_has_a_line_for_each_entry_with_what_its_run_recorded(tmp_path: Path) -> None:
-    ran, other = entries_of(["deepctr/deepfm", "deepctr/din"])
-    versions = {"tensorflow": "2.20.0", "jax": "0.10.2"}
-    outcome = Outcome(ran, "0.9.4", "unchanged", True, 1.2e-7, 61.25, "2026-01-02", versions)
-    outcome.write(tmp_path)
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nolder\n{END}\nafter\n")
-    write_page([read_outcome(ran, tmp_path), read_outcome(other, tmp_path / "none")], page)
-    lines = page.read_text().splitlines()
-    assert (lines[0], lines[-1]) == ("before", "after")
-    assert "older" not in lines
-    for name, words in (("deepctr/deepfm", ": 1.2e-07"), ("deepctr/din", ": not run")):
-        (line,) = [line for line in lines if f"[{name}]" in line]
-        assert line.endswith(words)
 
 
 def test_readme_states_the_counts_of_the_page() -> None:
