@@ -18,7 +18,6 @@ from tests.units.export.checkpoint.formats.safetensors_files import write_header
 from tests.units.export.checkpoint.formats.torch_files import (
     METADATA_CLASSES,
     Part,
-    Pickler,
     Tensor,
     stand_in,
     torch_names,
@@ -44,12 +43,11 @@ class Runs:
 def part(
     saved: Any = ROWS,
     values: bytes = VALUES.tobytes(),
-    byteorder: bytes | None = b"little",
+    byteorder: bytes = b"little",
     compression: int = zipfile.ZIP_STORED,
-    pickler: type[Pickler] = Pickler,
 ) -> bytes:
     with torch_names():
-        return zipped(saved, values, byteorder, compression, pickler)
+        return zipped(saved, values, byteorder, compression)
 
 
 def distributed(

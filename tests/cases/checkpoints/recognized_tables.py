@@ -40,7 +40,6 @@ class Found:
       rejected: Words of the reason of each table that is rejected.
       step: The step.
       candidates: Keys of variables that may be tables, separated by spaces; None: any.
-      duplicates: By the key of a variable that is stored twice, the key that is read.
       note: Words of the note of the only table.
     """
 
@@ -51,7 +50,6 @@ class Found:
     rejected: Mapping[str, str] = field(default_factory=dict)
     step: int | None = None
     candidates: str | None = None
-    duplicates: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
 
@@ -115,20 +113,11 @@ def of(key: str, name: str = "", values: Any = TABLE) -> Leaf:
     return Leaf(key, name, values)
 
 
-def keras(key: str, full_name: str, *path: str) -> Write:
-    """Returns what writes a variable at a path of attributes."""
-    tree: Any = of(key, full_name)
-    for name in reversed(path):
-        tree = {name: tree}
-    return objects(tree)
-
-
-A, B, C, D = map(Leaf, "abcd")
+A, B, C = map(Leaf, "abc")
 USERS = {"parameters": A, "m": C}
 EMBEDDING = {"_variables": {"users": USERS, "items": {"parameters": B}}}
 TWO = {"users": "a", "items": "b"}
 SLOT_C = {"c": ("m", "a")}
-TWICE = {"variables": {"0": of("variables/0", "movies/embeddings")}}
 
 
 def steps(**counts: Any) -> Write:
@@ -249,11 +238,6 @@ OBJECTS: dict[str, Found] = {
         note="also read by 'kind'",
     ),
     # Layers of Keras.
-    "key of Keras 3": Found(keras("x/_embeddings", "", "user", "v"), {"user": "x/_embeddings"}),
-    "full name": Found(keras("a", "scope/user/embeddings", "m", "v"), {"user": "a"}, KERAS),
-    "full name of a column": Found(
-        keras("a", "user/embedding_weights", "m", "v"), {"user": "a"}, "feature column"
-    ),
     # Keras 3 names a functional model's variables after the layers, a subclassed one's not.
     "other names": Found(
         objects({"m": {"x": of("my_embeddings"), "y": of("a", "user/embeddings_2")}}),
@@ -283,39 +267,21 @@ OBJECTS: dict[str, Found] = {
             f"k/embeddings{SUFFIX}'": "k/embeddings",
         },
     ),
-    "layer with LoRA": Found(
-        objects({"user": {"_embeddings": of("x/_embeddings"), "lora_embeddings_a": B}}),
-        rejected={"user": "save_weights"},
-    ),
     "older layer beside LoRA": Found(
         objects({"user": {"embeddings": of("x/embeddings"), "lora_embeddings_a": B}}),
         {"user": "x/embeddings"},
     ),
     "text": Found(objects({"user": {"embeddings": of("x/embeddings", values=b"text")}})),
-    "model that stores a table twice": Found(
-        objects(TWICE | {"_all_variables": {"0": of("_all_variables/0", "movies/embeddings")}}),
-        {"movies": "variables/0"},
-        duplicates={"_all_variables/0": "variables/0"},
-    ),
     "other values of one name": Found(
         objects(
-            TWICE
-            | {"_all_variables": {"0": of("_all_variables/0", "movies/embeddings", TABLE + 1)}}
+            {
+                "variables": {"0": of("variables/0", "movies/embeddings")},
+                "_all_variables": {"0": of("_all_variables/0", "movies/embeddings", TABLE + 1)},
+            }
         ),
         {"variables": "variables/0", "_all_variables": "_all_variables/0"},
     ),
     # States of optimizers.
-    "slots of Keras 3, by the variables that it trains": Found(
-        optimizer(
-            of("rate", values=np.float32(0)),
-            C,
-            D,
-            trained=[A, B],
-            _momentums={"0": C, "1": D},
-        ),
-        slots={"rate": ("1", None), "c": ("momentums", "a"), "d": ("momentums", "b")},
-        step=7,
-    ),
     "state of a number": Found(optimizer(C), slots={"c": ("1", None)}, step=7),
     "state of a name": Found(
         optimizer(of("c", "adam/odd")), slots={"c": ("adam/odd", None)}, step=7
@@ -400,14 +366,11 @@ LEAVES: dict[str, Found] = {
         {"user": "params.user.embedding", "item": "item.embedding"},
         slots={"opt_state.mu.embedding": ("embedding", None)},
     ),
-    "stack of two tables": stack("embed.embedding_table.a.b.table", "a.b"),
     "stack by a name": Found(
         leaves(["emb.var:users:table", "emb.var:users:table:slot:acc"]),
         slots={"emb.var:users:table:slot:acc": ("acc", "emb.var:users:table")},
         rejected={"users": "--layout"},
     ),
-    "stack of the documentation": stack("embedding.users.table", "users"),
-    "its slots": stack("embedding.a_b.table", "a_b", "embedding.a_b.slot.accumulator"),
     "stack of any name, by its slots": stack("head.users.table", "users", "head.users.slot.0"),
     "table of any name": stack("head.items.table", ""),
     "table of another layer": stack("embeddings.users.table", ""),
@@ -432,12 +395,6 @@ LEAVES: dict[str, Found] = {
 }
 
 
-def lookup(*layers: Any, name: str = "user", table: str = "") -> Found:
-    """A matrix of a layer `lookup`, by the class of its layer in the configuration."""
-    path = "layers/lookup/vars/0"
-    return Found(weights({path: name}, *layers), {table: path} if table else {})
-
-
 def nested(depth: int) -> Any:
     inner = layer("Embedding", "user")
     for number in range(depth):
@@ -452,47 +409,62 @@ def unnamed(tables: Mapping[str, str]) -> Found:
 
 
 EMBEDDING_0 = "layers/embedding/vars/0"
+LOOKUP_0 = "layers/lookup/vars/0"
+OLD_STATE = "optimizer_weights/Adam/user/embeddings:0"
 LAYERS: dict[str, Found] = {
-    "folder": Found(weights({EMBEDDING_0: "user"}), {"user": EMBEDDING_0}, KERAS),
-    "folder of another class": Found(weights({EMBEDDING_0: "user"}, layer("Dense", "user"))),
-    "second weight": Found(weights({"layers/embedding/vars/1": "user"})),
-    "class": lookup(layer("Embedding", "user"), table="user"),
-    "another class": lookup(layer("Dense", "user")),
-    "class in too many models": lookup(nested(32)),
-    "class beside what no model has": lookup(
-        3, {"class_name": "Embedding"}, layer("Embedding", "user"), table="user"
+    # The library lists each file in a process of its own, so a file has several layers.
+    "layers without classes": Found(
+        weights(
+            {
+                EMBEDDING_0: "user",
+                "layers/embedding/vars/1": "",
+                LOOKUP_0: "embedding_3",
+                "a/shop/vars/0": "embedding",
+                "b/shop/vars/0": "embedding",
+                "model/optimizer/vars/3": "",
+            }
+        ),
+        {
+            "user": EMBEDDING_0,
+            "embedding_3": LOOKUP_0,
+            "a.shop": "a/shop/vars/0",
+            "b.shop": "b/shop/vars/0",
+        },
+        KERAS,
+        slots={"model/optimizer/vars/3": ("3", None)},
     ),
-    "name": lookup(name="embedding_3", table="embedding_3"),
-    "name of another class": lookup(layer("Dense", "x"), name="embedding_3"),
+    "layers with classes": Found(
+        weights(
+            {
+                LOOKUP_0: "user",
+                "layers/lookup_1/vars/0": "of_another_class",
+                EMBEDDING_0: "in_the_folder",
+                "layers/lookup_2/vars/0": "embedding_3",
+            },
+            3,
+            {"class_name": "Embedding"},
+            layer("Embedding", "user"),
+            layer("Dense", "of_another_class"),
+            layer("Dense", "in_the_folder"),
+        ),
+        {"user": LOOKUP_0},
+    ),
+    "class in too many models": Found(weights({LOOKUP_0: "user"}, nested(32))),
     "Keras 2": Found(
-        weights({"model_weights/user/user/embeddings:0": ""}),
+        weights({"model_weights/user/user/embeddings:0": "", OLD_STATE: ""}),
         {"user": "model_weights/user/user/embeddings:0"},
+        slots={OLD_STATE: ("Adam/user/embeddings", None)},
     ),
     "place among the embeddings": unnamed(
         {"user": EMBEDDING_0, "item": "layers/embedding_1/vars/0"}
     ),
-    "fewer than the embeddings": unnamed({"embedding": EMBEDDING_0}),
     "place that the model does not have": unnamed(
         {"user": EMBEDDING_0, "embedding_2": "layers/embedding_2/vars/0"}
     ),
-    "tables of one name": Found(
-        weights({"a/user/vars/0": "embedding", "b/user/vars/0": "embedding"}),
-        {"a.user": "a/user/vars/0", "b.user": "b/user/vars/0"},
-    ),
+    "fewer than the embeddings": unnamed({"embedding": EMBEDDING_0}),
     "no configuration": Found(
         weights({EMBEDDING_0: ""}, config='{"config": 3}'), {"embedding": EMBEDDING_0}
     ),
-    **{
-        f"slot {key}": Found(
-            weights({EMBEDDING_0: "", key: ""}),
-            {"embedding": EMBEDDING_0},
-            slots={key: (name, None)},
-        )
-        for key, name in (
-            ("model/optimizer/vars/3", "3"),
-            ("optimizer_weights/Adam/user/embeddings:0", "Adam/user/embeddings"),
-        )
-    },
     **{
         f"step of {counts}": Found(
             weights({key: np.int64(count) for key, count in counts.items()}), slots=None, step=step
@@ -523,7 +495,6 @@ MODULES: dict[str, Found] = {
             "b.embedding_bags.users": "b.embedding_bags.users.weight",
         },
     ),
-    "state": module(f"optim.state.{BAG}.exp_avg", "exp_avg"),
     "state of a numbered optimizer": module(f"optimizers.0.state.{BAG}.exp_avg", "exp_avg"),
     "state of a shorter name": module(
         "fused_optimizer.state.ebc.embedding_bags.users.weight.exp_avg", "exp_avg"

@@ -53,7 +53,7 @@ def test_variables_are_recognized_by_what_their_program_recorded(
     reasons = {table["name"]: table["reason"] for table in page["rejected"]}
     assert reasons.keys() == expected.rejected.keys()
     assert all(words in reasons[name] for name, words in expected.rejected.items())
-    assert {twice["key"]: twice["of"] for twice in page["duplicates"]} == expected.duplicates
+    assert page["duplicates"] == []
     if expected.candidates is not None:
         assert page["candidates"] == expected.candidates.split()
     for name, table in page["tables"].items():

@@ -95,16 +95,10 @@ class Tensor:
 class Pickler(pickle.Pickler):
     """Pickles a tensor; its storage is of a class that is named."""
 
-    storage_class = "FloatStorage"
-
     def persistent_id(self, saved: Any) -> Any:
         if not isinstance(saved, Storage):
             return None
-        return ("storage", STAND_INS[self.storage_class], "0", "cpu", 8)
-
-
-class BytesPickler(Pickler):
-    storage_class = "UntypedStorage"
+        return ("storage", STAND_INS["FloatStorage"], "0", "cpu", 8)
 
 
 class Part(NamedTuple):
@@ -143,25 +137,23 @@ def named_dtype(name: str) -> Dtype:
     return dtype
 
 
-def pickled(saved: Any, pickler: type[Pickler] = Pickler) -> bytes:
+def pickled(saved: Any) -> bytes:
     buffer = io.BytesIO()
-    pickler(buffer, protocol=2).dump(saved)
+    Pickler(buffer, protocol=2).dump(saved)
     return buffer.getvalue()
 
 
 def zipped(
     saved: Any,
     values: bytes,
-    byteorder: bytes | None = b"little",
+    byteorder: bytes = b"little",
     compression: int = zipfile.ZIP_STORED,
-    pickler: type[Pickler] = Pickler,
 ) -> bytes:
     """Returns a part as `torch.save` writes it."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("archive/data.pkl", pickled(saved, pickler))
-        if byteorder is not None:
-            archive.writestr("archive/byteorder", byteorder)
+        archive.writestr("archive/data.pkl", pickled(saved))
+        archive.writestr("archive/byteorder", byteorder)
         archive.writestr("archive/data/0", values, compression)
     return buffer.getvalue()
 
