@@ -36,9 +36,9 @@ def ranking_recipe(
     return recipe(f"rankers.py:{function}", inputs, towers, parts)
 
 
-def experts_recipe(**parts: Any) -> ExportJob:
+def experts_recipe(tasks: Iterable[str] = TASKS, **parts: Any) -> ExportJob:
     roles = {name: {"role": "candidate"} for name in ("item", "shop")}
-    return ranking_recipe("build_experts", TASKS, {**FEATURES, "age": AGE}, features=roles, **parts)
+    return ranking_recipe("build_experts", tasks, {**FEATURES, "age": AGE}, features=roles, **parts)
 
 
 def traced(

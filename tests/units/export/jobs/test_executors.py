@@ -47,11 +47,10 @@ def executor(request: pytest.FixtureRequest) -> Any:
     return LocalExecutor(request.param)
 
 
-EVERYWHERE = [1, 2, pytest.param("ray", marks=pytest.mark.slow)]
-everywhere = pytest.mark.parametrize("executor", EVERYWHERE, indirect=True)
+RAY = pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.nightly])
 
 
-@everywhere
+@pytest.mark.parametrize("executor", [1, 2, RAY], indirect=True)
 def test_results_come_in_the_order_of_the_tasks_and_failures_with_their_type(
     executor: Any, request: pytest.FixtureRequest
 ) -> None:
@@ -68,9 +67,7 @@ def test_results_come_in_the_order_of_the_tasks_and_failures_with_their_type(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "executor", [2, pytest.param("ray", marks=pytest.mark.nightly)], indirect=True
-)
+@pytest.mark.parametrize("executor", [2, RAY], indirect=True)
 def test_task_whose_storage_fails_is_tried_again_if_that_may_help(
     executor: Any, tmp_path: Path
 ) -> None:
