@@ -35,7 +35,7 @@ from tests.units.export.checkpoint.tensor_bundles import (
 Claim = Callable[[Path], None]
 Pair = tuple[bytes, bytes]
 MANY = 4_000
-FEW = 1_500
+FEW = 1_000
 KEY = f"emb/embeddings{SUFFIX}"
 
 
@@ -115,7 +115,7 @@ def slices_that_overlap(prefix: Path) -> None:
 
 def slices_like_bricks(prefix: Path) -> None:
     """Every column is cut at another row: as many bands as columns, each of as many slices."""
-    count = 700
+    count = 500
     boxes = [
         box
         for at in range(count)

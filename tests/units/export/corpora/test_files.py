@@ -174,7 +174,7 @@ def section(**changes: Any) -> CorpusSection:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "prebatched"])
-@settings(max_examples=15, phases=[Phase.generate])
+@settings(max_examples=settings().max_examples // 12, phases=[Phase.generate])
 @given(rows=corpora(), data=st.data())
 def test_corpus_of_any_format_holds_what_a_client_would_send(
     kind: str, rows: list[Row], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

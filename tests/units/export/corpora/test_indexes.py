@@ -103,9 +103,8 @@ def test_brute_force_finds_all_of_many_ties(
     ("distance", "partitions", "size"),
     [
         ("dot_product", 1, 20_000),
-        ("squared_l2", 1, 20_000),
         ("cosine", 1, 5000),
-        ("squared_l2", 2, 9000),
+        ("squared_l2", 2, 5000),
     ],
 )
 def test_tree_records_its_true_recall_and_how_deep_to_search_for_more_neighbors(
@@ -291,13 +290,13 @@ def counted(directory: Path, *sizes: int) -> list[SourceFile]:
 
 
 @EACH_ENGINE
-@pytest.mark.parametrize(("size", "partitions"), [(3000, 1), (3000, 4), (30_000, 1)])
+@pytest.mark.parametrize(("size", "partitions"), [(3000, 1), (3000, 4), (20_000, 1)])
 def test_index_takes_no_more_disk_than_forecast(
     tmp_path: Path, engine: Engine, size: int, partitions: int
 ) -> None:
     vectors = np.random.default_rng(0).random((size, DIM), np.float32)
     base = staged(tmp_path, vectors)
-    stated = {"parameters": {"leaves_to_search": 1, "reorder": 10}} if size > 20_000 else {}
+    stated = {"parameters": {"leaves_to_search": 1, "reorder": 10}} if size >= 20_000 else {}
     part = section(engine=engine, partitions=partitions, **stated)
     build_index(base, "movies", part, vectors[:5], representative=False)
     folder = (base / paths.index_vectors("movies")).parent

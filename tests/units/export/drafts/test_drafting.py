@@ -251,7 +251,11 @@ def test_draft_can_be_planned_as_it_is(
         for row in range(3)
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for examples in (None, file):
+    given: list[Path | None] = [None, file]
+    if code is KERAS:
+        # Each call that is tried builds the layers anew, and examples make no fewer.
+        given = [None]
+    for examples in given:
         draft = draft_recipe("model.py:build", checkpoint, examples, tmp_path)
         assert draft.problem == ""
         recipe = tomllib.loads(draft.text)

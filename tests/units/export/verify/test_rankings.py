@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
@@ -57,6 +57,7 @@ def test_rank_correlation_and_curve_are_those_of_all_pairs(
     ]
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(st.integers(1, 3000), st.integers(0, 99))
 def test_overlap_is_that_of_the_best_tenth_but_at_most_a_hundred(size: int, seed: int) -> None:
     first, second = np.random.default_rng(seed).normal(size=(2, size))
