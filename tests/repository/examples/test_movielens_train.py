@@ -1,18 +1,14 @@
-"""The example's model, trained for real on planted data: what it finds, and what its checkpoint
-holds.
-"""
+"""The example's model, trained for real on planted data: what it finds."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bundle.format.manifest import EmbeddedFeature
 from examples.movielens import data, generated
 from examples.movielens.examples import FIRST_USER_ROW, Encoded, Sampler, encode
 from examples.movielens.settings import Settings
 from export.recipe.schema import read_recipe
-from tests.units.export.movies_job import export
 
 PLANTED = generated.Shape(users=240, movies=3_000, ratings=20_000, clusters=24, sequels=0.5)
 SETTINGS = Settings(epochs=3, negatives=256)
@@ -29,27 +25,17 @@ def encoded(movielens: data.MovieLens) -> Encoded:
     return encode(movielens)
 
 
-@pytest.fixture(scope="module")
-def trained(
-    movielens: data.MovieLens, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, float]]:
-    """Folder of a training, and the hit-rate of each method."""
+@pytest.mark.nightly
+def test_training_finds_planted_clusters_and_ranking_their_sequels(
+    movielens: data.MovieLens, encoded: Encoded, tmp_path: Path
+) -> None:
     from examples.movielens import train
 
-    out = tmp_path_factory.mktemp("trained")
-    model = train.train(movielens, out, SETTINGS)
-    encoded = encode(movielens)
+    model = train.train(movielens, tmp_path, SETTINGS)
     parts = data.split(movielens.ratings)
     seen = np.union1d(parts.train, parts.validation)
     qualities = train.quality(model, encoded, parts.test, seen, SETTINGS)
-    return out, {quality.name: quality.hit_rate.value for quality in qualities}
-
-
-@pytest.mark.nightly
-def test_training_finds_planted_clusters_and_ranking_their_sequels(
-    trained: tuple[Path, dict[str, float]],
-) -> None:
-    _, hit_rates = trained
+    hit_rates = {quality.name: quality.hit_rate.value for quality in qualities}
     assert hit_rates["retrieval"] >= 2 * hit_rates["popularity"] > 0
     assert hit_rates["retrieval + ranking"] > hit_rates["retrieval"] + 0.05
 
@@ -99,38 +85,3 @@ def test_sampler_offers_no_watched_movie_as_negative_and_no_future_as_history(
             assert all(earlier < target for earlier in history)
             assert history == sorted(history)
             assert not history or target - history[-1] <= 10
-
-
-@pytest.mark.nightly
-def test_recipe_makes_a_bundle_in_which_all_tables_are_external(
-    trained: tuple[Path, dict[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, _ = trained
-    recipe = (EXAMPLE / "recipe.toml").read_text().replace("../../build/demo", str(out))
-    (tmp_path / "recipe.toml").write_text(recipe.replace("model.py:", f"{EXAMPLE / 'model.py'}:"))
-    monkeypatch.setenv("MOVIELENS_DIR", str(out))
-    page = export(tmp_path / "recipe.toml").manifest
-    assert set(page.tables) == {"users", "movies", "genres", "hours", "movie_numbers"}
-    read = {
-        name: feature.table
-        for name, feature in page.features.items()
-        if isinstance(feature, EmbeddedFeature)
-    }
-    assert read == {
-        "user_id": "users",
-        "history@movies": "movies",
-        "history@movie_numbers": "movie_numbers",
-        "companions": "movie_numbers",
-        "movie_id": "movies",
-        "genres": "genres",
-        "hour": "hours",
-    }
-    # A tower takes activations and numbers, never ids: nothing is looked up inside.
-    assert all(
-        tower_input.dtype == "float32"
-        for tower in page.towers.values()
-        for tower_input in tower.inputs
-    )
-    assert page.verification.tables["movies"].rows_compared == 3_000
-    assert page.indexes["movies"].kind == "tree_ah"
-    assert page.indexes["movies"].recall.value >= 0.95

@@ -113,35 +113,22 @@ def contents(directory: Path) -> dict[str, str]:
     }
 
 
-def int8(job: TablesJob) -> TablesJob:
-    return replace(job, writing=replace(job.writing, dtype="int8"))
-
-
 COLUMNS: list[Box] = [[(0, -1), (0, 20)], [(0, -1), (20, 12)]]
-NIGHTS: dict[str, tuple[Values, Values, TablesJob, int]] = {
-    # the items of two nights, the job of both, and how many segments they share
-    "nothing changed": (ITEMS, ITEMS, FEW, SEGMENTS),
-    "many rows changed": (ITEMS, trained(300, 270), FEW, SEGMENTS - 2),
-    "nothing changed of converted rows": (ITEMS, ITEMS, int8(FEW), 2 * SEGMENTS),
-    "rows were added": (ITEMS[:760], ITEMS[:1250], FEW, 3),
-}
 
 
-@pytest.mark.parametrize("name", NIGHTS)
-def test_version_shares_the_segments_that_equal_those_of_the_version_before(
-    nights: Nights, command: Command, name: str
+def test_version_keeps_the_segments_that_it_shares_when_the_older_one_is_removed(
+    nights: Nights, command: Command
 ) -> None:
-    first, second, job, shared = NIGHTS[name]
-    nights.save({"items": first})
-    nights.export(job)
+    """tests/units/export/jobs/test_shared_rows.py has what versions share of any table."""
+    nights.save({"items": ITEMS})
+    nights.export()
     older = contents(nights.version(1))
-    nights.save({"items": second})
-    published = nights.export(job)
-    assert published.reused.segments == shared == len(nights.shared())
+    nights.save({"items": trained(300, 270)})
+    published = nights.export()
+    assert published.reused.segments == SEGMENTS - 2 == len(nights.shared())
     assert published.notes == ()
     assert contents(nights.version(1)) == older
 
-    # What is shared is there as long as one of the versions is.
     assert retention.sweep_old(nights.root, "tables", keep=1, spare=2) == ([1], [])
     verified = command("verify", nights.version(2), "--checkpoint", nights.root.parent, "--full")
     assert verified.code == 0, verified.err
@@ -157,38 +144,14 @@ def test_rows_that_are_read_in_another_order_than_they_are_written_are_shared(
     np.testing.assert_array_equal(nights.rows(2), trained(0, 1))
 
 
-def damage(segment: Path, _nights: Nights) -> None:
-    content = bytearray(segment.read_bytes())
-    content[1_000] ^= 1
-    segment.write_bytes(content)
-
-
-def remove(segment: Path, _nights: Nights) -> None:
-    segment.unlink()
-
-
-def unreadable(_segment: Path, nights: Nights) -> None:
-    page = nights.version(1) / "manifest.json"
-    page.write_text(page.read_text().replace('"format_version": 1', '"format_version": 99', 1))
-
-
-@pytest.mark.parametrize(
-    ("change", "shared", "note"),
-    [
-        (damage, SEGMENTS - 1, ""),
-        (remove, SEGMENTS - 1, ""),  # a version of a shard lacks some
-        (unreadable, 0, "no segment of an older version is reused"),
-    ],
-)
-def test_what_cannot_be_shared_is_written(
-    nights: Nights, change: Callable[[Path, Nights], None], shared: int, note: str
-) -> None:
+def test_segments_of_a_version_that_cannot_be_read_are_written_and_noted(nights: Nights) -> None:
     nights.save({"items": ITEMS})
     nights.export()
-    change(nights.files(1)["items/rows-00003-of-00008.bin"], nights)
+    page = nights.version(1) / "manifest.json"
+    page.write_text(page.read_text().replace('"format_version": 1', '"format_version": 99', 1))
     published = nights.export()
-    assert published.reused.segments == shared
-    assert note in " ".join(published.notes)
+    assert published.reused.segments == 0
+    assert "no segment of an older version is reused" in " ".join(published.notes)
     np.testing.assert_array_equal(nights.rows(2), ITEMS)
 
 

@@ -281,6 +281,17 @@ def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
+@pytest.fixture(scope="module")
+def three_nights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Values]:
+    """A directory with three versions, and the table of the last one."""
+    model = Model(tmp_path_factory.mktemp("nights"))
+    values = np.random.default_rng(9).standard_normal((ROWS, DIM)).astype(np.float32)
+    for _ in range(3):
+        values[::100] += 1
+        model.publish(values)
+    return model.root.parent, values
+
+
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
@@ -293,15 +304,10 @@ def cut(path: Path) -> None:
     ],
 )
 def test_segment_is_written_whole_where_the_older_one_is_damaged(
-    tmp_path: Path, file: str, damage: Callable[[Path], None]
+    three_nights: tuple[Path, Values], tmp_path: Path, file: str, damage: Callable[[Path], None]
 ) -> None:
-    model = Model(tmp_path)
-    random = np.random.default_rng(9)
-    values = random.standard_normal((ROWS, DIM)).astype(np.float32)
-    for _ in range(3):
-        values = values.copy()
-        values[::100] += 1
-        model.publish(values)
+    directory, values = three_nights
+    model = Model(Path(shutil.copytree(directory, tmp_path / "nights")))
     first, _ = model.table(3).segments
     damage(model.bundle(3) / f"{first.file}{file}")
     values = values.copy()
