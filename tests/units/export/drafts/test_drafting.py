@@ -108,16 +108,12 @@ class Ranker(keras.Model):
     def call(self, inputs):
         user = self.users(self.user_ids(inputs["user_id"]))
         watched = self.mean(self.movies(inputs["history"]))
-        age = inputs["age"][:, None] / 100.0
-        movie = self.movies(inputs["movie_id"])
-        return self.top(keras.ops.concatenate([user, watched, movie, age], axis=-1))
+        return self.top(keras.ops.concatenate([user, watched], axis=-1))
 
 
 def build():
     model = Ranker()
-    ids = tf.constant([1])
-    ages = tf.constant([1.0])
-    model({"user_id": tf.constant(["u1"]), "history": ids[:, None], "movie_id": ids, "age": ages})
+    model({"user_id": tf.constant(["u1"]), "history": tf.constant([[1]])})
     return model
 
 
@@ -253,7 +249,7 @@ def test_draft_can_be_planned_as_it_is(
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     given: list[Path | None] = [None, file]
     if code is KERAS:
-        # Each call that is tried builds the layers anew, and examples make no fewer.
+        # Each call that is tried builds the model anew, which layers of Keras take long for.
         given = [None]
     for examples in given:
         draft = draft_recipe("model.py:build", checkpoint, examples, tmp_path)
