@@ -16,6 +16,7 @@ import pytest
 from bundle.format.manifest import Manifest
 from bundle.storage import catalog
 from bundle.tables.reader import TableReader
+from export.jobs import attempts
 from tests.units.export.checkpoint.tensor_bundles import (
     GRAPH,
     SUFFIX,
@@ -306,6 +307,7 @@ def test_reads_that_fail_are_made_again_and_then_named(
     """Reads fail as they do on a network filesystem that is out of order."""
     tables.save({"user/embeddings": TABLE})
     monkeypatch.setenv("ROWCAST_EXPORT_WORKERS", "1")
+    monkeypatch.setattr(attempts, "PAUSES_S", [0.0] * len(attempts.PAUSES_S))
     read = os.preadv
     left = failures
 
