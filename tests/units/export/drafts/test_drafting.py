@@ -247,11 +247,11 @@ def test_draft_can_be_planned_as_it_is(
         for row in range(3)
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given: list[Path | None] = [None, file]
+    files: list[Path | None] = [None, file]
     if code is KERAS:
         # Each call that is tried builds the model anew, which layers of Keras take long for.
-        given = [None]
-    for examples in given:
+        files = [None]
+    for examples in files:
         draft = draft_recipe("model.py:build", checkpoint, examples, tmp_path)
         assert draft.problem == ""
         recipe = tomllib.loads(draft.text)

@@ -72,7 +72,7 @@ def test_results_come_in_the_order_of_the_tasks_and_failures_with_their_type(
 def test_task_whose_storage_fails_is_tried_again_if_that_may_help(
     executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Other processes pause as they do for users, for half a minute.
+    # Other processes pause as they do for users.
     monkeypatch.setattr(attempts, "PAUSES_S", [0.0] * len(attempts.PAUSES_S))
     for name in "ab":
         (tmp_path / name).mkdir()
