@@ -22,6 +22,7 @@ from tests.bundles.small import write_small_bundle
 from tests.cases.raw_requests import raw_request, sentence_of
 from tests.cases.ways import Ways, serving
 from tests.differential import tensor_forms as forms
+from tests.e2e.process import WAIT_S
 from tests.units.service.grpc_api.requests import call, never_sends, outcome, retrieve
 from tests.units.service.http.clients import BODY, RETRIEVE, connected, head, received
 from tests.units.service.running import RunningService, log_lines

@@ -18,6 +18,7 @@ import numpy as np
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.bundles.small import USERS, write_small_bundle
 from tests.cases.random_requests import random_filter
+from tests.e2e.process import WAIT_S
 from tests.units.service.running import RunningService
 
 SIZE = 8000

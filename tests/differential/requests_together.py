@@ -16,6 +16,7 @@ from service.contract.messages import Explanation, Target
 from service.engine.context import RequestContext
 from service.errors import ServiceError
 from tests.differential.random_requests import IDS, Call, RandomRequests
+from tests.e2e.process import WAIT_S
 from tests.units.service.running import RunningService
 
 
@@ -119,7 +120,7 @@ def together(service: RunningService, requests: Sequence[tuple[str, Any]]) -> li
 
 
 async def _response(service: RunningService, call: str, request: Any) -> Any:
-    context = RequestContext(call, "test-request", time.monotonic() + 25)
+    context = RequestContext(call, "test-request", time.monotonic() + WAIT_S)
     try:
         return exact_value(await service.dataplane.engine.execute(request, context))
     except ServiceError as problem:

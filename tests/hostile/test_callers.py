@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.grpc_api.servicer import SERVICE
 from tests.bundles.small import write_small_bundle
-from tests.e2e.process import Process, until
+from tests.e2e.process import WAIT_S, Process, until
 from tests.e2e.services import (
     BODY,
     RETRIEVE,
@@ -150,7 +150,7 @@ def endure(port: str, attack: Attack, service: Attacked) -> None:
             while not done.wait(0.02):
                 try:
                     if caller == "gRPC":
-                        retrieve(SIMPLE.body(), timeout=30, metadata=metadata)
+                        retrieve(SIMPLE.body(), timeout=WAIT_S, metadata=metadata)
                     elif caller == "one connection":
                         client.post(RETRIEVE, json=BODY).raise_for_status()
                     elif caller == "new connections":
@@ -242,7 +242,7 @@ def test_clients_that_leave_at_any_moment_are_cancelled_and_no_problem_of_the_se
             assert count_of(
                 service.process, 'rowcast_requests_total{call="lookup",code="CANCELLED"'
             )
-        pages = httpx.get(f"{health_url(service.process)}/metrics", timeout=30).text
+        pages = httpx.get(f"{health_url(service.process)}/metrics", timeout=WAIT_S).text
         assert re.search(r'requests_total.*code="CANCELLED".*http"} [1-9]', pages)
         assert not re.search(r'requests_total.*code="INTERNAL".* [1-9]', pages)
         service.process.stop()
@@ -272,7 +272,7 @@ def test_half_open_grpc_calls_cost_their_own_connections(patient_service: Attack
     check = health_pb2.HealthCheckRequest()
     with patient_service.channel() as channel:
         retrieve = channel.unary_unary(f"/{SERVICE}/Retrieve")
-        retrieve(SIMPLE.body(), timeout=30)
+        retrieve(SIMPLE.body(), timeout=WAIT_S)
         for count, calls, data in (
             *((1, 900, b""), (4, 900, b"")),
             *((1, 900, HALF_MESSAGE), (50, 20, HALF_MESSAGE)),
@@ -303,7 +303,7 @@ def test_admin_listener_with_silent_connections_serves_operators(service: Attack
     with connections(service.ports["admin"], 100) as silent:
         for connection in silent[:50]:
             send(connection, b"GET ")
-        response = httpx.get(f"http://127.0.0.1:{service.ports['admin']}/v1/status", timeout=20)
+        response = httpx.get(f"http://127.0.0.1:{service.ports['admin']}/v1/status", timeout=WAIT_S)
     assert response.status_code == 200
 
 

@@ -29,6 +29,7 @@ from service.shards.servicer import OPERATIONS as SHARD_OPERATIONS
 from tensors.stubs import open_inference_pb2 as inference_pb
 from tensors.stubs import tensorflow_serving_pb2 as serving_pb
 from tests.bundles.small import write_small_bundle
+from tests.e2e.process import WAIT_S
 from tests.units.service.running import RunningService
 
 TOKEN = "decoding-0123456789"
@@ -294,7 +295,7 @@ def test_json_costs_in_proportion_to_its_size(
 
     def send() -> None:
         url = service.http + path.partition("?")[0]
-        response = httpx.post(url, content=compressed, headers=headers, timeout=60)
+        response = httpx.post(url, content=compressed, headers=headers, timeout=WAIT_S)
         assert response.status_code < 500, response.text
 
     check_cost(send, len(body))
@@ -311,7 +312,7 @@ def test_message_costs_in_proportion_to_its_size(
 
     def send() -> None:
         with grpc.insecure_channel(service.grpc, compression=grpc.Compression.Gzip) as channel:
-            call = channel.unary_unary(f"/{method}").future(body, timeout=60, metadata=metadata)
+            call = channel.unary_unary(f"/{method}").future(body, timeout=WAIT_S, metadata=metadata)
             assert call.code() != grpc.StatusCode.INTERNAL, call.details()
 
     check_cost(send, len(body))

@@ -140,11 +140,17 @@ def test_open_loop_ends_when_a_service_no_longer_responds() -> None:
 
 
 def test_errors_are_counted_by_code_and_not_tried_again() -> None:
-    with grpc_server([OVERLOADED, OVERLOADED, OK, OVERLOADED]) as server:
-        client = partial(AsyncClient, server.url, retries=Retries(attempts_max=1))
-        load = apply_load(client, [EMBED], ONE_CALLER)
-        # One request opened the connection before the clock started.
-        assert load.errors["OVERLOADED"] == len(server.requests) - 2
+    count = 0
+    seconds = 0.05
+    while count < 4:  # a busy machine needs longer
+        seconds *= 2
+        settings = LoadSettings(rate_per_s=0, concurrency=1, seconds=seconds, timeout_s=30)
+        with grpc_server([OVERLOADED, OVERLOADED, OK, OVERLOADED]) as server:
+            client = partial(AsyncClient, server.url, retries=Retries(attempts_max=1))
+            load = apply_load(client, [EMBED], settings)
+            count = len(server.requests)
+    # One request opened the connection before the clock started.
+    assert load.errors["OVERLOADED"] == count - 2
     assert len(load.latencies_s) == 1
     assert "a sentence" in load.messages["OVERLOADED"]
 

@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 from rowcast_client import DeadlineExceeded
 
+from tests.e2e.process import WAIT_S
 from tests.units.client.servers import EMBED, EMBEDDED, WAYS, Way, http_page
 
 HTTP_WAYS = [way for way in WAYS if way.transport == "http"]
@@ -40,13 +41,13 @@ def slow_url(request: pytest.FixtureRequest) -> Iterator[str]:
     quick_bytes = {"headers": 0, "body": headers_end}[request.param]
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(20)
+        listener.settimeout(WAIT_S)
         arguments = (listener, response[:quick_bytes], response[quick_bytes:], stop)
         thread = threading.Thread(target=serve_slowly, args=arguments)
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         stop.set()
-        thread.join(20)
+        thread.join()
 
 
 @pytest.mark.parametrize("way", HTTP_WAYS, ids=str)
@@ -65,6 +66,6 @@ def test_timeout_bounds_a_request_or_a_handshake_that_nobody_reads(way: Way, sch
             way.send(url, EMBED, timeout_s=0.5)
         connection, _ = listener.accept()
         with connection:
-            connection.settimeout(20)
+            connection.settimeout(WAIT_S)
             while connection.recv(1 << 16):  # until the client has closed it
                 pass

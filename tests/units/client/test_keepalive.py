@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from rowcast_client import Client
 
-from tests.e2e.process import until
+from tests.e2e.process import WAIT_S, until
 from tests.e2e.valve import Valve
 from tests.units.client.conftest import Service
 
@@ -34,7 +34,7 @@ def test_pings_keep_an_idle_connection_and_notice_a_silent_loss(service: Service
 
             # The connection is lost without a word: the next ping does not arrive.
             valve.stop_at(sent=1)
-            assert valve.reached.wait(60)
+            assert valve.reached.wait(WAIT_S)
             until(lambda: valve.connections == 2)
             valve.open()
             assert len(client.models()) == 1

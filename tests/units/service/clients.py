@@ -11,6 +11,7 @@ import httpx
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import TRANSPORT_STATUS, Code
+from tests.e2e.process import WAIT_S
 from tests.units.service.cases import Case, user
 from tests.units.service.grpc_api.requests import call, code_of
 from tests.units.service.running import RunningService
@@ -40,7 +41,7 @@ class Clients:
 
     def __init__(self, service: RunningService) -> None:
         self.service = service
-        self.http = httpx.Client(base_url=service.http, timeout=30)
+        self.http = httpx.Client(base_url=service.http, timeout=WAIT_S)
         self.channel = grpc.insecure_channel(service.grpc)
 
     def close(self) -> None:

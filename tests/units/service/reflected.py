@@ -12,6 +12,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
+from tests.e2e.process import WAIT_S
+
 
 def method_names(channel: grpc.Channel, service: str) -> set[str]:
     """Returns the names of the methods of a service."""
@@ -26,7 +28,7 @@ def json_response(
     message = json_format.ParseDict(request, GetMessageClass(described.input_type)())
     response_class = GetMessageClass(described.output_type)
     send = channel.unary_unary(f"/{service}/{method}")
-    response = response_class.FromString(send(message.SerializeToString(), timeout=30))
+    response = response_class.FromString(send(message.SerializeToString(), timeout=WAIT_S))
     document: dict[str, Any] = json_format.MessageToDict(response, preserving_proto_field_name=True)
     return document
 

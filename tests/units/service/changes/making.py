@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.versions.state_file import StateFile
-from tests.e2e.process import until
+from tests.e2e.process import WAIT_S, until
 from tests.units.service.running import RunningService
 
 TREE = {

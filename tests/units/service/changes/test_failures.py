@@ -19,7 +19,7 @@ from rowcast_client import Client
 from bundle.changes.log import ChangeLog
 from service.changes.follower import Changes
 from tests.bundles.small import SmallBundle
-from tests.e2e.process import until
+from tests.e2e.process import WAIT_S, until
 from tests.units.service.changes.making import (
     Rejected,
     candidate,

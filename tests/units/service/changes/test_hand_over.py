@@ -14,6 +14,7 @@ import pytest
 
 from service.changes.hand_over import Client, Server, WriterGone
 from service.errors import DeadlineExceeded
+from tests.e2e.process import WAIT_S
 from tests.units.service.open_files import too_many_open_files
 
 LARGE = bytes(8 << 20)
@@ -31,7 +32,7 @@ def client() -> Iterator[Client]:
         yield client
 
 
-def double(client: Client, address: str, value: Any = 4, timeout_s: float = 10) -> Any:
+def double(client: Client, address: str, value: Any = 4, timeout_s: float = WAIT_S) -> Any:
     return client.call(address, "double", value, deadline=time.monotonic() + timeout_s)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from tests.e2e.process import WAIT_S
 from tests.units.service.running import RunningService
 
 RETRIEVE = "/v1/models/movies:retrieve"

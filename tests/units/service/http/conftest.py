@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.bundles.small import write_small_bundle
+from tests.e2e.process import WAIT_S
 from tests.units.service.running import RunningService
 
 LIMITS = {"max_request_bytes": 4096, "max_queries": 8, "max_names": 4}

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from service.http.protocol import HEADERS_MAX
+from tests.e2e.process import WAIT_S
 from tests.units.service.http.clients import BODY, RETRIEVE, connected, received
 from tests.units.service.running import RunningService
 

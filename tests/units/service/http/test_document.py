@@ -17,6 +17,7 @@ from openapi_spec_validator import validate
 from service.contract.changes import CHANGES
 from service.errors import Code
 from tests.bundles.small import write_small_bundle
+from tests.e2e.process import WAIT_S
 from tests.units.service.cases import REQUESTS
 from tests.units.service.running import RunningService
 

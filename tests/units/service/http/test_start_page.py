@@ -17,6 +17,7 @@ import pytest
 import rowcast_client
 
 from tests.bundles.small import write_small_bundle
+from tests.e2e.process import WAIT_S
 from tests.units.service.http.browser import PROGRAM, Page, open_browser
 from tests.units.service.running import RunningService
 

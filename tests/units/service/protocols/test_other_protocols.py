@@ -27,6 +27,7 @@ from tests.bundles.small import write_small_bundle
 from tests.cases.raw_requests import PAGE, QUERY, predict, shape, tensor
 from tests.cases.ways import RawRequest, RawResponse, Ways, serving
 from tests.differential import tensor_forms as forms
+from tests.e2e.process import WAIT_S
 from tests.units.service import reflected
 from tests.units.service.cases import MODEL
 from tests.units.service.running import RunningService

@@ -209,7 +209,7 @@ def test_requests_of_the_protocol_are_recorded_and_replayed(
     with grpc.insecure_channel(service.grpc) as channel:
         for method, message in (("Predict", predict), ("Regress", regress)):
             send = channel.unary_unary(f"/{PREDICTION_SERVICE}/{method}")
-            send(message.SerializeToString(), timeout=30)
+            send(message.SerializeToString(), timeout=WAIT_S)
     directory = record_directory(service.settings) / "movies"
     until(lambda: len(read_newest(directory, 9)) == 2)
     without_default(write(version=2))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.bundles.small import SmallBundle, write_small_bundle
+from tests.e2e.process import WAIT_S
 from tests.repository.docs.blocks import marked
 from tests.units.service import reference
 from tests.units.service.cases import MODEL
@@ -23,7 +24,6 @@ ROOT = Path(__file__).parents[5]
 PYTHON = ROOT / "build/triton/venv/bin/python"
 PROGRAM = Path(__file__).with_name("triton_program.py")
 QUICK_START = ROOT / "examples/quickstart/bundles"
-WAIT_S = 120
 
 pytestmark = pytest.mark.skipif(
     not PYTHON.exists(), reason="Triton's clients are not installed: make test-triton"
