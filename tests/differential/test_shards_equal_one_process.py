@@ -24,6 +24,7 @@ from tests.differential.random_requests import (
     responses,
     serving,
 )
+from tests.e2e.process import WAIT_S
 from tests.random_cases import seeds
 
 pytestmark = pytest.mark.slow
@@ -102,8 +103,8 @@ def test_router_responds_to_chosen_requests_as_one_process(
 ) -> None:
     router, alone = services
     with (
-        httpx.Client(base_url=router.http, timeout=60) as ours,
-        httpx.Client(base_url=alone.http, timeout=60) as theirs,
+        httpx.Client(base_url=router.http, timeout=WAIT_S) as ours,
+        httpx.Client(base_url=alone.http, timeout=WAIT_S) as theirs,
     ):
         expected = response(theirs, call, body)
         assert expected[0] == status, expected

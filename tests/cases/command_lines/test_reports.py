@@ -189,7 +189,6 @@ def test_run_as_a_program_prints_json_alone_and_no_native_chatter(
         [PROGRAM, "run", project, "--json"],
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
         cwd=tmp_path,
     )
@@ -261,7 +260,7 @@ def test_inspect_imports_no_tensorflow(movies: TracedCheckpoint) -> None:
         "finally: assert 'tensorflow' not in sys.modules\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert (json.loads(done.stdout)["tables"]["users"]["rows"], done.stderr) == (50, "")
 

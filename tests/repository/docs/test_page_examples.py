@@ -180,7 +180,9 @@ def test_body_returns_the_response_that_the_page_shows(block: Block, service: Se
 
 
 def test_examples_of_the_openapi_document_are_served(service: Service) -> None:
-    with httpx.Client(base_url=service.at_its_ports("http://localhost:8080"), timeout=60) as client:
+    with httpx.Client(
+        base_url=service.at_its_ports("http://localhost:8080"), timeout=WAIT_S
+    ) as client:
         document = client.get("/openapi.json").json()
         calls = {
             path: each["post"]

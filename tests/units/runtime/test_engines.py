@@ -21,7 +21,10 @@ print(sorted({name.partition(".")[0] for name in sys.modules} & {"scann", "faiss
 
 def test_what_knows_indexes_imports_no_engine_before_one_is_chosen() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _PROGRAM],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert ran.stdout == "[]\n"

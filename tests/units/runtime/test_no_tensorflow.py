@@ -65,7 +65,6 @@ def test_runtime_maps_no_tensorflow_while_it_runs_tower_and_index(towers: Path) 
         [sys.executable, "-c", _PROGRAM, str(towers / "query" / "compiled-f32.tflite")],
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
 
@@ -81,7 +80,6 @@ def test_importing_scann_restores_a_tensorflow_that_was_there_before() -> None:
         [sys.executable, "-c", _WITH_TENSORFLOW],
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
 

@@ -15,6 +15,7 @@ from bundle.format.manifest import Tower, TowerForm, TowerInput, TowerOutput
 from runtime.errors import TowerUnreadable
 from runtime.litert import CompiledTower
 from runtime.towers import open_tower
+from tests.e2e.process import WAIT_S
 
 Arrays = dict[str, NDArray[Any]]
 F32 = "compiled-f32.tflite"
@@ -86,7 +87,7 @@ def test_threads_have_their_own_outputs_and_buffers(towers: Path) -> None:
     before = {task.name for task in tasks.iterdir()}
     tower.run(inputs_of(300))
     assert {task.name for task in tasks.iterdir()} <= before, "computes in the calling thread"
-    start = threading.Barrier(8, timeout=60)
+    start = threading.Barrier(8, timeout=WAIT_S)
 
     def are_equal(n: int) -> bool:
         inputs = inputs_of(n)

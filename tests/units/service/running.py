@@ -32,10 +32,9 @@ from service.http.protocol import HttpProtocol
 from service.loopback import on_loopback
 from service.observability.logging import JsonLines
 from service.versions.version import ModelVersion
-from tests.e2e.process import until
+from tests.e2e.process import WAIT_S, until
 
 Result = TypeVar("Result")
-WAIT_S = 30.0
 
 
 class RunningService:
@@ -52,6 +51,8 @@ class RunningService:
             "grpc_port": 0,
             "drain_delay_s": 0,
             "poll_interval_s": 0.05,
+            "request_timeout_s": WAIT_S,
+            "body_timeout_s": WAIT_S,
             "admin": False,
         }
         self.settings = ServiceSettings(root=root, **{**options, **settings})
@@ -111,7 +112,7 @@ class RunningService:
         """Runs a coroutine on the event loop of the service."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_S)
 
-    def execute(self, request: Any, call: str = "rank", timeout_s: float = 10.0) -> Any:
+    def execute(self, request: Any, call: str = "rank", timeout_s: float = WAIT_S) -> Any:
         """Computes a request by the engine."""
         context = RequestContext(call, "test-request", time.monotonic() + timeout_s)
         return self.call(self.dataplane.engine.execute(request, context))

@@ -13,6 +13,7 @@ import httpx
 from service.grpc_api.servicer import SERVICE
 from service.observability import logging
 from tests.bundles.small import SmallBundle
+from tests.e2e.process import WAIT_S
 from tests.units.service.grpc_api.requests import retrieve
 from tests.units.service.running import RunningService
 
@@ -35,9 +36,9 @@ def test_access_log_has_a_line_for_each_request_with_what_served_it(
         assert client.post(f"/v1/models/{'x' * 200}:rank", json={}).status_code == 404
         tower = service.waiting()
         pending = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
-            retrieve().SerializeToString(), timeout=20
+            retrieve().SerializeToString(), timeout=WAIT_S
         )
-        assert tower.entered.wait(20)
+        assert tower.entered.wait(WAIT_S)
         # It is rejected before it is read.
         assert client.post(path, json=body).status_code == 429
         tower.release.set()

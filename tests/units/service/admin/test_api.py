@@ -13,6 +13,7 @@ from service.admin.api import MAX_BODY_BYTES
 from service.admin.commands import COMMANDS
 from service.versions.state_file import NAME
 from tests.bundles.small import write_small_bundle
+from tests.e2e.process import WAIT_S
 from tests.units.service.running import RunningService
 
 TOKEN = "0123456789abcdef-operator"
@@ -31,7 +32,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Path:
 @pytest.fixture(scope="module")
 def http(root: Path) -> Iterator[httpx.Client]:
     service = RunningService(root)
-    with httpx.Client(base_url=service.admin, timeout=30) as http:
+    with httpx.Client(base_url=service.admin, timeout=WAIT_S) as http:
         yield http
     service.close()
 
@@ -43,7 +44,7 @@ def guarded(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ht
     file = directory / "tokens"
     file.write_text(f"me {TOKEN}\nmovies {MOVIES_TOKEN} movies\nbooks {BOOKS_TOKEN} books\n")
     service = RunningService(root, admin_tokens=file, state_file=directory / "state")
-    with httpx.Client(base_url=service.admin, timeout=30) as http:
+    with httpx.Client(base_url=service.admin, timeout=WAIT_S) as http:
         yield http
     service.close()
 

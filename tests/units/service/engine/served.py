@@ -29,9 +29,28 @@ class CountingTower:
         return self._network.run(inputs)
 
 
+class StepClock:
+    """The clock by which recommendations measure their steps: it also counts the time that slow
+    steps say they take, so that neither a test nor a deadline of hours waits for them.
+    """
+
+    def __init__(self) -> None:
+        self._added_s = 0.0
+
+    def perf_counter(self) -> float:
+        return time.perf_counter() + self._added_s
+
+    def add(self, seconds: float) -> None:
+        self._added_s += seconds
+
+
 class SlowTower(CountingTower):
-    """Takes a tenth of a second for each example."""
+    """Says that it takes 100 seconds for each example."""
+
+    def __init__(self, network: Tower, clock: StepClock) -> None:
+        super().__init__(network)
+        self._clock = clock
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        time.sleep(0.1 * len(next(iter(inputs.values()))))
+        self._clock.add(100.0 * len(next(iter(inputs.values()))))
         return super().run(inputs)

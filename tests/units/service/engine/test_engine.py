@@ -21,8 +21,8 @@ from service.contract.messages import (
 )
 from service.engine.context import RequestContext
 from tests.bundles.small import SmallBundle
-from tests.e2e.process import until
-from tests.units.service.engine.served import CountingTower
+from tests.e2e.process import WAIT_S, until
+from tests.units.service.engine.served import SlowTower, StepClock
 from tests.units.service.running import RunningService, WaitingTower, log_lines
 
 RETRIEVE = "/v1/models/movies:retrieve"
@@ -48,11 +48,11 @@ def test_failed_batch_is_counted_and_logged_and_its_requests_are_computed_alone(
 
     def post(user: int) -> httpx.Response:
         body = {"context": {"user": user}, "k": 2}
-        return httpx.post(service.http + RETRIEVE, json=body, timeout=30)
+        return httpx.post(service.http + RETRIEVE, json=body, timeout=WAIT_S)
 
     with log_lines() as written, ThreadPoolExecutor(1 + QUERIES) as pool:
         first = pool.submit(post, 0)
-        assert tower.entered.wait(20)
+        assert tower.entered.wait(WAIT_S)
         # The others wait for the only thread, as one batch.
         other_posts = [pool.submit(post, user) for user in range(1, 1 + QUERIES)]
         until(lambda: service.dataplane.engine.inflight == 1 + QUERIES)
@@ -64,20 +64,12 @@ def test_failed_batch_is_counted_and_logged_and_its_requests_are_computed_alone(
     assert (failed["call"], failed["requests"]) == ("retrieve", QUERIES)
 
 
-class SlowRanking(CountingTower):
-    """Takes 15 ms for each candidate."""
-
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        time.sleep(0.015 * len(next(iter(inputs.values()))))
-        return super().run(inputs)
-
-
 def test_batch_is_not_degraded_for_want_of_time_of_one_of_its_requests(
-    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService], clock: StepClock
 ) -> None:
     write()
     service = serve(inline_max_us=1_000_000)
-    tower = SlowRanking(service.current().towers["ranking"].parts[0].network)
+    tower = SlowTower(service.current().towers["ranking"].parts[0].network, clock)
     service.with_network("ranking", tower)
     user = {"user": Column(np.array([1]))}
     wanted = RecommendationRequest(Target("movies"), context=user, pool_size=20, k=5)
@@ -89,8 +81,8 @@ def test_batch_is_not_degraded_for_want_of_time_of_one_of_its_requests(
         return response
 
     async def execute_both() -> tuple[RetrievalResult, RetrievalResult]:
-        # Ranking takes 0.3 s, and twice as much must be left.
-        return await asyncio.gather(execute(0.5), execute(25))
+        # Ranking takes 2,000 s, and twice as much must be left.
+        return await asyncio.gather(execute(3000), execute(100_000))
 
     tower.examples.clear()
     hasty, patient = service.call(execute_both())

@@ -10,6 +10,7 @@ import httpx
 from bundle.format.id_graphs import InputNode, OperationNode
 from bundle.format.manifest import EmbeddedFeature, GraphIds
 from tests.bundles.small import SmallBundle
+from tests.e2e.process import WAIT_S
 from tests.id_graphs import hash_ids
 from tests.units.service.running import RunningService
 
@@ -25,7 +26,7 @@ LENGTHS = GraphIds(
 
 
 def described(service: RunningService) -> Any:
-    return httpx.get(service.http + MODEL, timeout=20).json()
+    return httpx.get(service.http + MODEL, timeout=WAIT_S).json()
 
 
 def by_name(values: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

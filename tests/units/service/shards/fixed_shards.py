@@ -21,6 +21,7 @@ from service.observability.metrics import Metrics
 from service.shards.messages import MESSAGE_LIMITS
 from service.shards.remote_version import ShardCall
 from service.shards.router import Shards
+from tests.e2e.process import WAIT_S
 
 KEY = ("movies", 1, 7)
 ONLY = ShardNumber(1, 1)
@@ -91,10 +92,8 @@ async def listening(*shards: FixedShard) -> AsyncIterator[list[str]]:
 @contextlib.asynccontextmanager
 async def routing(root: Path, *sources: str, **settings: Any) -> AsyncIterator[Shards]:
     """Starts a router of shards at some addresses."""
-    router = Shards(
-        ServiceSettings(root=root, shard_addresses=sources, shard_min_bytes=1, **settings),
-        Metrics(),
-    )
+    options = {"shard_min_bytes": 1, "request_timeout_s": WAIT_S} | settings
+    router = Shards(ServiceSettings(root=root, shard_addresses=sources, **options), Metrics())
     await router.start()
     try:
         yield router

@@ -21,6 +21,7 @@ from service.shards.division import Layout
 from service.shards.remote_version import ShardCall
 from service.shards.router import Shards
 from service.shards.row_reads import LayoutRead
+from tests.e2e.process import WAIT_S
 from tests.units.service.shards.fixed_shards import (
     CALL,
     KEY,
@@ -31,6 +32,8 @@ from tests.units.service.shards.fixed_shards import (
     routing,
     well,
 )
+
+pytestmark = pytest.mark.usefixtures("_unhurried_polls")
 
 
 class Called(NamedTuple):
@@ -55,7 +58,7 @@ def called(
     times: int = 1,
     call: ShardCall | None = None,
     enough: Callable[[Shards], bool] = lambda _: False,
-    timeout_s: float = 60.0,
+    timeout_s: float = WAIT_S,
     description: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Called:
@@ -148,7 +151,7 @@ CHECKED = ShardCall(ONLY, "Rows", shard_pb.RowsRequest(), checked)
 def test_replica_that_fails_in_any_way_costs_no_request_and_few_calls(
     bad: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    timeout_s = 1.0 if bad == "stopped" else 60.0
+    timeout_s = 4.0 if bad == "stopped" else WAIT_S
     done = called(tmp_path, BAD[bad], well, times=200, call=CHECKED, timeout_s=timeout_s)
     assert succeeded(done.results) >= 198
     assert done.calls <= 240

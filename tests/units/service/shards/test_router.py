@@ -17,8 +17,10 @@ from bundle.format.checksums import crc32c
 from bundle.format.paths import MANIFEST
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.errors import NotReady
+from service.shards import replica as replica_module
 from service.shards.router import Shards
 from tests.bundles.small import SmallBundle
+from tests.e2e.process import WAIT_S
 from tests.e2e.valve import Valve
 from tests.units.service.shards.cluster import Cluster
 from tests.units.service.shards.fixed_shards import (
@@ -32,9 +34,6 @@ from tests.units.service.shards.fixed_shards import (
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 20.0
-"""Less than it takes until gRPC itself gives a connection up."""
-
 
 async def fail(context: grpc.aio.ServicerContext) -> None:
     await context.abort(grpc.StatusCode.INTERNAL, "why")
@@ -47,20 +46,25 @@ async def until(what: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_shard_is_called_again_by_a_new_connection_after_a_cut(tmp_path: Path) -> None:
+def test_shard_is_called_again_by_a_new_connection_after_a_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # gRPC itself never gives a connection up.
+    monkeypatch.setattr(replica_module, "_PING_MS", 2000 * WAIT_S)
+
     async def cut_and_repair(valve: Valve, router: Shards) -> None:
-        await router.call(KEY, CALL, 60.0)
+        await router.call(KEY, CALL, WAIT_S)
         (replica,) = router.replicas.values()
         # Nothing passes, and no end of a connection notices.
         valve.stop_at(sent=1)
         before = valve.connections
         await until(lambda: replica.problem)
         with pytest.raises(NotReady):
-            await router.call(KEY, CALL, 60.0)
+            await router.call(KEY, CALL, WAIT_S)
         await until(lambda: valve.connections > before)
         valve.open()
         await until(lambda: not replica.problem)
-        await router.call(KEY, CALL, 60.0)
+        await router.call(KEY, CALL, WAIT_S)
 
     async def run() -> None:
         async with listening(FixedShard(well, {})) as (address,):
@@ -80,7 +84,7 @@ def test_busy_shard_that_responds_to_calls_is_called_though_polls_time_out(tmp_p
             shard.may_describe.clear()
             polls = shard.polls
             while shard.polls < polls + 2:  # the second follows the failure of the first
-                await router.call(KEY, CALL, 60.0)
+                await router.call(KEY, CALL, WAIT_S)
                 await asyncio.sleep(0.1)
             assert not replica.problem
             await until(lambda: replica.problem)
@@ -144,7 +148,7 @@ def test_source_of_addresses_that_hangs_delays_no_other(tmp_path: Path) -> None:
         async with listening(shard) as (address,):
             try:
                 async with routing(tmp_path, f"file:{hanging}", address) as router:
-                    await router.call(KEY, CALL, 60.0)
+                    await router.call(KEY, CALL, WAIT_S)
                     polls = shard.polls
                     await until(lambda: shard.polls > polls + 1)
             finally:
@@ -161,7 +165,7 @@ def test_addresses_that_cannot_be_used_are_named_and_block_no_other(tmp_path: Pa
         async with listening(FixedShard(well, {})) as (address,):
             file.write_text("\n".join([*unusable, address]))
             async with routing(tmp_path, f"file:{file}", f"file:{tmp_path / 'none'}") as router:
-                await router.call(KEY, CALL, 60.0)
+                await router.call(KEY, CALL, WAIT_S)
                 return {entry["address"]: entry["problem"] for entry in router.status()}
 
     problems = asyncio.run(call())
@@ -182,6 +186,6 @@ def test_shards_are_reached_directly_whatever_proxy_the_environment_names(
             listening(FixedShard(well, {})) as (address,),
             routing(tmp_path, address) as router,
         ):
-            await router.call(KEY, CALL, 60.0)
+            await router.call(KEY, CALL, WAIT_S)
 
     asyncio.run(call())

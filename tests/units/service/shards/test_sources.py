@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.bundles.small import SmallBundle
+from tests.e2e.process import WAIT_S
 from tests.e2e.valve import Valve
 from tests.units.service.shards.cluster import Cluster, response
 
@@ -34,7 +35,7 @@ def test_index_whose_shard_is_lost_degrades_the_response_and_other_sources_are_s
     index = {"index": "movies", "pool_size": 6}
     here: dict[str, Any] = {"k": 3, "context": {"user": 1}, "diversity": 0.3}
     here["sources"] = [index, {"name": "first", "ids": movies[:5]}]
-    with httpx.Client(base_url=router.http, timeout=60) as client:
+    with httpx.Client(base_url=router.http, timeout=WAIT_S) as client:
         code, content = response(client, "recommend", here)
         assert (code, content["degraded"]) == (200, False)
         assert "movies" in content["sources"]
@@ -82,8 +83,8 @@ def test_shard_that_does_not_respond_leaves_time_for_the_other_sources(
         valve.open()
         relayed = valve.url.removeprefix("http://")
         router = cluster.start_router(shard_addresses=(first, relayed), **TABLES_STAY)
-        headers = {"x-request-timeout-ms": "4000"}
-        with httpx.Client(base_url=router.http, timeout=60, headers=headers) as client:
+        headers = {"x-request-timeout-ms": "10000"}
+        with httpx.Client(base_url=router.http, timeout=WAIT_S, headers=headers) as client:
             code, content = response(client, "recommend", body)
             assert (code, content["degraded"]) == (200, False), content
             valve.stop_at(sent=1)

@@ -13,6 +13,7 @@ import pytest
 from service.errors import NotReady
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
+from tests.e2e.process import WAIT_S
 from tests.units.service.versions.driven import Driven, Write
 
 Drive = Callable[..., Driven]
@@ -88,17 +89,17 @@ def test_rollback_does_not_wait_for_a_load_in_progress(two: Driven, write: Write
 
     def slow(version: ModelVersion, throttle: LoadThrottle) -> None:
         loading.set()
-        assert go_on.wait(20)
+        assert go_on.wait(WAIT_S)
 
     two.warm_up = slow
     write(version=3)
     scan = threading.Thread(target=two.scan)
     scan.start()
-    assert loading.wait(20)
+    assert loading.wait(WAIT_S)
     assert two.states()[3] == "loading"
     two.want(rolled_back={"to": 1, "above": 3})
     assert two.serving() == 1
     go_on.set()
-    scan.join(20)
+    scan.join()
     assert two.serving() == 1
     assert two.states() == {3: "kept", 1: "available"}, "to unpin needs no load"

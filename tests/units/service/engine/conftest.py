@@ -1,0 +1,15 @@
+"""The clock of the steps of recommendations."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.engine.retrieval import deadlines
+from tests.units.service.engine.served import StepClock
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> StepClock:
+    clock = StepClock()
+    monkeypatch.setattr(deadlines, "time", clock)
+    return clock
