@@ -4,7 +4,8 @@ at random moments.
 Processes are killed, stopped, slowed, or serve an older version for a while: one alone, one of each
 shard, or both replicas of a shard. Exit code 1: a response differs from that of one process which
 has everything, or a request failed although its router was there, and a replica of each shard.
-Nodes that are lost: benchmarks/soak/scale_on_ray.py; a full disk: tests/e2e/test_pulled_shards.py.
+Nodes that are lost: benchmarks/soak/scale_on_ray.py; a full disk:
+tests/units/service/shards/test_pulled.py.
 """
 
 from __future__ import annotations

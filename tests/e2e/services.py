@@ -12,9 +12,11 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from service.cli.serve import command
 from tests.bundles.small import SmallBundle
-from tests.e2e.process import PROGRAM, WAIT_S, Process, until
+from tests.e2e.process import WAIT_S, Process, until
 from tests.units.service import reference
 
 Write = Callable[..., SmallBundle]
@@ -106,8 +108,10 @@ def is_worker(child: psutil.Process) -> bool:
 
 
 def ctl(service: Process, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [*PROGRAM, "ctl", "--ports-file", str(service.ports_file), "--json", *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=WAIT_S)
+    """Runs a command of operators, in this process."""
+    line = ["ctl", "--ports-file", str(service.ports_file), "--json", *arguments]
+    done = CliRunner().invoke(command(), line)
+    return subprocess.CompletedProcess(line, done.exit_code, done.stdout, done.stderr)
 
 
 def nearest(small: SmallBundle) -> list[tuple[Any, float]]:

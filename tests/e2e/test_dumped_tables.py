@@ -19,10 +19,10 @@ from rowcast_client import Client
 
 from export.cli.main import main
 from export.graphs.loading import load_tensorflow
-from tests.e2e.process import Process
 from tests.units.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
 from tests.units.export.movies_job import toml
 from tests.units.export.traced_models import MODELS
+from tests.units.service.running import RunningService
 
 pytestmark = pytest.mark.slow
 
@@ -141,24 +141,20 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
 
 @pytest.fixture(scope="module")
-def served(shop: Shop) -> Iterator[Process]:
+def served(shop: Shop) -> Iterator[RunningService]:
     code, output = export("run", write_recipe(shop.folder))
     assert code == 0, output
-    process = Process(shop.folder / "bundles")
-    process.event("listening")
-    yield process
-    process.kill()
+    service = RunningService(shop.folder / "bundles")
+    yield service
+    service.close()
 
 
-def test_service_looks_up_by_keys_as_the_original_does(shop: Shop, served: Process) -> None:
+def test_service_looks_up_by_keys_as_the_original_does(shop: Shop, served: RunningService) -> None:
     history = [int(key) for key in shop.items[[4, 7, 4, 499]]]
     candidates = [int(key) for key in shop.items[::25]]
     user = int(shop.users[2999])
     request = {"user": user, "hour": 13, "history": history}
-    for url in (
-        f"http://127.0.0.1:{served.ports['http']}",
-        f"grpc://127.0.0.1:{served.ports['grpc']}",
-    ):
+    for url in (served.http, f"grpc://{served.grpc}"):
         with Client(url) as client:
 
             def scores(context: dict[str, Any], client: Client = client) -> list[float]:
@@ -177,8 +173,8 @@ def test_service_looks_up_by_keys_as_the_original_does(shop: Shop, served: Proce
             )
 
 
-def test_verify_compares_a_bundle_with_its_dumps(shop: Shop, served: Process) -> None:
-    assert served.process.poll() is None
+@pytest.mark.usefixtures("served")
+def test_verify_compares_a_bundle_with_its_dumps(shop: Shop) -> None:
     code, output = export(
         "verify", shop.folder / "bundles/shop/1", "--recipe", write_recipe(shop.folder), "--full"
     )

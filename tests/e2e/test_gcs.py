@@ -7,9 +7,6 @@ that the programs send them.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from importlib.util import find_spec
@@ -19,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.e2e.forked_programs import run_forked
 from tests.e2e.gcs_server import GcsServer, gcs_server
 from tests.units.export.checkpoint.tensor_bundles import write_bundle
 
@@ -30,9 +28,7 @@ pytestmark = [
     ),
 ]
 
-PROGRAMS = Path(sys.executable).parent
 BUCKET = "models"
-PATIENCE_S = 200
 TABLE = np.random.default_rng(5).standard_normal((100_000, 16)).astype(np.float32)
 """6 MiB: its segment is sent as two objects."""
 
@@ -52,17 +48,9 @@ def put(server: GcsServer, directory: Path, prefix: str) -> None:
 
 def run(server: GcsServer, directory: Path, *words: object) -> dict[str, Any]:
     """Runs a program as a user calls it; returns what it prints as JSON."""
-    done = subprocess.run(
-        [PROGRAMS / str(words[0]), *map(str, words[1:]), "--json"],
-        cwd=directory,
-        env={**os.environ, **server.environment},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    page: dict[str, Any] = json.loads(done.stdout)
+    code, out, err = run_forked([*words, "--json"], directory, server.environment)
+    assert code == 0, err[-4000:]
+    page: dict[str, Any] = json.loads(out)
     return page
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import Standing
 from tests.e2e.process import WAIT_S
-from tests.e2e.services import BODY, RETRIEVE, Launch, Write, assert_found, nearest
+from tests.e2e.services import BODY, RETRIEVE, assert_found, nearest
 
 pytestmark = pytest.mark.slow
 
@@ -21,11 +22,8 @@ needs_jdk = pytest.mark.skipif(
 
 
 @needs_jdk
-def test_default_client_of_java_gets_responses_to_its_bodies(launch: Launch, write: Write) -> None:
-    small = write()
-    service = launch()
-    service.event("ready")
-    url = f"http://127.0.0.1:{service.ports['http']}{RETRIEVE}"
+def test_default_client_of_java_gets_responses_to_its_bodies(standing: Standing) -> None:
+    url = f"http://127.0.0.1:{standing.service.ports['http']}{RETRIEVE}"
 
     command = ["java", str(CLIENT), url, json.dumps(BODY)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S)
@@ -33,4 +31,4 @@ def test_default_client_of_java_gets_responses_to_its_bodies(launch: Launch, wri
     responses = [line.partition(" ") for line in done.stdout.splitlines()]
     assert [status for status, _, _ in responses] == ["200"] * 3
     for _, _, body in responses:
-        assert_found(json.loads(body), nearest(small))
+        assert_found(json.loads(body), nearest(standing.small))

@@ -1,4 +1,5 @@
-"""The main path with real processes and sockets: a model is trained, exported, served and queried.
+"""The main path with real processes and sockets: a model is trained, planned, exported, explained,
+verified, served and queried.
 
 Every response is compared with what TensorFlow computes from the original model, restored from the
 same checkpoint.
@@ -20,6 +21,7 @@ from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.movies_job import (
     MOVIE_IDS,
     MOVIES,
+    changed,
     genres_of,
     recipe_of,
     title_of,
@@ -116,8 +118,19 @@ def test_exported_model_gives_the_results_of_the_original_over_both_transports(
 ) -> None:
     prefix = save_checkpoint(movies_recipe(), tmp_path)
     original = Original(prefix)
-    project = write_project(tmp_path, recipe_of(prefix))
-    assert ForkedRuns().run(["run", str(project)], tmp_path / "output") == 0
+    recipe = changed(recipe_of(prefix), "indexes.movies.partitions", 3)
+    project = write_project(tmp_path, recipe)
+    forked = ForkedRuns()
+    bundle = str(tmp_path / "bundles/movies/1")
+    for command, words in (
+        (["plan", str(project)], "each million of candidates, 3 partitions:"),
+        (["run", str(project)], "index movies, brute_force, 3 partitions"),
+        (["explain", bundle], "index movies: query finds movies, 3 partitions"),
+        (["verify", bundle], "index movies, 3 partitions"),
+    ):
+        output = tmp_path / "output"
+        assert forked.run(command, output) == 0, output.read_text()
+        assert words in " ".join(output.read_text().split())
     with launching(tmp_path / "bundles") as launch:
         service = launch()
         service.event("version_available")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bundle.storage import catalog
-from tests.e2e.forked_exporter import printed_by_export
+from tests.e2e.forked_programs import printed_by_export
 
 pytest.importorskip("boto3", reason="needs moto[server]")
 from tests.e2e.s3_server import PROGRAMS, environment, s3_client, s3_server

@@ -1,11 +1,7 @@
-"""What operators do to a running service: versions, commands, recordings, certificates
-and tokens.
-"""
+"""What operators do to a running service: versions, certificates and tokens; and what it counts."""
 
 from __future__ import annotations
 
-import json
-import re
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +12,10 @@ import grpc
 import httpx
 import pytest
 
-from bundle.format.manifest import dump
 from service.observability.derived_metrics import DERIVED
 from service.observability.metrics import COUNTERS, GAUGES, HISTOGRAMS
-from service.request_log.record import read_newest
 from service.workers import supervisor_metrics
+from tests.e2e.conftest import Standing
 from tests.e2e.process import until
 from tests.e2e.services import (
     BODY,
@@ -29,14 +24,14 @@ from tests.e2e.services import (
     Write,
     assert_found,
     client_of,
-    ctl,
+    count_of,
     is_ready,
     nearest,
     versions_of,
     wait_for,
 )
 from tests.repository.deploy.test_monitoring import metrics_of
-from tests.units.service.grpc_api.requests import call, lookup, retrieve
+from tests.units.service.grpc_api.requests import call, retrieve
 from tests.units.service.security.authorities import Authority
 
 pytestmark = pytest.mark.slow
@@ -44,37 +39,6 @@ pytestmark = pytest.mark.slow
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OLD = "old-0123456789abcdef"
 NEW = "new-0123456789abcdef"
-
-
-def test_requests_of_both_transports_are_recorded_and_keep_a_broken_version_out(
-    write: Write, root: Path, launch: Launch
-) -> None:
-    write()
-    service = launch("--record-rate", "1")
-    with (
-        service.client() as client,
-        grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel,
-    ):
-        until(lambda: is_ready(client))
-        assert client.post(RETRIEVE, json=BODY).status_code == 200
-        # The call was not recorded.
-        assert client.post("/v1/models/movies/versions/1:retrieve", json=BODY).status_code == 200
-        assert client.post(RETRIEVE, json={"k": 2}).status_code == 400
-        assert call(channel, "Lookup", lookup(5)).code == "OK"
-        until(lambda: len(read_newest(root / ".rowcast-recordings/movies", 9)) == 2)
-        broken = write(version=2)
-        features = {**broken.manifest.features}
-        features["city"] = features["city"].model_copy(update={"default": None})
-        page = dump(broken.manifest.model_copy(update={"features": features}))
-        (broken.directory / "manifest.json").write_bytes(page)
-        failed = service.event("version_failed")
-        assert (failed["version"], "1 of 2 recorded requests" in failed["problem"]) == (2, True)
-        until(lambda: failed in json.loads(ctl(service, "report").stdout)["problems"])
-        assert client.post(RETRIEVE, json=BODY).json()["version"] == 1
-        write(version=3)
-        replayed = service.event("requests_replayed", version=3)
-        assert (replayed["requests"], replayed["failed"]) == (3, 0)
-        until(lambda: client.post(RETRIEVE, json=BODY).json()["version"] == 3)
 
 
 def test_new_versions_under_load_cause_no_failed_or_mixed_response(
@@ -128,7 +92,7 @@ def test_service_takes_new_certificates_and_tokens_while_it_serves(
         "--tokens",
         str(tokens),
     )
-    service = launch(*secrets, "--workers", "2")
+    service = launch(*secrets)
     service.event("listening")
     with client_of(service, OLD, before.file) as kept:
         until(lambda: is_ready(kept))
@@ -162,33 +126,36 @@ def test_dashboard_and_alerts_name_metrics_that_the_service_has() -> None:
         assert metrics_of((DEPLOY / file).read_text()) <= names
 
 
-def test_metrics_of_a_running_service_count_its_requests_and_what_its_towers_computed(
-    write: Write, launch: Launch
+def test_metrics_of_all_workers_count_requests_and_what_towers_computed(
+    standing: Standing,
 ) -> None:
-    small = write(parts=True, users=True)
-    service = launch()
     samples = (
-        'requests_total{call="retrieve"',
-        'request_seconds_bucket{call="retrieve"',
-        'model_table_bytes{model="movies"}',
+        'rowcast_request_seconds_bucket{call="retrieve"',
+        'rowcast_model_table_bytes{model="movies"}',
     )
-    with service.client() as client:
-        until(lambda: is_ready(client))
-        assert client.post(RETRIEVE, json=BODY).status_code == 200
+    requests_ok = 'rowcast_requests_total{call="retrieve",code="OK"'
+    service = standing.service
 
-        def are_served() -> bool:
-            page = client.get("/metrics").text
-            return all(f"\nrowcast_{sample}" in page for sample in samples)
+    def examples() -> Counter[str]:
+        parts = ("context", "trunk", "watch")
+        name = "rowcast_tower_examples_total"
+        labels = [f'{name}{{model="movies",part="{part}",tower="ranking"}}' for part in parts]
+        counts = [int(count_of(service, label)) for label in labels]
+        return Counter(dict(zip(parts, counts, strict=True)))
 
-        until(are_served)  # each worker writes its metrics from time to time
-
-        def examples() -> Counter[str]:
-            pattern = r'rowcast_tower_examples_total\{.*part="(\w+)",tower="ranking"\} (\S+)'
-            found = re.findall(pattern, client.get("/metrics").text)
-            return Counter({part: int(float(count)) for part, count in found})
-
-        before = examples()
-        body = {"context_id": 21, "candidate_ids": small.ids[:9].tolist(), "formula": "watch"}
-        assert client.post("/v1/models/movies:rank", json=body).status_code == 200
-        counted = Counter({"context": 1, "trunk": 9, "watch": 9})
-        until(lambda: examples() - before == counted)
+    requests_before = count_of(service, requests_ok)
+    before = examples()
+    alone = {"connection": "close"}
+    body = {
+        "context_id": 21,
+        "candidate_ids": standing.small.ids[:9].tolist(),
+        "formula": "watch",
+    }
+    with client_of(service) as client:
+        assert client.post(RETRIEVE, json=BODY, headers=alone).status_code == 200
+        assert client.post("/v1/models/movies:rank", json=body, headers=alone).status_code == 200
+    # Each worker writes its metrics from time to time.
+    until(lambda: count_of(service, requests_ok) == requests_before + 1)
+    assert all(count_of(service, sample) > 0 for sample in samples)
+    counted = Counter({"context": 1, "trunk": 9, "watch": 9})
+    until(lambda: examples() - before == counted)

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.e2e.forked_programs import run_forked
+from tests.e2e.process import WAIT_S
 from tests.e2e.valve import Valve
 from tests.units.export.checkpoint.orbax_trees import write_step
 from tests.units.export.checkpoint.tensor_bundles import write_bundle
@@ -33,7 +35,6 @@ ROWS = 512
 DIM = 512
 TABLE_BYTES = ROWS * DIM * 4
 BYTES = TABLES * TABLE_BYTES
-PATIENCE_S = 90
 
 
 def values(table: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -62,14 +63,10 @@ class Programs:
             command, env=self._environment, cwd=self._directory, stdout=pipe, stderr=pipe, text=True
         )
 
-    def run(self, *words: object) -> tuple[int, str, str]:
-        with self.start(*words) as program:
-            try:
-                out, err = program.communicate(timeout=PATIENCE_S)
-            finally:
-                program.kill()
+    def run(self, *words: object) -> tuple[int | None, str, str]:
+        code, out, err = run_forked(words, self._directory, environment(self.valve.url))
         assert SECRET not in out + err
-        return program.returncode, out, err
+        return code, out, err
 
     def done(self, *words: object) -> dict[str, Any]:
         code, out, err = self.run(*words, "--json")
@@ -81,7 +78,7 @@ class Programs:
         """Kills a program once as many bytes have passed as `marks` states."""
         self.valve.stop_at(**marks)
         with self.start(*words) as program:
-            reached = self.valve.reached.wait(PATIENCE_S)
+            reached = self.valve.reached.wait(WAIT_S)
             program.kill()
         assert reached, program.returncode
         self.valve.open()
@@ -241,11 +238,11 @@ def test_exporters_of_one_version_in_s3_publish_one_of_them(
 
     programs.valve.stop_at(sent=10 << 20)
     with programs.start(*first) as frozen:
-        assert programs.valve.reached.wait(PATIENCE_S)
+        assert programs.valve.reached.wait(WAIT_S)
         with Valve(store) as passage:
             passage.open()
             Programs(passage, tmp_path).done(*second, tmp_path / "second")
         programs.valve.open()
-        _, message = frozen.communicate(timeout=PATIENCE_S)
+        _, message = frozen.communicate(timeout=WAIT_S)
     assert (frozen.returncode, "another run has published" in message) == (6, True)
     np.testing.assert_array_equal(pulled_rows(programs, url, tmp_path / "root"), LARGE + 1)

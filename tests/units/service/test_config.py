@@ -45,6 +45,9 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     # Without the library, too.
     ({"verify_signatures": "/nowhere"}, "--verify-signatures", ""),
     ({"tls_cert": "/nowhere", "tls_key": "/nowhere"}, "--tls-cert", "No such file"),
+    ({"tls_cert": __file__, "tls_key": __file__}, __file__, "--tls-cert"),
+    ({"record_rate": 1, "record_dir": "/dev/null/x"}, "--record-dir", "/dev/null/x"),
+    ({"admin_host": "0.0.0.0"}, "--admin-tokens", "set --admin-tokens, too"),
     (SHARD, "--tokens", "all rows and vectors"),
     ({"shard_addresses": "127.0.0.1"}, "--shard-addresses", "HOST:PORT"),
     ({"shard_addresses": "a:1", "shard_token": "/nowhere"}, "--shard-token", "No such file"),

@@ -1,4 +1,6 @@
-"""A router while the number of shards changes: the largest complete division serves."""
+"""A router while the number of shards changes, or a version comes: the largest complete division
+serves, and no response is of two versions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import httpx
 import pytest
 
 from tests.bundles.small import SmallBundle
-from tests.e2e.process import until
+from tests.e2e.process import WAIT_S, until
 from tests.units.service.running import RunningService
 from tests.units.service.shards.cluster import Cluster, response
 
@@ -33,7 +35,7 @@ def requests(router: RunningService) -> Iterator[list[tuple[int, Any]]]:
     done = threading.Event()
 
     def send() -> None:
-        with httpx.Client(base_url=router.http, timeout=60) as client:
+        with httpx.Client(base_url=router.http, timeout=WAIT_S) as client:
             while not done.is_set():
                 responses.append(response(client, "lookup", LOOKUP))
                 responses.append(response(client, "retrieve", RETRIEVAL))
@@ -87,5 +89,39 @@ def test_new_router_serves_the_largest_complete_division_beside_a_stray_shard(
     cluster.add("1/1", "1/2", "2/2", "3/5")
     router = cluster.start_router()
     assert serving(router) == {"1/2", "2/2"}
-    with httpx.Client(base_url=router.http, timeout=60) as client:
+    with httpx.Client(base_url=router.http, timeout=WAIT_S) as client:
         assert response(client, "lookup", LOOKUP)[0] == 200
+
+
+def test_version_that_comes_under_load_is_served_whole_and_without_a_failed_request(
+    cluster: Cluster, write: Callable[..., SmallBundle]
+) -> None:
+    write(partitions=3)
+    cluster.add("1/2", "2/2")
+    router = cluster.start_router()
+    with requests(router) as responses:
+        until(lambda: len(responses) > 2)
+        write(version=2, partitions=3)
+        until(lambda: responses[-1][1].get("version") == 2)
+    assert {code for code, _ in responses} == {200}
+    for of_call in (responses[::2], responses[1::2]):
+        bodies = {body["version"]: body for _, body in of_call}
+        assert all(body == bodies[body["version"]] for _, body in of_call)
+
+
+def test_topology_has_the_address_of_each_shard_and_what_it_holds(
+    cluster: Cluster, write: Callable[..., SmallBundle]
+) -> None:
+    write(partitions=3)
+    cluster.add("1/2", "2/2")
+    topology = httpx.get(f"{cluster.start_router().admin}/v1/topology").json()
+    (process,) = topology["processes"]
+    assert topology["role"] == "router"
+    first, second = [
+        next(shard for shard in process["shards"] if shard["address"] == address)
+        for address in cluster.addresses
+    ]
+    assert (first["shard"], second["shard"]) == ("1/2", "2/2")
+    assert first["holds"]["movies/1"]["tables.users"] == [0, 25]
+    assert first["holds"]["movies/1"]["indexes.movies"] == [0, 28]
+    assert second["holds"]["movies/1"]["tables.users"] == [25, 50]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -11,42 +10,44 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from typer.testing import CliRunner, Result
 
 from service.cli.bundle_source import EXIT_DESTINATION
-from tests.e2e.process import PROGRAM, WAIT_S, Process, until
-from tests.e2e.services import Write, client_of, is_ready
+from service.cli.serve import command
+from tests.bundles.small import SmallBundle
+from tests.e2e.process import WAIT_S, until
+from tests.units.service.running import RunningService
+from tests.units.service.shards.cluster import response
 
-pytestmark = pytest.mark.slow
-
-ALL = ("--shard-min-bytes", "1")
-RECOMMEND = "/v1/models/movies:recommend"
 BODY = {"context": {"user": 3, "recent": [1000, 1007]}, "k": 5}
-Start = Callable[..., Process]
+Start = Callable[..., RunningService]
+Write = Callable[..., SmallBundle]
 
 
 def pull(source: Path, root: Path, *role: str) -> None:
     done = try_pull(source, root, *role)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
 
 
-def try_pull(source: Path, root: Path, *role: str) -> subprocess.CompletedProcess[str]:
-    command = [*PROGRAM, "pull", str(source), str(root), *role, *ALL]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=WAIT_S)
+def try_pull(source: Path, root: Path, *role: str) -> Result:
+    line = ["pull", str(source), str(root), *role, "--shard-min-bytes", "1"]
+    return CliRunner().invoke(command(), line)
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a service over a root; kills it after the test."""
-    started: list[Process] = []
+    """Starts a service over a root; ends it after the test."""
+    started: list[RunningService] = []
 
-    def start(root: Path, *options: str) -> Process:
-        started.append(Process(root, *options))
+    def start(root: Path, **settings: Any) -> RunningService:
+        started.append(RunningService(root, shard_min_bytes=1, **settings))
         return started[-1]
 
     yield start
-    for each in started:
-        each.kill()
+    for service in started:
+        service.close()
 
 
 @pytest.fixture
@@ -64,21 +65,16 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def recommendations_of(service: Process) -> Any:
-    with client_of(service) as client:
-        until(lambda: is_ready(client))
-        response = client.post(RECOMMEND, content=json.dumps(BODY))
-    assert response.status_code == 200, response.text
-    return response.json()
+def recommendations_of(service: RunningService) -> Any:
+    """The first that are not an error."""
+    with httpx.Client(base_url=service.http, timeout=WAIT_S) as client:
+        while (recommended := response(client, "recommend", BODY))[0] != 200:
+            assert recommended[0] == 503, recommended
+    return recommended[1]
 
 
-def router(start: Start, root: Path, shards: list[Process]) -> Process:
-    addresses = [
-        text
-        for shard in shards
-        for text in ("--shard-addresses", f"127.0.0.1:{shard.ports['grpc']}")
-    ]
-    return start(root, *addresses, *ALL)
+def addresses_of(*shards: RunningService) -> tuple[str, ...]:
+    return tuple(shard.grpc for shard in shards)
 
 
 def test_shards_and_routers_serve_from_the_files_that_were_pulled_for_them(
@@ -87,18 +83,17 @@ def test_shards_and_routers_serve_from_the_files_that_were_pulled_for_them(
     write(partitions=3, users=True, parts=True)
     pull(root, tmp_path / "1", "--shard", "1/2")
     assert not list((tmp_path / "1").glob("movies/1/towers"))
-    shards = [start(tmp_path / "1", "--shard", "1/2", *ALL)]
+    first = start(tmp_path / "1", shard="1/2")
     # A version without the files of a shard is named, and served once they are pulled.
     pull(root, tmp_path / "2", "--router")
     assert not list((tmp_path / "2").glob("movies/1/tables/*/rows*"))
-    shards.append(start(tmp_path / "2", "--shard", "2/2", *ALL))
-    assert "of the bundle is missing" in shards[1].event("version_failed")["problem"]
-    service = router(start, tmp_path / "2", shards)
+    second = start(tmp_path / "2", shard="2/2")
+    assert "of the bundle is missing" in second.problem(1)
+    router = start(tmp_path / "2", shard_addresses=addresses_of(first, second))
     pull(root, tmp_path / "2", "--shard", "2/2")
-    assert recommendations_of(service) == recommendations_of(start(root))
+    assert recommendations_of(router) == recommendations_of(start(root))
 
 
-@pytest.mark.nightly
 def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_routers_wait_for_it(
     write: Write, root: Path, start: Start, tmp_path: Path, disk: Path
 ) -> None:
@@ -108,10 +103,9 @@ def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_routers_wai
     write(version=1, partitions=3)
     for each in (full, other, routers):
         pull(root, *each)
-    service = router(
-        start, routers[0], [start(place, *role, *ALL) for place, *role in (full, other)]
-    )
-    assert recommendations_of(service)["version"] == 1
+    shards = [start(place, shard=number) for place, _, number in (full, other)]
+    router = start(routers[0], shard_addresses=addresses_of(*shards))
+    assert recommendations_of(router)["version"] == 1
     write(version=2, partitions=3)
     filler = disk / "filler"
     with filler.open("wb") as file:
@@ -119,21 +113,19 @@ def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_routers_wai
     for each in (other, routers):
         pull(root, *each)
     rejected = try_pull(root, *full)
-    assert rejected.returncode == EXIT_DESTINATION
+    assert rejected.exit_code == EXIT_DESTINATION
     assert re.fullmatch(
         rf"rowcast-serve pull: {disk}\S* has 0 MiB free, 1 MiB are needed; .*\n", rejected.stderr
     )
-    assert (
-        "no address holds shard 1/2 of it" in service.event("version_failed", version=2)["problem"]
-    )
-    assert recommendations_of(service)["version"] == 1
+    until(lambda: router.states().get(2) == "failed")
+    assert "no address holds shard 1/2 of it" in router.problem(2)
+    assert recommendations_of(router)["version"] == 1
     filler.unlink()
     pull(root, *full)
-    service.event("version_available", version=2)
-    assert recommendations_of(service) == recommendations_of(start(root))
+    until(lambda: router.states()[2] == "available")
+    assert recommendations_of(router) == recommendations_of(start(root))
 
 
-@pytest.mark.nightly
 def test_restarted_shard_serves_the_previous_version_until_every_shard_has_the_newest(
     write: Write, root: Path, start: Start, tmp_path: Path
 ) -> None:
@@ -142,15 +134,16 @@ def test_restarted_shard_serves_the_previous_version_until_every_shard_has_the_n
     write(version=1, partitions=3)
     for each in (late, early):
         pull(root, *each)
-    shards = [start(place, *role, *ALL) for place, *role in (late, early)]
-    service = router(start, root, shards)
-    before = recommendations_of(service)
+    first, second = [start(place, shard=number) for place, _, number in (late, early)]
+    addresses = tmp_path / "addresses"
+    addresses.write_text(f"{first.grpc}\n{second.grpc}\n")
+    router = start(root, shard_addresses=(f"file:{addresses}",))
+    before = recommendations_of(router)
     write(version=2, partitions=3)
     pull(root, *early)
-    service.event("version_failed", version=2)
-    shards[1].kill()
-    start(*early, *ALL, "--grpc-port", str(shards[1].ports["grpc"])).event(
-        "version_available", version=1
-    )
-    with client_of(service) as client:
-        until(lambda: client.post(RECOMMEND, content=json.dumps(BODY)).json() == before)
+    until(lambda: router.states().get(2) == "failed")
+    second.close()
+    restarted = start(early[0], shard="2/2")
+    assert restarted.states()[1] == "available"
+    addresses.write_text(f"{first.grpc}\n{restarted.grpc}\n")
+    assert recommendations_of(router) == before

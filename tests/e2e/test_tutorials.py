@@ -1,5 +1,6 @@
-"""The tutorials for models that JAX trains, followed word by word: their files are written, each
-command runs in a process of its own, and what the pages show of the partition is printed.
+"""The tutorials for models that TF-Keras and JAX train, followed word by word: their files are
+written, each command runs in a process of its own, and what the pages show of the partition is
+printed.
 """
 
 from __future__ import annotations
@@ -11,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.forked_exporter import printed_by_export
+from tests.e2e.forked_programs import printed_by_export
 from tests.e2e.process import Process
 
-pytest.importorskip("flax")
-pytest.importorskip("optax")
-pytest.importorskip("orbax.checkpoint")
-
+PACKAGES = {"keras-jax": ["jax"], "flax": ["flax", "optax", "orbax.checkpoint"]}
+"""What the pages need beside TensorFlow."""
 TUTORIALS = Path(__file__).parents[2] / "docs/tutorials"
 
 
@@ -31,8 +30,11 @@ def printed(folder: Path, *arguments: str) -> list[str]:
 
 @pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["first-keras-jax-model.md", "first-flax-model.md"])
-def test_page_leads_from_training_in_jax_to_a_response(page: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["tf-keras", "keras-jax", "flax"])
+def test_page_leads_from_training_to_a_response(model: str, tmp_path: Path) -> None:
+    for package in PACKAGES.get(model, ()):
+        pytest.importorskip(package)
+    page = f"first-{model}-model.md"
     text = (TUTORIALS / page).read_text()
     blocks = dict(re.findall(r"<!-- ([\w.]+) -->\n```\w*\n(.*?)```", text, re.DOTALL))
     for name in ("model.py", "train.py", "recipe.toml"):
