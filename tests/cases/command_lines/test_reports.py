@@ -9,7 +9,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from bundle.storage.staging import Staging
 from export.cli.report import render
 from export.recipe.settings import ExportSettings
 from export.tables.plan import ExportPlan
+from tests.e2e.forked_programs import run_forked
 from tests.units.export.checkpoint.tensor_bundles import (
     GRAPH,
     SUFFIX,
@@ -178,7 +179,20 @@ def test_run_and_verify_tell_what_was_verified(
         (undisturbed / "extra").unlink()
 
 
+def run_forked_program(*line: object, directory: Path) -> tuple[int | None, str, str]:
+    return run_forked(line, directory, {})
+
+
+def run_program(*line: object, directory: Path) -> tuple[int | None, str, str]:
+    command = [PROGRAM, *map(str, line[1:])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "run", [run_forked_program, pytest.param(run_program, marks=pytest.mark.nightly)]
+)
 def test_run_as_a_program_prints_json_alone_and_no_native_chatter(
     small_recipe: Recipe, tmp_path: Path
 ) -> None:
@@ -198,7 +212,7 @@ def test_run_as_a_program_prints_json_alone_and_no_native_chatter(
     assert page["recall"]["movies"]["value"] == 1.0
     assert max(page["max_abs_error"]["query"]["litert f32"].values()) < 1e-4
     assert_documented("run", [page])
-    lines = done.stderr.splitlines()
+    lines = err.splitlines()
     steps = [line for line in lines if re.search(r"^  \w.* [0-9.]+ s( |$)", line)]
     assert {line for line in lines if line not in steps} == {"model code says"}
     assert [line.split("  ")[1] for line in steps] == list(page["seconds"])
