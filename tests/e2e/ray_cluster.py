@@ -76,57 +76,6 @@ class ServeCluster:
         }
         self._put([application])
 
-    def deploy_shards(self, root: Path, total: int, **user_config: Any) -> None:
-        """Sends a configuration of shards, each an application of one replica, and of a router of
-        theirs.
-        """
-        host = self._nodes.head_node.node_ip_address  # where Ray says that the replicas are
-        shared = {
-            "root": str(root),
-            "host": host,
-            "shard_min_bytes": 1,
-            "poll_interval_s": 0.05,
-            "drain_delay_s": 0.2,
-        }
-        token = root.parent / "shard-token"
-        tokens = root.parent / "shard-tokens"
-        token.write_text("0123456789abcdef0123\n")
-        tokens.write_text("router 0123456789abcdef0123\n")
-        parts: dict[str, dict[str, Any]] = {
-            f"shard-{number}": {"shard": f"{number}/{total}", "tokens": str(tokens)}
-            for number in range(1, total + 1)
-        }
-        parts[APPLICATION] = {
-            "shard_addresses": [f"ray:{self._dashboard}"],
-            "host": "127.0.0.1",
-            "shard_token": str(token),
-        }
-        ports = {name: (free_port(), free_port()) for name in parts}
-        ports[APPLICATION] = self.ports["http"], self.ports["grpc"]
-        self._put(
-            [
-                {
-                    "name": name,
-                    "route_prefix": "/" if name == APPLICATION else f"/{name}",
-                    "import_path": "rowcast.ray_serve:replicas",
-                    "args": {
-                        **shared,
-                        "http_port": ports[name][0],
-                        "grpc_port": ports[name][1],
-                        **args,
-                    },
-                    "deployments": [
-                        {
-                            "name": DEPLOYMENT,
-                            "ray_actor_options": {"num_cpus": 0.5},
-                            "user_config": user_config,
-                        }
-                    ],
-                }
-                for name, args in parts.items()
-            ]
-        )
-
     def _put(self, applications: list[dict[str, Any]]) -> None:
         ingress = {"host": "127.0.0.1", "port": self.ports["ingress"]}
         before = self.application().get("last_deployed_time_s")

@@ -12,9 +12,6 @@ import grpc
 import httpx
 import pytest
 
-from service.observability.derived_metrics import DERIVED
-from service.observability.metrics import COUNTERS, GAUGES, HISTOGRAMS
-from service.workers import supervisor_metrics
 from tests.e2e.conftest import Standing
 from tests.e2e.process import until
 from tests.e2e.services import (
@@ -30,7 +27,6 @@ from tests.e2e.services import (
     versions_of,
     wait_for,
 )
-from tests.repository.deploy.test_monitoring import metrics_of
 from tests.units.service.grpc_api.requests import call, retrieve
 from tests.units.service.security.authorities import Authority
 
@@ -117,13 +113,6 @@ def test_service_takes_new_certificates_and_tokens_while_it_serves(
         ):
             outdated.get("/livez")
     assert service.stop() == 0
-
-
-def test_dashboard_and_alerts_name_metrics_that_the_service_has() -> None:
-    names = {f"rowcast_{name}_total" for name in (*COUNTERS, *supervisor_metrics.COUNTERS)}
-    names |= {f"rowcast_{name}" for name in (*HISTOGRAMS, *GAUGES, *DERIVED)}
-    for file in ("grafana/rowcast.json", "alerts.yaml"):
-        assert metrics_of((DEPLOY / file).read_text()) <= names
 
 
 def test_metrics_of_all_workers_count_requests_and_what_towers_computed(

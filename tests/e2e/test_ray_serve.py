@@ -229,14 +229,3 @@ def test_wrong_configuration_is_named_and_the_earlier_replicas_stay(site: Site) 
         until(lambda message=message: message in site.cluster.wait_failed())  # type: ignore[misc]
         with site.callers() as callers:
             assert callers["grpc"]() == 2
-
-
-def test_router_finds_the_shards_of_the_ray_application(site: Site) -> None:
-    site.cluster.deploy_shards(site.root, 2, bundles=[str(site.bundles[2].directory)])
-    site.cluster.wait(1)
-    with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
-        neighbors = client.retrieve({"user": 3}, k=2)[0]
-        actual = {"ids": neighbors.ids.tolist(), "scores": neighbors.scores.tolist()}
-        assert_found(actual, nearest(site.bundles[2]))
-        rows = client.lookup("user", [1, 49]).vectors
-    assert (rows == site.bundles[2].tables["users"][[1, 49]]).all()

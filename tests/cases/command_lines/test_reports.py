@@ -184,7 +184,7 @@ def run_forked_program(*line: object, directory: Path) -> tuple[int | None, str,
 
 
 def run_program(*line: object, directory: Path) -> tuple[int | None, str, str]:
-    command = [PROGRAM, *map(str, line[1:])]
+    command = [str(PROGRAM), *map(str, line[1:])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
     return done.returncode, done.stdout, done.stderr
 

@@ -84,14 +84,6 @@ def deltas() -> dict[str, Any]:
     }
 
 
-@is_compiled
-def test_changed_rows_are_read_from_their_deltas() -> None:
-    reader = rows(values=[(MEMORY, 0, 10, tuple(deltas().values()))])
-    expected = VALUES.copy()
-    expected[[3, 9]] = CHANGED.view(np.float32).reshape(3, 6)[[0, 2]]
-    np.testing.assert_array_equal(reader.take(np.arange(10), None), expected)
-
-
 def other(name: str, *positions: int, value: int) -> NDArray[Any]:
     """Returns an array of the deltas with another value at a position."""
     array: NDArray[Any] = deltas()[name].copy()

@@ -13,10 +13,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.grpc_api.servicer import SERVICE
 from tests.bundles.small import SmallBundle, write_small_bundle
-from tests.e2e.process import until
+from tests.e2e.process import WAIT_S, until
 from tests.units.service.grpc_api.requests import (
     PREFACE,
-    WAIT_S,
     call,
     connect,
     frame,

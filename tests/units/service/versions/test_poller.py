@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from bundle.format.indexes import Codes
-from bundle.format.manifest import dump
-from runtime.vectors import VectorFile
 from service.coordinator import Coordinator
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
@@ -48,31 +45,6 @@ def test_scan_new_version_replaces_the_old_one_which_is_kept_if_wanted(
     assert driven.serving() == 12
 
 
-def point_outside(small: SmallBundle) -> None:
-    """Has the bundle read a table of another one."""
-    users = small.manifest.tables["users"]
-    segment = users.segments[0].model_copy(update={"file": f"../1/{users.segments[0].file}"})
-    tables = {**small.manifest.tables, "users": users.model_copy(update={"segments": (segment,)})}
-    manifest = small.manifest.model_copy(update={"tables": tables})
-    (small.directory / "manifest.json").write_bytes(dump(manifest))
-
-
-def write_codes_of_another_number(small: SmallBundle) -> None:
-    """Gives an index codes, and one more than it has vectors."""
-    # faiss is loaded where an index has codes.
-    from export.corpora.codes import write_codes
-
-    index = small.manifest.indexes["movies"]
-    vectors = VectorFile(small.directory / index.vectors, index.dim)
-    write_codes(small.directory, "movies", vectors, index.distance)
-    codes = Codes.of("movies")
-    indexes = {"movies": index.model_copy(update={"codes": codes})}
-    manifest = small.manifest.model_copy(update={"indexes": indexes})
-    (small.directory / "manifest.json").write_bytes(dump(manifest))
-    with (small.directory / codes.file).open("ab") as file:
-        file.write(bytes(1))
-
-
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
@@ -82,8 +54,6 @@ def write_codes_of_another_number(small: SmallBundle) -> None:
             "tables/users",
         ),
         (lambda small: (small.directory / "manifest.json").write_bytes(b"{"), "manifest"),
-        (point_outside, "inside the bundle"),
-        (write_codes_of_another_number, "codes.bin"),
     ],
 )
 def test_scan_broken_new_version_is_reported_and_the_old_one_stays(
