@@ -8,20 +8,21 @@ time on a clock, that hardly depends on what else the machine does.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Generator
+from collections import Counter, defaultdict
+from collections.abc import Generator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import cast
 
 import psutil
 import pytest
 
+CPU_S = "cpu_s"
 COSTLIEST = 40
 FOLDERS = 3
 """Number of parts of a test's path that name its folder."""
 
 _used_s = 0.0
-_tests = Counter[str]()
+_tests: dict[str, float] = {}
 
 
 def cpu_seconds() -> float:
@@ -50,31 +51,37 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "teardown":
         used_s = cpu_seconds()
-        report.cpu_s = used_s - _used_s
+        report.user_properties.append((CPU_S, used_s - _used_s))
         _used_s = used_s
     return report
 
 
-def pytest_runtest_logreport(report: Any) -> None:
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Collects the costs in the process that prints them."""
     if report.when == "teardown":
-        _tests[report.nodeid] = report.cpu_s
+        _tests[report.nodeid] = cast("float", dict(report.user_properties)[CPU_S])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints both tables."""
-    costs = Counter[str]()
+    costs: dict[str, float] = defaultdict(float)
     sizes = Counter[str]()
     for test, cpu_s in _tests.items():
         path = test.partition("::")[0].split("/")
         folder = "/".join(path[:-1][:FOLDERS])
         costs[folder] += cpu_s
         sizes[folder] += 1
+
     terminalreporter.section("CPU seconds")
-    for folder, cpu_s in costs.most_common():
+    for folder, cpu_s in descending(costs):
         terminalreporter.write_line(f"{cpu_s:8.1f}  {sizes[folder]:5} tests  {folder}")
-    terminalreporter.write_line(f"{costs.total():8.1f}  {sizes.total():5} tests  in all")
+    terminalreporter.write_line(f"{sum(costs.values()):8.1f}  {sizes.total():5} tests  in all")
     terminalreporter.write_line(f"{cpu_seconds():8.1f}  with imports and collection")
-    for test, cpu_s in _tests.most_common(COSTLIEST):
+    for test, cpu_s in descending(_tests)[:COSTLIEST]:
         if cpu_s >= 1:
             terminalreporter.write_line(f"{cpu_s:8.1f}  {test}")
+
+
+def descending(costs: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Returns names and costs, the highest first."""
+    return sorted(costs.items(), key=lambda item: -item[1])

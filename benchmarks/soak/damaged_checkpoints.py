@@ -20,7 +20,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.differential.test_checkpoints import ENVIRONMENT
 from tests.hostile.damage import case_files, trial
 from tests.hostile.mutations import Files
 from tests.hostile.ordeal import TooSlow
@@ -33,7 +32,9 @@ SHOW = Console(highlight=False, soft_wrap=True, markup=False)
 def written(root: Path, names: Sequence[str]) -> dict[str, Files]:
     """Returns what TensorFlow and Keras write, by case: those of these names, or all."""
     command = [sys.executable, "-m", "tests.differential.write_checkpoints", str(root), *names]
-    subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, capture_output=True)
+    subprocess.run(
+        command, env=os.environ | {"TF_USE_LEGACY_KERAS": "1"}, check=True, capture_output=True
+    )
     return {case.name: case_files(case) for case in sorted(root.iterdir())}
 
 

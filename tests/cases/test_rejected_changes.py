@@ -18,7 +18,6 @@ from service.exit_codes import EXIT_USAGE
 from tests.bundles.small import write_small_bundle
 from tests.cases.rejected_changes import CANDIDATES, LIMITS, MESSAGES, ROWS
 from tests.differential.random_changes import are_alike, send
-from tests.e2e.process import WAIT_S
 from tests.units.service.changes.keyed import USER_KEYS, keyed_features
 from tests.units.service.changes.making import Rejected, change, log_of, request
 from tests.units.service.cli.test_ctl import ctl

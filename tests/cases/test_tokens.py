@@ -157,9 +157,9 @@ def test_full_service_checks_the_token_first(
         tower = service.waiting()
         with grpc.insecure_channel(service.grpc) as channel:
             pending = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
-                retrieve().SerializeToString(), metadata=tuple(bearer(ALL).items()), timeout=60
+                retrieve().SerializeToString(), metadata=tuple(bearer(ALL).items()), timeout=WAIT_S
             )
-            assert tower.entered.wait(60)
+            assert tower.entered.wait(WAIT_S)
             for token, status in ((None, 401), (STRANGE, 401), (ALL, 429)):
                 response = httpx.post(service.http + RETRIEVE, json=BODY, headers=bearer(token))
                 assert response.status_code == status

@@ -19,12 +19,12 @@ from grpc_status import rpc_status
 from rowcast_client import AsyncClient, Client, InvalidArgument, Retries, RowcastError
 
 from service.codec.stubs import embedding_service_pb2 as pb
+from tests.e2e.process import WAIT_S
 from tests.units.client.plain import plain
 from tests.units.service.cases import LIMITS, Case
 from tests.units.service.clients import Clients
 from tests.units.service.running import RunningService
 
-_WAIT_S = 60
 _HEAD = ("model", "version", "searched", "degraded", "degraded_reason")
 
 
@@ -172,7 +172,7 @@ class Ways:
             )
             return RawResponse(response.status_code, response.content, response.headers)
         send = self.clients.channel.unary_unary(path).future(
-            request.body, timeout=_WAIT_S, metadata=[*headers.items()]
+            request.body, timeout=WAIT_S, metadata=[*headers.items()]
         )
         trailing = {str(name): str(value) for name, value in send.trailing_metadata()}
         if send.code() is grpc.StatusCode.OK:

@@ -293,7 +293,9 @@ def responses(
     and responses.
     """
     with (
-        httpx.Client(base_url=service.http, timeout=60, headers=headers, verify=False) as client,
+        httpx.Client(
+            base_url=service.http, timeout=WAIT_S, headers=headers, verify=False
+        ) as client,
         ThreadPoolExecutor(CALLERS) as callers,
     ):
         received = list(callers.map(lambda call: response(client, *call), drawn))

@@ -26,6 +26,7 @@ from export.recipe.schema import OutputSection, WarmUpSection, read_recipe
 from export.recipe.settings import ExportSettings
 from service.serving_records.logged_requests import read_prediction_log
 from tests.bundles.tfrecords import example
+from tests.e2e.process import WAIT_S
 from tests.units.export.movies_job import (
     MOVIE_IDS,
     Recipe,
@@ -233,12 +234,12 @@ def test_logged_requests_have_the_logged_responses(
     for log in team.logs:
         request = log.predict_log.request
         request.model_spec.name = "movies"
-        outputs = predictions.Predict(request, timeout=60).outputs
+        outputs = predictions.Predict(request, timeout=WAIT_S).outputs
         assert_logged(tf.make_ndarray(outputs["score"]), log)
         columns = {
             name: tf.make_ndarray(tensor).tolist() for name, tensor in request.inputs.items()
         }
-        response = httpx.post(url, json={"inputs": columns}, timeout=60)
+        response = httpx.post(url, json={"inputs": columns}, timeout=WAIT_S)
         assert_logged(response.json()["outputs"], log)
 
 
@@ -258,13 +259,13 @@ def test_examples_of_a_logged_request_are_regressed_and_classified(
             features[name] = inputs[name][first:end]
         regression.input.example_list.examples.append(example(features))
     predictions = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-    response = predictions.Regress(regression, timeout=60)
+    response = predictions.Regress(regression, timeout=WAIT_S)
     scores = [row.value for row in response.result.regressions]
     assert_logged(scores, log)
     classification = classification_pb2.ClassificationRequest(
         model_spec=regression.model_spec, input=regression.input
     )
-    classes = predictions.Classify(classification, timeout=60).result.classifications
+    classes = predictions.Classify(classification, timeout=WAIT_S).result.classifications
     assert [(row.classes[0].label, row.classes[0].score) for row in classes] == [
         ("score", score) for score in scores
     ]
@@ -274,7 +275,7 @@ def test_model_is_described_as_the_saved_model(team: Team, channel: grpc.Channel
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = "movies"
     predictions = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-    response = predictions.GetModelMetadata(request, timeout=60)
+    response = predictions.GetModelMetadata(request, timeout=WAIT_S)
     signatures = get_model_metadata_pb2.SignatureDefMap()
     assert response.metadata["signature_def"].Unpack(signatures)
     described = signatures.signature_def["ranking"]
@@ -284,7 +285,7 @@ def test_model_is_described_as_the_saved_model(team: Team, channel: grpc.Channel
     assert described.outputs.keys() == team.signature.structured_outputs.keys()
     models = model_service_pb2_grpc.ModelServiceStub(channel)
     status = get_model_status_pb2.GetModelStatusRequest(model_spec=request.model_spec)
-    (state,) = models.GetModelStatus(status, timeout=60).model_version_status
+    (state,) = models.GetModelStatus(status, timeout=WAIT_S).model_version_status
     assert state.state == get_model_status_pb2.ModelVersionStatus.AVAILABLE
 
 

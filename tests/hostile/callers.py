@@ -18,6 +18,7 @@ import numpy as np
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.grpc_api.servicer import SERVICE
+from tests.e2e.process import WAIT_S
 from tests.units.service.grpc_api.requests import PREFACE, frame, request_frames
 
 MIB = 1 << 20
@@ -90,7 +91,7 @@ def assert_rejected(opened: Sequence[socket.socket], *statuses: int) -> None:
     connections, and that one of the statuses occurs.
     """
     for connection in opened:
-        connection.settimeout(60)
+        connection.settimeout(WAIT_S)
     actual = [int(read(connection)[9:12] or 0) for connection in opened]  # 0: it was closed instead
     assert set(statuses) & set(actual), actual
     assert set(actual) <= {*statuses, 429}, actual
@@ -141,7 +142,7 @@ def gzip_bodies(port: int) -> None:
     )
     for count, data, statuses in sent:
         body = post(gzip.compress(data, 6), "content-encoding: gzip")
-        with connections(port, count, body, timeout=30) as opened:
+        with connections(port, count, body, timeout=WAIT_S) as opened:
             assert_rejected(opened, *statuses)
 
 

@@ -280,8 +280,8 @@ def test_half_open_grpc_calls_cost_their_own_connections(patient_service: Attack
             with half_open_calls(patient_service.ports["grpc"], count, calls, data):
                 for _ in range(10):
                     # A half-open call is given up after 120 s.
-                    retrieve(SIMPLE.body(), timeout=30)
-                    health_pb2_grpc.HealthStub(channel).Check(check, timeout=30)
+                    retrieve(SIMPLE.body(), timeout=WAIT_S)
+                    health_pb2_grpc.HealthStub(channel).Check(check, timeout=WAIT_S)
 
 
 def test_http_connections_beyond_max_connections_get_503(patient_service: Attacked) -> None:

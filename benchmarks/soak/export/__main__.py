@@ -31,7 +31,6 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.soak.export.jobs import Expected, Job, resume, tables_job, undisturbed
-from tests.differential.test_checkpoints import ENVIRONMENT
 from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.killed_jobs import KILLED, journaled
 from tests.units.export.movies_job import recipe_of, write_project
@@ -209,7 +208,11 @@ def write_by_tensorflow(*arguments: str) -> None:
     """Runs Python in a process of its own."""
     command = [sys.executable, *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | ENVIRONMENT
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"TF_USE_LEGACY_KERAS": "1"},
     )
     assert done.returncode == 0, done.stderr
 

@@ -194,20 +194,14 @@ def run_program(*line: object, directory: Path) -> tuple[int | None, str, str]:
     "run", [run_forked_program, pytest.param(run_program, marks=pytest.mark.nightly)]
 )
 def test_run_as_a_program_prints_json_alone_and_no_native_chatter(
-    small_recipe: Recipe, tmp_path: Path
+    run: Callable[..., tuple[int | None, str, str]], small_recipe: Recipe, tmp_path: Path
 ) -> None:
     project = write_project(tmp_path, small_recipe)
     model = project.parent / "plain_module.py"
     model.write_text(model.read_text() + '\nprint("model code says")\n')
-    done = subprocess.run(
-        [PROGRAM, "run", project, "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    page = json.loads(done.stdout)
+    code, out, err = run("rowcast-export", "run", project, "--json", directory=tmp_path)
+    assert code == 0, err
+    page = json.loads(out)
     assert page["bundle"] == str(tmp_path / "bundles/small/1")
     assert page["recall"]["movies"]["value"] == 1.0
     assert max(page["max_abs_error"]["query"]["litert f32"].values()) < 1e-4

@@ -33,7 +33,6 @@ from rowcast_client import (
 )
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
-from tests.e2e.process import WAIT_S
 from tests.units.client.servers import (
     EMBED,
     NOT_READY,

@@ -202,7 +202,7 @@ class WaitingTower:
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         self.entered.set()
-        assert self.release.wait(60), "the test never released the tower"
+        assert self.release.wait(WAIT_S), "the test never released the tower"
         return self._network.run(inputs)
 
     def __getattr__(self, name: str) -> Any:

@@ -43,7 +43,7 @@ class Rejected(Exception):
 
 def request(method: str, url: str, **options: Any) -> httpx.Response:
     """Sends a request without TLS: loading certificates would take longer than most requests."""
-    return httpx.request(method, url, timeout=60, verify=False, trust_env=False, **options)
+    return httpx.request(method, url, timeout=WAIT_S, verify=False, trust_env=False, **options)
 
 
 def operate(

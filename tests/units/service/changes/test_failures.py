@@ -41,7 +41,6 @@ pytestmark = pytest.mark.slow
 Serve = Callable[..., RunningService]
 Write = Callable[..., SmallBundle]
 SOON_S = 0.4
-WAIT_S = 60.0
 
 
 def test_damaged_log_is_served_once_it_is_recovered(write: Write, serve: Serve) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.process import WAIT_S, until
+from tests.e2e.process import until
 from tests.units.service.changes.making import (
     Rejected,
     applied,

@@ -19,7 +19,6 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.grpc_api.servicer import SERVICE
 from tests.e2e.process import WAIT_S
 
-WAIT_S = 60
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """How a client begins a connection: the preface and empty settings."""
 

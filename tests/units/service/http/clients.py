@@ -33,7 +33,7 @@ def checked_error(error: dict[str, Any], headers: Mapping[str, str]) -> dict[str
 @contextmanager
 def connected(service: RunningService) -> Iterator[socket.socket]:
     host, _, port = service.http.rpartition("://")[2].partition(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
         yield connection
 
 

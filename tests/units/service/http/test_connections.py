@@ -94,7 +94,7 @@ def test_thousands_of_pipelined_requests_close_their_connection(
     headers, body = request_of(json.dumps(BODY).encode(), "length")
     with connected(service) as connection:
         connection.sendall(headers + body)
-        assert tower.entered.wait(60)
+        assert tower.entered.wait(WAIT_S)
         connection.sendall(HIDDEN * 2000)
         assert statuses(received(connection)) == [400]
         tower.release.set()

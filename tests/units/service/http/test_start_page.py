@@ -106,7 +106,9 @@ def test_only_the_page_is_open_where_tokens_are_required(
     serve: Serve, root: Path, small_towers: Path, tokens: Path
 ) -> None:
     write_small_bundle(root, small_towers)
-    with httpx.Client(base_url=serve(tokens=tokens).http, headers=BROWSER, timeout=60) as client:
+    with httpx.Client(
+        base_url=serve(tokens=tokens).http, headers=BROWSER, timeout=WAIT_S
+    ) as client:
         for path in ("/", *FILES):
             content = client.get(path).raise_for_status().text
             assert "movies" not in content
@@ -121,7 +123,7 @@ def test_service_without_web_pages_serves_calls_alone(
 ) -> None:
     write_small_bundle(root, small_towers)
     service = serve(web_pages=False)
-    with httpx.Client(base_url=service.http, headers=BROWSER, timeout=60) as client:
+    with httpx.Client(base_url=service.http, headers=BROWSER, timeout=WAIT_S) as client:
         for path in ("/", *FILES, "/docs", "/docs/assets/swagger-ui.css", "/openapi.json"):
             response = client.get(path)
             error = response.json()["error"]
@@ -135,7 +137,7 @@ def test_service_without_web_pages_serves_calls_alone(
 
 def test_page_that_is_not_served_is_not_open(serve: Serve, tokens: Path) -> None:
     service = serve(tokens=tokens, web_pages=False)
-    with httpx.Client(base_url=service.http, headers=BROWSER, timeout=60) as client:
+    with httpx.Client(base_url=service.http, headers=BROWSER, timeout=WAIT_S) as client:
         for path in ("/", *FILES):
             assert client.get(path).status_code == 401
             authorization = {"authorization": f"Bearer {TOKEN}"}

@@ -74,7 +74,7 @@ def posted(http: httpx.Client, body: Any, path: str = INFER) -> dict[str, Any]:
 
 
 def called(channel: grpc.Channel, method: str, message: Any) -> bytes:
-    return bytes(channel.unary_unary(f"/{method}")(message.SerializeToString(), timeout=60))
+    return bytes(channel.unary_unary(f"/{method}")(message.SerializeToString(), timeout=WAIT_S))
 
 
 def inferred(channel: grpc.Channel, message: Any) -> RawResponse:
@@ -292,7 +292,7 @@ def test_status_and_metadata_are_those_of_tensorflow_serving(
 
     health = health_pb2_grpc.HealthStub(channel)
     for service in (PREDICTION_SERVICE, MODEL_SERVICE):
-        response = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=60)
+        response = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=WAIT_S)
         assert response.status == health_pb2.HealthCheckResponse.SERVING
     methods = {"Predict", "Classify", "Regress", "GetModelMetadata"}
     assert reflected.method_names(channel, PREDICTION_SERVICE) == methods

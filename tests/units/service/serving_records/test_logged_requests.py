@@ -25,7 +25,7 @@ from tensors.stubs import tensorflow_serving_pb2 as pb
 from tests.bundles.small import SmallBundle
 from tests.bundles.tfrecords import example, record, write_records
 from tests.cases.raw_requests import tensor
-from tests.e2e.process import until
+from tests.e2e.process import WAIT_S, until
 from tests.units.service.running import RunningService
 from tests.units.service.versions.driven import Driven
 

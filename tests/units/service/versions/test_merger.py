@@ -25,6 +25,7 @@ from service.versions.merger import LOCK, RETRY_S, UNUSED_S, Merger
 from service.versions.segment_merging import merge
 from tests.bundles.deltas import add_deltas
 from tests.bundles.small import SmallBundle
+from tests.e2e.process import WAIT_S
 from tests.units.service.running import flip, log_lines
 from tests.units.service.versions.driven import Driven, Write
 
@@ -291,7 +292,7 @@ def test_merging_ends_with_the_version_or_the_service(
         assert driven.states() == {2: "available"}
     else:
         driven.poller.stop()
-    merging.join(60)
+    merging.join(WAIT_S)
     assert not merging.is_alive()
     check_content(small)
     # Rolled back to, the version is merged to its end.
@@ -317,7 +318,7 @@ def test_a_process_that_dies_is_logged_and_replaced(write_divided: Write, drive:
         for process in psutil.Process().children():
             if "service.versions.segment_merging" in process.cmdline():
                 process.kill()
-        merging.join(60)
+        merging.join(WAIT_S)
     assert not merging.is_alive()
     (event,) = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert (event["event"], event["level"]) == ("merge_postponed", "warning")
