@@ -28,7 +28,7 @@ def serve(root: Path) -> Iterator[Callable[..., RunningService]]:
         return started[-1]
 
     yield start
-    for running in started:
+    for running in reversed(started):  # a router before its shards
         running.close()
 
 

@@ -33,8 +33,6 @@ from tests.units.service.shards.fixed_shards import (
     well,
 )
 
-pytestmark = pytest.mark.usefixtures("_unhurried_polls")
-
 
 class Called(NamedTuple):
     """What came of calls of a shard with several replicas.

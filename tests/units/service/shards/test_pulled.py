@@ -46,7 +46,7 @@ def start() -> Iterator[Start]:
         return started[-1]
 
     yield start
-    for service in started:
+    for service in reversed(started):  # a router before its shards
         service.close()
 
 
