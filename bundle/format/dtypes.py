@@ -64,7 +64,7 @@ def narrowed(values: NDArray[Any], dtype: str) -> tuple[NDArray[Any], Vectors | 
     rejects it, and turns off NumPy's warnings about it.
 
     Args:
-      values: [n, dim] floats or integers, which are rounded to float32 first.
+      values: [n, dim] float32 or float64.
       dtype: The dtype of the table.
 
     Returns:
@@ -74,11 +74,28 @@ def narrowed(values: NDArray[Any], dtype: str) -> tuple[NDArray[Any], Vectors | 
     wide = values.astype(np.float32, copy=False)
     if dtype == "int8":
         return _quantized(wide)
+    if dtype != "float32" and values.dtype == np.float64:
+        wide = _rounded_to_odd(wide, values)
     if dtype == "bfloat16":
         return wide.astype(ml_dtypes.bfloat16).view(STORED[dtype]), None
     if dtype == "float16":
         return _halved(wide), None
     return wide, None
+
+
+def _rounded_to_odd(wide: Vectors, values: NDArray[np.float64]) -> Vectors:
+    """Returns float32 which, rounded again to fewer bits, are what the values are rounded to.
+
+    Of the two float32 beside a value, the one whose last bit is 1: it is halfway between no two
+    numbers of fewer bits, and on the value's side of the middle.
+
+    Args:
+      wide: The values rounded to float32.
+      values: The values.
+    """
+    is_moved = (wide != values) & (wide.view(np.uint32) % 2 == 0)
+    ends = np.where(values > wide, np.float32(np.inf), np.float32(-np.inf))
+    return np.where(is_moved, np.nextafter(wide, ends), wide)
 
 
 def _quantized(values: Vectors) -> tuple[NDArray[np.int8], Vectors]:
