@@ -2,7 +2,8 @@
 
 Every table has ROWS rows, and so has every indicator. A value is read by Python, one example after
 another: nothing here is shared with the code that serves, but fingerprints of texts, which
-`test_fingerprints.py` holds to TensorFlow's.
+`test_fingerprints.py` holds to TensorFlow's. Words of texts and ids of several inputs are drawn in
+tests/differential/random_models.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from random import Random
 from typing import Any, NamedTuple, get_args
 
@@ -21,16 +21,11 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.fingerprints import fingerprints
 from bundle.format import manifest as entries
-from bundle.format.features import input_facts
-from bundle.format.graph_builder import GraphBuilder
-from bundle.format.id_graphs import CROSS_KEY, CrossNode, SplitNode
 from tests.id_graphs import (
     bucket_ids,
     computed_ids,
-    crossed_ids,
     hash_ids,
     vocabulary_ids,
-    word_ids,
 )
 
 ROWS = 9
@@ -42,7 +37,6 @@ DIMS = {**dict.fromkeys(DTYPES, 4), **dict.fromkeys(SMALL, 3)}
 KEYS = (7, 0, -3, 2**62, 11, 5, -9, 8, 1)
 NEW_KEYS = (2, 6, 12, 2**63 - 1)
 WORDS = ("red", "blue", "green", "red blue")
-TEXTS = ("Red  blue", "", "BLUE\tgreen x red", "red\u00a0blue", "\u00c9t\u00e9", "red|blue|", "gGg")
 LEFT_OUT = object()
 """The row of a value that is padding."""
 UNKNOWN = -1
@@ -159,6 +153,10 @@ class Model:
             if sent_inputs.lists is not None
         }
 
+    def sent(self, name: str) -> Sent:
+        """Returns what is sent for a feature."""
+        return self.sent_inputs[(self.features[name].inputs or (name,))[0]]
+
     def example(self, number: int) -> Model:
         """Returns the features with what is sent for one example."""
         sent_inputs = {}
@@ -194,9 +192,7 @@ class Model:
             [other_row if row == UNKNOWN or row in lost_rows else row for row in example]
             for example in rows
         ]
-        if all(
-            self.sent_inputs[input_name].lists is None for input_name in feature.inputs or (name,)
-        ):
+        if self.sent(name).lists is None:
             unknown = 0  # a default is not the caller's
         vectors = _vectors(feature, state)
         if feature.kind == "single":
@@ -215,22 +211,7 @@ class Model:
         """Returns the row of each id of a feature: UNKNOWN or LEFT_OUT for what has none."""
         feature = self.features[name]
         assert isinstance(feature, entries.EmbeddedFeature)
-        if isinstance(feature.ids, entries.GraphIds) and feature.ids.cross is not None:
-            return self._crossed(name, feature, feature.ids.cross)
-        if feature.joint is not None:
-            by_input = [self._lists(name, input_name) for input_name in feature.inputs]
-            texts = ["_X_".join(map(str, parts)) for ((*parts,),) in _zipped_singles(by_input)]
-            return [[_within(fingerprint(text) % (ROWS + 3))] for text in texts]
-        lists = self._lists(name, (feature.inputs or (name,))[0])
-        if isinstance(feature.ids, entries.GraphIds) and feature.ids.split is not None:
-            texts = [text for (text,) in lists]
-            if "StringLower" in {node.op for node in feature.ids.nodes}:
-                texts = list(map(_lower, texts))
-            words = [_words(feature.ids.split, text) for text in texts]
-            rows = [[word_row(word) for word in part] for part in words]
-            if feature.from_end:
-                rows = [[row % ROWS for row in part] for part in rows]
-            return [[*part] for part in rows]
+        lists = self._lists(name)
         if feature.place is not None:
             lists = [[example[feature.place]] for example in lists]
         return [[self._row(name, feature, value, state) for value in example] for example in lists]
@@ -249,39 +230,16 @@ class Model:
             row += ROWS
         return _within(row)
 
-    def _crossed(self, name: str, feature: entries.EmbeddedFeature, cross: CrossNode) -> list[Rows]:
-        assert isinstance(feature.ids, entries.GraphIds)
-        by_input = [self._lists(name, input_name) for input_name in feature.inputs]
-        rows = []
-        for lists in zip(*by_input, strict=True):
-            numbers = []
-            for joint_input, operand, values in zip(
-                feature.joint or (), cross.inputs, lists, strict=True
-            ):
-                kept_ids = [
-                    value
-                    for value in values
-                    if joint_input.padding is None or value != joint_input.padding
-                ]
-                if len(feature.ids.part(operand).nodes) > 1:
-                    kept_ids = [bucket(v) if isinstance(v, float) else v % 5 for v in kept_ids]
-                numbers.append(
-                    [fingerprint(v) if isinstance(v, str) else v % 2**64 for v in kept_ids]
-                )
-            combinations = itertools.product(*numbers)
-            rows.append([_within(_hash_of(cross, combination)) for combination in combinations])
-        return rows
-
-    def _lists(self, name: str, input_name: str) -> Lists:
-        """Returns the values of an input, with the default where nothing was sent."""
+    def _lists(self, name: str) -> Lists:
+        """Returns the values of a feature's input, with the default where nothing was sent."""
         feature = self.features[name]
-        default = input_facts(input_name, feature).default
+        default: Any = feature.default
         if isinstance(default, dict):
             default = default["ids"]
         if isinstance(feature, entries.DenseFeature) and feature.take == "values":
             default = np.array(default, object).reshape(-1).tolist()
         default = default if isinstance(default, list) else [default]
-        lists = self.sent_inputs[input_name].lists
+        lists = self.sent(name).lists
         if lists is None:
             return [default] * self.n
         is_single = isinstance(feature, entries.EmbeddedFeature) and feature.one_each
@@ -293,15 +251,15 @@ class Model:
     def _weights(
         self, name: str, feature: entries.EmbeddedFeature | entries.DenseFeature, lists: Any
     ) -> Lists:
-        sent_inputs = self.sent_inputs[(feature.inputs or (name,))[0]]
-        if feature.weighted and sent_inputs.lists is None and isinstance(feature.default, dict):
+        sent = self.sent(name)
+        if feature.weighted and sent.lists is None and isinstance(feature.default, dict):
             return [feature.default["weights"]] * self.n
-        if feature.weighted and sent_inputs.lists is not None and sent_inputs.weights is not None:
-            return sent_inputs.weights
+        if feature.weighted and sent.lists is not None and sent.weights is not None:
+            return sent.weights
         return [[1.0] * len(example) for example in lists]
 
     def _dense(self, name: str, feature: entries.DenseFeature) -> NDArray[Any]:
-        lists = self._lists(name, (feature.inputs or (name,))[0])
+        lists = self._lists(name)
         if feature.take == "lengths":
             lists = [[len(example)] for example in lists]
         if feature.take == "weights":
@@ -318,48 +276,8 @@ class Model:
         return array.reshape(self.n, *feature.shape)
 
 
-def _zipped_singles(lists: Sequence[Lists]) -> list[list[tuple[Any, ...]]]:
-    return [[tuple(value for (value,) in example)] for example in zip(*lists, strict=True)]
-
-
 def _within(row: int) -> int:
     return row if 0 <= row < ROWS else UNKNOWN
-
-
-def _hash_of(cross: CrossNode, numbers: Sequence[int]) -> int:
-    """Returns the row of a combination, by TensorFlow's FingerprintCat64."""
-    bits = (1 << 64) - 1
-    prime = 0xC6A4A7935BD1E995
-    hashed = cross.hash_key
-    for number in numbers:
-        product = number * prime & bits
-        hashed = (hashed ^ prime) ^ ((product ^ product >> 47) * prime & bits)
-        hashed = hashed * prime & bits
-        hashed = (hashed ^ hashed >> 47) * prime & bits
-        hashed ^= hashed >> 47
-    return hashed % cross.num_buckets
-
-
-def _lower(text: str) -> str:
-    return "".join(letter.lower() if letter.isascii() else letter for letter in text)
-
-
-def _words(ids: SplitNode, text: str) -> list[str]:
-    words = list(text)
-    if ids.split == "whitespace":
-        words = [word for word in text.replace("\t", " ").split(" ") if word]
-    if ids.split == "separator":
-        words = text.split(ids.separator)
-    if ids.ngrams:
-        windows = [
-            zip(*(words[first:] for first in range(size)), strict=False) for size in ids.ngrams
-        ]
-        words = [" ".join(window) for size_windows in windows for window in size_windows]
-    if ids.length is not None:
-        words = words[: ids.length]
-        if ids.padding is not None:
-            words += [ids.padding] * (ids.length - len(words))
-    return words
 
 
 def _vectors(feature: entries.EmbeddedFeature, state: State) -> Vectors:
@@ -413,14 +331,8 @@ def random_model(random: Random) -> Model:
     model = Model(random, n=random.choice([0, 1, 1, 2, 3, 6]))
     for number in range(random.randint(3, 14)):
         name = f"f{number}"
-        kind = random.choice(
-            ["single", "bag", "bag", "sequence", "text", "cross", "dense", "reuse"]
-        )
-        if kind == "cross":
-            _add_several_inputs(model, name)
-        elif kind == "text":
-            _add_text(model, name)
-        elif kind == "dense":
+        kind = random.choice(["single", "bag", "bag", "sequence", "dense", "reuse"])
+        if kind == "dense":
             _add_dense(model, name)
         elif kind == "reuse":
             _add_reader(model, name)
@@ -573,94 +485,6 @@ def _add_reader(model: Model, name: str) -> None:
     if take == "padded":
         fields["dtype"] = "int64"
     model.features[name] = entries.DenseFeature.model_validate(fields)
-
-
-def _add_text(model: Model, name: str) -> None:
-    random = model.random
-    kind = random.choice(["bag", "sequence"])
-    split = random.choice(["whitespace", "characters", "separator"])
-    text: dict[str, Any] = {"split": split}
-    if split == "separator":
-        text["separator"] = "|"
-    text |= _maybe(
-        random,
-        text=_lowered,
-        ngrams=lambda: random.choice([(1, 2), (2,)]),
-        length=lambda: random.randint(1, 3),
-    )
-    if "length" in text:
-        text |= _maybe(random, padding=lambda: random.choice(WORDS))
-    rows = vocabulary_ids("words", first_row=2)
-    fields = {"kind": kind, **_kind_fields(random, kind), "ids": word_ids(rows, **text)}
-    fields.pop("weighted", None)
-    fields |= _maybe(random, from_end=lambda: True)
-    fields |= _maybe(random, default=lambda: random.choice(["green", "Red BLUE"]))
-    feature = entries.EmbeddedFeature.model_validate(fields)
-    if feature.unknown.rule == "refuse" and feature.default is not None:
-        feature = feature.model_copy(update={"unknown": entries.Unknown()})
-    model.features[name] = feature
-    lists: Lists | None = [[random.choice(TEXTS)] for _ in range(model.n)]
-    if feature.default is not None:
-        lists = random.choice([None, [values * random.randint(0, 1) for values in lists or ()]])
-    model.sent_inputs[name] = Sent(lists)
-
-
-def _lowered() -> entries.GraphIds:
-    builder = GraphBuilder("string")
-    builder.compute("StringLower", builder.last)
-    return builder.graph()
-
-
-def _joined() -> entries.GraphIds:
-    """Returns hashes of an integer and a string with `_X_` between them."""
-    builder = GraphBuilder("int64")
-    number = builder.texts(builder.last)
-    builder.compute(
-        "StringJoin",
-        number,
-        builder.constant("_X_", "string"),
-        builder.input("string", 1),
-        separator="",
-    )
-    builder.hashed(builder.last, ROWS + 3)
-    return builder.graph()
-
-
-def _add_several_inputs(model: Model, name: str) -> None:
-    random = model.random
-    is_joined = random.random() < 0.4
-    kind = "single" if is_joined else random.choice(["single", "bag"])
-    pools: dict[str, list[Any]] = {"int64": [*range(-3, 9), 1 << 62], "string": ["a", "b", "", "é"]}
-    if not is_joined and random.random() < 0.4:
-        pools["float32"] = [-2.0, 0.5, 7.5]
-    joint = []
-    for dtype, pool in pools.items():
-        fields: dict[str, Any] = {"role": random.choice(["context", "candidate"])}
-        if kind == "bag" and dtype != "float32":
-            fields |= _maybe(random, padding=partial(random.choice, pool))
-        fields |= _maybe(random, default=partial(random.choice, pool))
-        joint.append(fields)
-    ids = _joined()
-    if not is_joined:
-        remainders = computed_ids(("FloorMod", 5))
-        numbers = random.choice([GraphBuilder("int64").graph(), remainders])
-        keys: dict[str, Any] = {"int64": numbers, "string": "string", "float32": BUCKETS}
-        hash_key = random.choice([CROSS_KEY, 12345])
-        ids = crossed_ids([keys[dtype] for dtype in pools], ROWS + 3, hash_key)
-    fields = {"kind": kind, **_kind_fields(random, kind), "ids": ids, "joint": joint}
-    fields["role"] = "candidate" if any(key["role"] == "candidate" for key in joint) else "context"
-    fields["inputs"] = tuple(f"{name}_{dtype}" for dtype in pools)
-    fields.pop("weighted", None)
-    if all("default" in joint_input for joint_input in joint):
-        fields["unknown"] = {"rule": "zeros"}
-    model.features[name] = entries.EmbeddedFeature.model_validate(fields)
-    for input_name, key, pool in zip(fields["inputs"], joint, pools.values(), strict=True):
-        lists: Lists = []
-        for _ in range(model.n):
-            count = 1 if kind == "single" else random.randint(0, 3)
-            lists.append([random.choice(pool) for _ in range(count)])
-        is_left_out = "default" in key and random.random() < 0.4
-        model.sent_inputs[input_name] = Sent(None if is_left_out else lists)
 
 
 def _add_dense(model: Model, name: str) -> None:
