@@ -1,5 +1,5 @@
-"""Gives ScaNN, faiss, LiteRT and Arrow what ends a process that does not check; prints the outcome
-of each input as a line of JSON. A program of its own, so that its end is an outcome.
+"""Gives ScaNN and faiss what ends a process that does not check; prints the outcome of each input as
+a line of JSON. A program of its own, so that its end is an outcome.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.format.indexes import Engine
 from bundle.format.manifest import Distance
-from bundle.storage import arrow
 from runtime.codes import CodeBook
 from runtime.engines import is_installed, open_engine
-from runtime.litert import CompiledTower
 from runtime.vectors import LENGTH_MAX
 from tests.bundles.indexes import write_index
 
@@ -46,8 +43,6 @@ def main(directory: Path) -> None:
         try_vectors(engine, directory / engine / "hostile", vectors)
         try_damaged_index(engine, directory / engine, vectors)
     try_codes(vectors)
-    try_damaged_tower(directory)
-    try_damaged_arrow(directory, random)
 
 
 def report(name: str, compute: Callable[..., object], *arguments: Any) -> None:
@@ -124,37 +119,6 @@ def try_codes(vectors: Vectors) -> None:
         hostile_book = CodeBook(centroids, "dot_product")
         packed = hostile_book.pack(book.encode(vectors))
         report(f"code book {number}", packed.nearest, vectors[:1], 5)
-
-
-def try_damaged_tower(directory: Path) -> None:
-    """Opens flatbuffers that are none."""
-    for number, content in enumerate(
-        (b"", b"\0\0\0\0TFL3", b"\xff\xff\xff\xffTFL3" + b"\xff" * 99)
-    ):
-        path = directory / "tower.tflite"
-        path.write_bytes(content)
-        report(f"damaged tower {number}", CompiledTower, path)
-
-
-def try_damaged_arrow(directory: Path, random: np.random.Generator) -> None:
-    """Reads Arrow files whose offsets and sizes are damaged."""
-    path = directory / "store.arrow"
-    texts = pa.array([f"m{row}" for row in range(50)], pa.large_string())
-    lists = pa.array([[1, 2, 3]] * 50, pa.large_list(pa.int64()))
-    arrow.write(path, pa.table({"id": texts, "lists": lists}))
-    content = path.read_bytes()
-    for number in range(500):
-        damaged = bytearray(content)
-        position = int(random.integers(len(content) - 8))
-        damaged[position : position + 8] = (b"\xff" * 8, b"\x7f" * 8, bytes(8))[number % 3]
-        path.write_bytes(bytes(damaged))
-        report("damaged Arrow file", _read_all, path)
-
-
-def _read_all(path: Path) -> None:
-    table = arrow.open_mapped(path)
-    for column in table.columns:
-        column.to_pylist()
 
 
 if __name__ == "__main__":

@@ -110,6 +110,10 @@ def test_damaged_arrow_file_whose_checksum_fits_never_leaves_the_map(sample_bund
         data = bytearray(sound)
         for _ in range(rng.choice([1, 1, 3, 20])):
             data[rng.randrange(len(data))] = rng.randrange(256)
+        # An offset or a size: the smallest, the largest, or -1.
+        if rng.random() < 0.5:
+            position = 8 * rng.randrange(len(data) // 8)
+            data[position : position + 8] = rng.choice([bytes(8), b"\x7f" * 8, b"\xff" * 8])
         victim.unlink()  # what an earlier trial mapped stays as it was
         victim.write_bytes(data[: rng.randrange(len(data))] if rng.random() < 0.2 else data)
         try:

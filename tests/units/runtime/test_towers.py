@@ -111,7 +111,9 @@ def test_threads_have_their_own_outputs_and_buffers(towers: Path) -> None:
 def test_files_that_are_no_tower_are_unreadable(towers: Path, tmp_path: Path) -> None:
     content = (towers / "query" / F32).read_bytes()
     path = tmp_path / F32
-    for wrong in (b"", b"not a tower", b"\x1c\0\0\0TFL3" + bytes(64), content[: len(content) // 2]):
+    outside = b"\xff\xff\xff\xffTFL3" + b"\xff" * 99
+    empty = b"\x1c\0\0\0TFL3" + bytes(64)
+    for wrong in (b"", b"not a tower", empty, outside, content[: len(content) // 2]):
         path.write_bytes(wrong)
         with pytest.raises(TowerUnreadable, match=F32):
             CompiledTower(path)
