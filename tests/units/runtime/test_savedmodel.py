@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from runtime.errors import LibraryMissing
 from runtime.savedmodel import SavedModelTower
+from tests.models.tensorflow_process import with_tensorflow
 
 _SETUP = """
 import json, sys
@@ -125,10 +128,12 @@ _NO_GPU = 3
 """Exit of a program that TensorFlow shows no GPU."""
 
 
-def run(towers: Path, device: str, *steps: str) -> subprocess.CompletedProcess[str]:
-    program = "".join((f"NO_GPU = {_NO_GPU}\n", _SETUP, *steps))
-    command = [sys.executable, "-c", program, str(towers), device]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def printed(program: str, *arguments: str) -> str:
+    """Runs a program in this process; returns what it prints."""
+    sys.argv[1:] = arguments
+    with redirect_stdout(io.StringIO()) as output:
+        exec(program, {})
+    return output.getvalue()
 
 
 @pytest.mark.slow
@@ -138,10 +143,9 @@ def test_saved_model_tower_gives_the_values_of_a_compiled_one(towers: Path) -> N
     content = (towers / "query" / "saved_model" / "saved_model.pb").read_bytes()
     (damaged / "saved_model.pb").write_bytes(content[: len(content) // 2])
 
-    ran = run(towers, "/device:CPU:1", _SAME, _PLACED)
+    output = with_tensorflow(printed, _SETUP + _SAME + _PLACED, str(towers), "/device:CPU:1")
 
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    seen = json.loads(ran.stdout.splitlines()[-1])
+    seen = json.loads(output.splitlines()[-1])
     assert seen["kind"] == "SavedModelTower"
     assert seen["inputs"] == [["history", "float32", [None, 64]], ["user", "float32", [None, 32]]]
     assert seen["same_inputs"] is True
@@ -165,7 +169,9 @@ def test_saved_model_tower_gives_the_values_of_a_compiled_one(towers: Path) -> N
 
 @pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="this machine has no NVIDIA GPU")
 def test_gpu_gives_the_scores_of_the_cpu_in_f32(towers: Path) -> None:
-    ran = run(towers, "gpu", _PLACED)
+    program = f"NO_GPU = {_NO_GPU}\n{_SETUP}{_PLACED}"
+    command = [sys.executable, "-c", program, str(towers), "gpu"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if ran.returncode == _NO_GPU:
         pytest.skip(ran.stdout.strip())
     assert ran.returncode == 0, ran.stderr[-2000:]
