@@ -18,19 +18,11 @@ from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from tests.differential.copies import copied
+from tests.laws.trained_stacks import dealt, packed
 from tests.units.export.checkpoint.formats.torch_files import Part, write_torch
 
 BAGS = "model.ebc.embedding_bags"
 Tables = dict[str, NDArray[np.float32]]
-
-
-def padded(values: NDArray[np.float32], rows: int, columns: int) -> NDArray[np.float32]:
-    return np.pad(values, ((0, rows - values.shape[0]), (0, columns - values.shape[1])))
-
-
-def sharded(values: NDArray[np.float32], cores: int) -> NDArray[np.float32]:
-    """Shards rows over cores; returns [cores, rows of a core, columns]."""
-    return values.reshape(-1, cores, values.shape[1]).swapaxes(0, 1)
 
 
 def stacked(
@@ -38,20 +30,16 @@ def stacked(
 ) -> tuple[NDArray[np.float32], dict[str, Any]]:
     """Stacks tables as TorchRec does; returns the variable, and what a planner records of it."""
     columns = max(ceil_div(values.shape[1], 8) * 8 for values in tables.values())
-    blocks: list[NDArray[np.float32]] = []
-    offsets: dict[str, int] = {}
-    rotations: dict[str, int] = {}
-    padded_rows: dict[str, int] = {}
-    offset = 0
-    for place, (name, values) in enumerate(tables.items()):
-        rows = ceil_div(len(values), 8 * cores) * 8 * cores
-        rotation = place * per_device % cores
-        blocks.append(np.roll(sharded(padded(values, rows, columns), cores), rotation, 0))
-        offsets[name] = offset
-        rotations[name] = rotation
-        padded_rows[name] = rows
-        offset += rows // cores
-    variable = np.concatenate(blocks, 1).reshape(-1, columns)
+    rotations = [number * per_device % cores for number in range(len(tables))]
+    places = packed([*map(len, tables.values())], cores, rotations)
+    blocks = {
+        name: dealt(np.pad(values, ((0, 0), (0, columns - values.shape[1]))), cores, rotation, 0)
+        for (name, values), rotation in zip(tables.items(), rotations, strict=True)
+    }
+    variable = np.concatenate([*blocks.values()], 1).reshape(-1, columns)
+    offset_of = {name: place.offset for name, place in zip(tables, places, strict=True)}
+    rotation_of = dict(zip(tables, rotations, strict=True))
+    padded_rows = {name: cores * block.shape[1] for name, block in blocks.items()}
     described = [
         {
             "name": name,
@@ -63,8 +51,8 @@ def stacked(
             "feature_names": [name],
             "padded_vocab_size": padded_rows[name],
             "padded_embedding_dim": columns,
-            "row_offset_in_shard": offsets[name],
-            "shard_rotation": rotations[name],
+            "row_offset_in_shard": offset_of[name],
+            "shard_rotation": rotation_of[name],
         }
         for name, values in tables.items()
     ]
@@ -75,8 +63,8 @@ def stacked(
         "stack_num_embeddings": len(variable),
         "stack_embedding_dim": columns,
         "total_sample_count_multiplier": len(tables),
-        "row_offsets_in_shard": offsets,
-        "shard_rotations": rotations,
+        "row_offsets_in_shard": offset_of,
+        "shard_rotations": rotation_of,
         "padded_vocab_sizes": padded_rows,
         "padded_embedding_dims": dict.fromkeys(tables, columns),
         "tables": described,
@@ -111,7 +99,7 @@ def test_rows_sharded_over_cores_are_copied_in_the_order_of_ids(seed: int, tmp_p
     alone = random.standard_normal((8 * cores, 4), np.float32)
     variables = {
         f"{BAGS}.s.weight": stack,
-        f"{BAGS}.alone.weight": sharded(alone, cores).reshape(-1, 4),
+        f"{BAGS}.alone.weight": dealt(alone, cores, 0, 0).reshape(-1, 4),
         "model.ebc.accumulators.s": np.ones_like(stack),
         "model.over.weight": random.standard_normal((devices, 3), np.float32),
     }

@@ -37,60 +37,26 @@ class TrainedTable:
         return np.flatnonzero(self.counts)
 
 
-def adam(
-    values: Values, rows: NDArray[np.int64], gradients: Values, slots: dict[str, Values]
-) -> None:
-    first = slots["Adam"]
-    second = slots["Adam_1"]
-    first[rows] = 0.9 * first[rows] + 0.1 * gradients
-    second[rows] = 0.999 * second[rows] + 0.001 * gradients**2
-    values[rows] -= 0.01 * first[rows] / (np.sqrt(second[rows]) + 1e-8)
-
-
-def adagrad(
-    values: Values, rows: NDArray[np.int64], gradients: Values, slots: dict[str, Values]
-) -> None:
-    slots["Adagrad"][rows] += gradients**2
-    values[rows] -= 0.1 * gradients / np.sqrt(slots["Adagrad"][rows])
-
-
-def ftrl(
-    values: Values, rows: NDArray[np.int64], gradients: Values, slots: dict[str, Values]
-) -> None:
-    before = slots["Ftrl"][rows]
-    after = before + gradients**2
-    sigma = (np.sqrt(after) - np.sqrt(before)) / 0.1
-    slots["Ftrl_1"][rows] += gradients - sigma * values[rows]
-    slots["Ftrl"][rows] = after
-    values[rows] = -slots["Ftrl_1"][rows] * 0.1 / np.sqrt(after)
-
-
-def momentum(
-    values: Values, rows: NDArray[np.int64], gradients: Values, slots: dict[str, Values]
-) -> None:
-    slots["Momentum"][rows] = 0.9 * slots["Momentum"][rows] + gradients
-    values[rows] -= 0.01 * slots["Momentum"][rows]
-
-
-OPTIMIZERS: dict[str, tuple[Callable[..., None], dict[str, float]]] = {
-    "adam": (adam, {"Adam": 0.0, "Adam_1": 0.0}),
-    "adagrad": (adagrad, {"Adagrad": 0.1}),
-    "ftrl": (ftrl, {"Ftrl": 0.1, "Ftrl_1": 0.0}),
-    "momentum": (momentum, {"Momentum": 0.0}),
+OPTIMIZERS: dict[str, dict[str, float]] = {
+    "adam": {"Adam": 0.0, "Adam_1": 0.0},
+    "adagrad": {"Adagrad": 0.1},
+    "ftrl": {"Ftrl": 0.1, "Ftrl_1": 0.0},
+    "momentum": {"Momentum": 0.0},
 }
-"""Updates, and the slot variables with their initial values."""
+"""The slot variables of each optimizer, with their initial values."""
 
 
 def train(random: np.random.Generator, optimizer: str, counts: NDArray[np.int64]) -> TrainedTable:
-    """Trains a table: row r is read counts[r] times, in any order."""
-    update, initial = OPTIMIZERS[optimizer]
+    """Trains a table: the slots of rows that are read, and of no others, leave their initial value,
+    by the more the more often. The values themselves could be any.
+    """
     shape = (len(counts), DIM)
     values = random.standard_normal(shape).astype(np.float32)
-    slots = {name: np.full(shape, value, np.float32) for name, value in initial.items()}
-    for step in range(int(counts.max(initial=0))):
-        rows = np.flatnonzero(counts > step)
-        gradients = random.standard_normal((len(rows), DIM)).astype(np.float32)
-        update(values, rows, gradients, slots)
+    steps = counts[:, np.newaxis]
+    slots = {
+        name: (value + steps * random.standard_normal(shape) ** 2).astype(np.float32)
+        for name, value in OPTIMIZERS[optimizer].items()
+    }
     return TrainedTable(values, slots, counts)
 
 
@@ -146,9 +112,8 @@ class Stack:
 
     def variables(self) -> dict[str, Values]:
         """Returns the variables of a checkpoint, named as TF1's Saver names them."""
-        _, initial = OPTIMIZERS[self.optimizer]
         stored = {"stack": self._spread([table.values for table in self.tables], 0.0)}
-        for name, value in initial.items():
+        for name, value in OPTIMIZERS[self.optimizer].items():
             slots = [table.slots[name] for table in self.tables]
             stored[f"stack/{name}"] = self._spread(slots, value)
         return stored
