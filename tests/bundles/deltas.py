@@ -55,23 +55,28 @@ def with_history(
     stored: NDArray[Any],
     changes: Sequence[NDArray[np.int64]],
 ) -> tuple[Segment, NDArray[Any]]:
-    """Writes deltas of a segment whose last ones give it its rows; checksums count up from 1.
+    """Writes deltas of a segment whose last ones give it its rows.
 
     Args:
       stored: [rows, ...] what the segment holds with all deltas.
       changes: The rows of each delta, ascending.
 
     Returns:
-      The segment with its deltas, and what its file has to hold: other bytes in changed rows.
+      The segment with its checksum and its deltas, and what its file has to hold: other bytes in
+      changed rows.
     """
-    older = stored.copy()
-    for number, rows in enumerate(changes, 1):
-        changed = stored[rows]
-        replaced_later = np.isin(rows, np.concatenate([rows[:0], *changes[number:]]))
-        changed[replaced_later] = _inverted(changed[replaced_later])
-        segment = with_delta(root, segment, rows, changed, number)
-        older[rows] = _inverted(stored[rows])
-    return segment, older
+    # From the last delta back: what lies below it has other bytes in its rows.
+    contents = [stored]
+    for rows in reversed(changes):
+        below = contents[0].copy()
+        below[rows] = _changed(below[rows])
+        contents.insert(0, below)
+    base = contents[0]
+    segment = segment.model_copy(update={"crc32c": crc32c(base.tobytes())})
+    for rows, content in zip(changes, contents[1:], strict=True):
+        checksum = crc32c(content.tobytes())
+        segment = with_delta(root, segment, rows, content[rows], checksum)
+    return segment, base
 
 
 def add_deltas(bundle: Path, count: int = 2, seed: int = 0) -> Manifest:
@@ -104,11 +109,11 @@ def add_deltas(bundle: Path, count: int = 2, seed: int = 0) -> Manifest:
     return changed
 
 
-def _inverted(stored: NDArray[Any]) -> NDArray[Any]:
-    """Returns rows that differ in every byte."""
+def _changed(stored: NDArray[Any]) -> NDArray[Any]:
+    """Returns rows that differ in every byte, also if they are changed again."""
     raw = np.ascontiguousarray(stored).view(np.uint8)
-    inverted: NDArray[Any] = (~raw).view(stored.dtype)
-    return inverted
+    changed: NDArray[Any] = (raw + np.uint8(85)).view(stored.dtype)
+    return changed
 
 
 def _divided(
@@ -122,20 +127,10 @@ def _divided(
         np.sort(random.choice(segment.rows, max(1, segment.rows // 4), replace=False))
         for _ in range(count)
     ]
-    # From the last delta back: what lies below it has other bytes in its rows.
-    contents = [whole]
-    for rows in reversed(changes):
-        below = contents[0].copy()
-        below[rows] ^= random.integers(1, 256, (rows.size, row_bytes), np.uint8)
-        contents.insert(0, below)
-
-    base = contents[0]
+    divided, base = with_history(bundle, segment, whole, changes)
     # A new file: the old one may have other links.
     path.unlink()
     path.write_bytes(base.tobytes())
     with path.open("rb") as stream:
-        of_base = digest(stream, base.size)
-    divided = segment.model_copy(update={"crc32c": of_base.crc32c, "blocks": of_base.blocks})
-    for rows, content in zip(changes, contents[1:], strict=True):
-        divided = with_delta(bundle, divided, rows, content[rows], crc32c(content))
-    return divided
+        blocks = digest(stream, base.size).blocks
+    return divided.model_copy(update={"blocks": blocks})

@@ -1,5 +1,5 @@
-"""Gives ScaNN and faiss what ends a process that does not check; prints the outcome of each input as
-a line of JSON. A program of its own, so that its end is an outcome.
+"""Gives ScaNN and faiss what ends a process that does not check; prints the outcome of each input
+as a line of JSON. A program of its own, so that its end is an outcome.
 """
 
 from __future__ import annotations

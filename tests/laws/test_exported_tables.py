@@ -41,6 +41,7 @@ from export.verify.published import verify_bundle
 from export.verify.table_rows import SAMPLE_ROWS
 from tests.hostile.manifest_edits import rewrite, setting
 from tests.laws.stored_arrays import StoredArray
+from tests.laws.trained_stacks import Place
 from tests.laws.zarr_files import write_zarr
 from tests.units.export.checkpoint.dump_files import sok_dump
 from tests.units.export.checkpoint.tensor_bundles import Box, write_bundle
@@ -124,12 +125,10 @@ def laid_out(kind: str, values: Values, draw: Any) -> Stated:
     offset = draw(st.integers(0, 3))
     rotation = draw(st.integers(0, lanes - 1))
     core_rows = offset + ceil_div(rows, lanes) + draw(st.integers(0, 2))
+    place = Place(lanes, core_rows, offset, rotation)
     variable = np.zeros((lanes * core_rows, dim + draw(st.integers(0, 2))), values.dtype)
-    for row in range(rows):
-        core = (row + rotation) % lanes
-        variable[core * core_rows + offset + row // lanes, :dim] = values[row]
-    cores = {"cores": lanes, "core_rows": core_rows, "offset": offset, "rotation": rotation}
-    return Stated(variable, {"kind": kind, "rows": rows, "dim": dim, **cores})
+    variable[place.stored_rows(rows), :dim] = values
+    return Stated(variable, {"kind": kind, "rows": rows, "dim": dim, **vars(place)})
 
 
 def random_values(draw: Any, source: str, rows: int, dim: int) -> Values:

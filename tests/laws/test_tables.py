@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -212,7 +212,6 @@ def test_rows_read_are_the_rows_written(
 
 
 @compiled
-@settings(max_examples=250)
 @given(tables(), COMBINERS, st.data())
 def test_compiled_bags_have_the_bits_of_numpys(
     table: Stored, combiner: Any, data: st.DataObject
