@@ -154,15 +154,6 @@ def flip(file: str, bundle: Path) -> None:
     (bundle / file).write_bytes(data)
 
 
-def cut(file: str, bundle: Path) -> None:
-    data = (bundle / file).read_bytes()
-    (bundle / file).write_bytes(data[:-1])
-
-
-def remove(file: str, bundle: Path) -> None:
-    (bundle / file).unlink()
-
-
 def add(file: str, bundle: Path) -> None:
     (bundle / file).touch()
 
@@ -299,11 +290,7 @@ def store(file: str, change: Callable[[pa.Table], pa.Table]) -> Callable[[Path],
 
 ORDER = ("in another order",)
 DAMAGES = {
-    "a bit of vectors": Damage(
-        "files", in_bundle(partial(flip, VECTORS)), (VECTORS,), sealed=False
-    ),
     "a bit of a table": Damage("files", in_bundle(partial(flip, ROWS)), (ROWS,), sealed=False),
-    "a missing tower": Damage("files", in_bundle(partial(remove, TOWER)), (TOWER,), sealed=False),
     "a file that TensorFlow would read": Damage(
         "files",
         in_bundle(partial(add, "towers/query/saved_model/saved_model.pbtxt")),

@@ -155,7 +155,6 @@ def lists(values: list[int]) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("model", "values", "same"),
     [
-        ("exact", MOVIES[:2], None),
         ("exact", [], None),
         ("exact", MOVIES, None),
         ("exact", MOVIES[:3], MOVIES[:3]),
@@ -163,7 +162,6 @@ def lists(values: list[int]) -> dict[str, dict[str, Any]]:
         ("first", MOVIES, MOVIES[:3]),
         ("fitted", MOVIES, MOVIES[1:]),
         ("fitted", [1014], [1000, 1000, 1014]),
-        ("fitted", [], [1000, 1000, 1000]),
     ],
 )
 def test_list_of_another_length_is_refused_or_the_list_that_the_recipe_makes_of_it(

@@ -19,8 +19,8 @@ from bundle.errors import BundleError, SignatureMissing, SignatureRejected
 from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.format.manifest import EmbeddedFeature
-from bundle.storage import catalog, integrity
-from bundle.storage.signatures import KeyRejected, Signer, check_keys
+from bundle.storage import catalog
+from bundle.storage.signatures import KeyRejected, check_keys
 from bundle.tables.row_deltas import RANGE_ROWS
 from bundle.tables.whole_segments import unmerged_segments, write_whole
 from export.cli.commands import app
@@ -172,11 +172,8 @@ def list_what_was_forged(bundle: Path, version_2: Path) -> None:
     (bundle / paths.SIGNED_FILES).write_text(json.dumps(listed))
 
 
-def replace_signature(content: bytes) -> Callable[[Path, Path], None]:
-    def change(bundle: Path, _version_2: Path) -> None:
-        (bundle / paths.SIGNATURE).write_bytes(content)
-
-    return change
+def replace_signature(bundle: Path, _version_2: Path) -> None:
+    (bundle / paths.SIGNATURE).write_bytes(b"\xff{")
 
 
 def drop_certificates_and_keys(bundle: Path, _version_2: Path) -> None:
@@ -210,8 +207,7 @@ TAMPERING: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "an edited list": (list_what_was_forged, paths.SIGNED_FILES),
     "an edited signature": (edit_statement, paths.SIGNATURE),
     "a signature of no key": (drop_certificates_and_keys, paths.SIGNATURE),
-    "an empty signature": (replace_signature(b""), paths.SIGNATURE),
-    "a signature that is no JSON": (replace_signature(b"\xff{"), paths.SIGNATURE),
+    "a signature that is no JSON": (replace_signature, paths.SIGNATURE),
     "no signature": (remove_signature, "no signature"),
 }
 """What is done to a bundle, given another version of its model; and what the message names."""
@@ -232,11 +228,6 @@ def test_changed_bundle_is_refused(
     with pytest.raises(BundleError) as caught:
         take(bundle, keys.public)
     assert name in str(caught.value)
-
-
-def test_checksums_do_not_notice_what_signatures_do(bundle: Path) -> None:
-    forge(ROWS)(bundle, bundle)
-    integrity.check_files(bundle, catalog.read_manifest(bundle), "full")
 
 
 def test_missing_signature_is_an_error_of_its_own(bundle: Path, keys: KeyPair) -> None:
@@ -286,14 +277,13 @@ def test_certificate_of_a_trusted_authority_is_taken(
     ],
     ids=["expired", "not valid yet", "of a web server"],
 )
-@pytest.mark.parametrize("take", TAKES)
 def test_certificate_that_does_not_count_is_refused(
-    bundle: Path, tmp_path: Path, take: Take, certificate: dict[str, object], words: str
+    bundle: Path, tmp_path: Path, certificate: dict[str, object], words: str
 ) -> None:
     certified = write_certified_keys(tmp_path, "ours", **certificate)  # type: ignore[arg-type]
     sign_bundle(bundle, certified.signer)
     with pytest.raises(SignatureRejected, match=words):
-        take(bundle, certified.public)
+        serve(bundle, certified.public)
 
 
 def test_service_goes_on_with_the_version_before(
@@ -445,11 +435,6 @@ def test_private_key_is_rejected_where_a_public_one_is_expected(keys: KeyPair) -
         check_keys([keys.private])
 
 
-def test_key_that_is_gone_is_reported(bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(LoadRejected, match="No such file"):
-        serve(bundle, tmp_path / "none")
-
-
 def test_library_that_is_absent_is_named(
     bundle: Path, keys: KeyPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -469,8 +454,3 @@ def test_bundle_that_is_damaged_is_not_signed(bundle: Path, keys: KeyPair) -> No
     (bundle / ROWS).write_bytes(bytes((bundle / ROWS).stat().st_size))
     with pytest.raises(VerificationFailed, match=ROWS):
         sign_bundle(bundle, keys.signer)
-
-
-def test_key_that_cannot_sign_is_rejected(bundle: Path, keys: KeyPair) -> None:
-    with pytest.raises(UsageError, match="cannot sign"):
-        sign_bundle(bundle, Signer(keys.public))
