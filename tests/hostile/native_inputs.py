@@ -26,8 +26,6 @@ Vectors = NDArray[np.float32]
 DISTANCES: tuple[Distance, ...] = ("dot_product", "squared_l2", "cosine")
 DIM = 8
 INSTALLED: list[Engine] = [engine for engine in get_args(Engine) if is_installed(engine)]
-ARRAYS = ("leaves.npy", "codes.npy", "datapoint_to_token.npy", "hashed_dataset.npy")
-"""The files with a value of each vector, which lies behind a header."""
 TREE = {"num_leaves": 20, "leaves_to_search": 5, "dimensions_per_block": 2, "reorder": 50}
 NUMBERS = (np.nan, np.inf, 3e38, -3e38, 1e38, 1e30, 1e19, LENGTH_MAX, 1e-45, 0.0)
 SEARCHABLE = (1e-45, 0.0)
@@ -41,7 +39,6 @@ def main(directory: Path) -> None:
     for engine in INSTALLED:
         try_searches(engine, directory / engine, vectors)
         try_vectors(engine, directory / engine / "hostile", vectors)
-        try_damaged_index(engine, directory / engine, vectors)
     try_codes(vectors)
 
 
@@ -87,21 +84,6 @@ def try_vectors(engine: Engine, directory: Path, vectors: Vectors) -> None:
     path = directory / "longest"
     report("longest vectors", write_index, equal, "squared_l2", "tree_ah", TREE, path, engine)
     report("longest vectors", _load_and_search, engine, path, "squared_l2", equal)
-
-
-def try_damaged_index(engine: Engine, directory: Path, vectors: Vectors) -> None:
-    """Loads and searches a tree whose files are damaged."""
-    for path in sorted((directory / "dot_product").iterdir()):
-        content = path.read_bytes()
-        damaged = [b"", content[: len(content) // 2], b"\xff" * len(content)]
-        if path.name in ARRAYS:
-            values = len(content) * 3 // 4
-            damaged = [*damaged[:2], content[:-values] + b"\x7f" * values]
-        for number, written in enumerate(damaged):
-            path.write_bytes(written)
-            name = f"damaged {path.name} {number}"
-            report(name, _load_and_search, engine, path.parent, "dot_product", vectors)
-        path.write_bytes(content)
 
 
 def _load_and_search(engine: Engine, directory: Path, distance: Distance, vectors: Vectors) -> None:

@@ -234,20 +234,3 @@ def test_directory_without_a_manifest_is_not_committed(sample_bundle: Path) -> N
     (sample_bundle / "manifest.json").unlink()
     with pytest.raises(NotCommitted):
         open_all(sample_bundle)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"ARROW1",
-        b"ARROW1\0\0" + b"\xff" * 100 + b"ARROW1",
-        b"PK\x03\x04",
-        b"\x80\x04\x95" + bytes(50),
-    ],
-)
-@pytest.mark.parametrize("path", [STORE, TITLES, VOCABULARY])
-def test_file_that_is_no_arrow_is_rejected(sample_bundle: Path, path: str, data: bytes) -> None:
-    (sample_bundle / path).write_bytes(data)
-    with pytest.raises(FormatError, match="Arrow"):
-        open_unchecked(sample_bundle)

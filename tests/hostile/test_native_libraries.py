@@ -11,7 +11,7 @@ import pytest
 
 from tests.hostile import native_inputs
 
-OUTCOMES = {"served", "InvalidInput", "IndexUnreadable"}
+OUTCOMES = {"served", "InvalidInput"}
 
 
 @pytest.fixture(scope="module")

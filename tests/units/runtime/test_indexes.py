@@ -8,6 +8,7 @@ import pickle
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -44,6 +45,8 @@ TREE: dict[str, Any] = {
 }
 LEAVES: dict[Engine, str] = {"scann": "datapoint_to_token.npy", "faiss": "leaves.npy"}
 """The file of the leaves of vectors."""
+ARRAYS = (*LEAVES.values(), "codes.npy", "hashed_dataset.npy")
+"""The files with a value of each vector, which lies behind a header."""
 ALL_OF_IT = {"leaves_to_search": 40, "reorder": SIZE}
 EVERY_DISTANCE = pytest.mark.parametrize("distance", get_args(Distance))
 
@@ -246,12 +249,18 @@ def test_a_damaged_index_is_unreadable(engine: IndexEngine, tree: Path) -> None:
     assert len(files) >= 5
     for file in files:
         content = file.read_bytes()
-        for damaged in (b"", content[: len(content) // 2], None):
+        for damaged in (b"", content[: len(content) // 2], b"\xff" * len(content), None):
             file.unlink()
             if damaged is not None:
                 file.write_bytes(damaged)
             with pytest.raises(IndexUnreadable):
                 engine.load(tree, "dot_product", VECTORS)
+        if file.name in ARRAYS:
+            values = len(content) * 3 // 4
+            file.write_bytes(content[:-values] + b"\x7f" * values)
+            # It ends no process, whatever it finds.
+            with suppress(IndexUnreadable):
+                engine.load(tree, "dot_product", VECTORS).search(VECTORS[:3], 5)
         file.write_bytes(content)
     engine.load(tree, "dot_product", VECTORS)
 
