@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from bundle.features.columns import Column
-from bundle.features.ids.crosses import Crossed
-from bundle.features.ids.texts import Text
+from bundle.features.reader import FeatureReader
 from bundle.format.graph_builder import GraphBuilder
 from bundle.format.id_graphs import CROSS_KEY
-from bundle.format.manifest import JointInput
+from bundle.format.manifest import EmbeddedFeature, GraphIds
 from bundle.tables.offsets import offsets_of
 from export.graphs.loading import load_tensorflow
-from tests.id_graphs import bucket_ids, computed_ids, crossed_ids, vocabulary_ids, word_ids
+from tests.id_graphs import bucket_ids, computed_ids, crossed_ids, hash_ids, word_ids
 from tests.random_cases import seeds
 from tests.units.bundle.features.readers import objects
 
@@ -38,6 +37,14 @@ def column_of(lists: Lists, dtype: str) -> Column:
     values = [value for part in lists for value in part]
     offsets = offsets_of([len(part) for part in lists])
     return Column(objects(*values) if dtype == "string" else np.array(values, dtype), offsets)
+
+
+def rows_of(columns: dict[str, Column], n: int, ids: GraphIds, **fields: Any) -> Lists:
+    """Returns the rows of each example of a bag with these ids."""
+    fields |= {"kind": "bag", "combiner": "sum", "table": "", "indicator": BUCKETS, "ids": ids}
+    feature = EmbeddedFeature.model_validate({"role": "context", **fields})
+    rows, offsets = FeatureReader({"text": feature}, {}, {}).rows("text", columns, n)
+    return [part.tolist() for part in np.split(rows, offsets[1:-1])]
 
 
 def crossed_by_tensorflow(columns: dict[str, Lists], is_rest: bool, hash_key: int) -> Any:
@@ -69,22 +76,24 @@ def test_crosses_of_lists_are_those_of_tensorflow(request: pytest.FixtureRequest
         hash_key = random.choice([CROSS_KEY, 12345])
         graph = crossed_ids([keys[dtype] for dtype in dtypes], BUCKETS, hash_key)
         padding = {"int64": random.choice([None, 3]), "string": random.choice([None, "b"])}
-        joint = [JointInput(padding=padding.get(dtype)) for dtype in dtypes]
-        sent = [column_of(lists, dtype) for dtype, lists in columns.items()]
+        default = {dtype: random.choice([None, *POOLS[dtype]]) for dtype in dtypes}
+        sent = {dtype: column_of(lists, dtype) for dtype, lists in columns.items()}
+        for dtype in dtypes:
+            if default[dtype] is not None and random.random() < 0.3:
+                del sent[dtype]
+                columns[dtype] = [[default[dtype]]] * n
         kept = {
             dtype: [[value for value in part if value != padding.get(dtype)] for part in lists]
             for dtype, lists in columns.items()
         }
+        joint = [{"padding": padding.get(dtype), "default": default[dtype]} for dtype in dtypes]
 
-        rows = Crossed(dtypes, graph, joint, []).ids(sent, n)
+        rows = rows_of(sent, n, graph, inputs=tuple(dtypes), joint=joint)
 
-        expected = crossed_by_tensorflow(kept, is_rest, hash_key)
-        assert rows.offsets is not None
-        assert rows.values.tolist() == [row for part in expected for row in part], seed
-        assert np.diff(rows.offsets).tolist() == [*map(len, expected)], seed
+        assert rows == crossed_by_tensorflow(kept, is_rest, hash_key), seed
 
 
-def words_of_tensorflow(splits: dict[str, Any]) -> Lists:
+def words_of_tensorflow(splits: dict[str, Any]) -> list[list[str]]:
     words = {
         "whitespace": lambda: tf.strings.split(TEXTS),
         "characters": lambda: tf.strings.unicode_split(TEXTS, "UTF-8"),
@@ -110,10 +119,8 @@ def test_words_of_texts_are_those_of_tensorflow(request: pytest.FixtureRequest) 
         if length is not None and random.random() < 0.5:
             options["padding"] = "nothing"
             expected = [words + ["nothing"] * (length - len(words)) for words in expected]
-        graph = word_ids(vocabulary_ids("words"), **options)
-        assert graph.split is not None
-        text = Text("text", graph, graph.split, [])
-        words = text.words([Column(objects(*TEXTS))], len(TEXTS))
-        assert words.offsets is not None
-        actual = np.split(words.values, words.offsets[1:-1])
-        assert [part.tolist() for part in actual] == expected, seed
+        rows = rows_of(
+            {"text": Column(objects(*TEXTS))}, len(TEXTS), word_ids(hash_ids(BUCKETS), **options)
+        )
+        hashed = tf.strings.to_hash_bucket_fast(tf.ragged.constant(expected), BUCKETS)
+        assert rows == hashed.to_list(), seed
