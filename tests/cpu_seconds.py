@@ -1,4 +1,4 @@
-"""Prints what the tests cost in CPU seconds, by folder and the costliest ones.
+"""Prints what the tests cost in CPU seconds: each folder, the costliest files and tests.
 
 A test costs what its process and all below it have used meanwhile, fixtures included. Unlike the
 time on a clock, that hardly depends on what else the machine does.
@@ -64,22 +64,26 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints both tables."""
-    costs: dict[str, float] = defaultdict(float)
+    folders = defaultdict[str, float](float)
+    files = defaultdict[str, float](float)
     sizes = Counter[str]()
     for test, cpu_s in _tests.items():
-        path = test.partition("::")[0].split("/")
-        folder = "/".join(path[:-1][:FOLDERS])
-        costs[folder] += cpu_s
+        file = test.partition("::")[0]
+        folder = "/".join(file.split("/")[:-1][:FOLDERS])
+        files[file] += cpu_s
+        folders[folder] += cpu_s
         sizes[folder] += 1
 
     terminalreporter.section("CPU seconds")
-    for folder, cpu_s in descending(costs):
+    for folder, cpu_s in descending(folders):
         terminalreporter.write_line(f"{cpu_s:8.1f}  {sizes[folder]:5} tests  {folder}")
-    terminalreporter.write_line(f"{sum(costs.values()):8.1f}  {sizes.total():5} tests  in all")
+    terminalreporter.write_line(f"{sum(folders.values()):8.1f}  {sizes.total():5} tests  in all")
     terminalreporter.write_line(f"{cpu_seconds():8.1f}  with imports and collection")
-    for test, cpu_s in descending(_tests)[:COSTLIEST]:
-        if cpu_s >= 1:
-            terminalreporter.write_line(f"{cpu_s:8.1f}  {test}")
+    for costs in (files, _tests):
+        terminalreporter.write_line("")
+        for name, cpu_s in descending(costs)[:COSTLIEST]:
+            if cpu_s >= 1:
+                terminalreporter.write_line(f"{cpu_s:8.1f}  {name}")
 
 
 def descending(costs: Mapping[str, float]) -> list[tuple[str, float]]:

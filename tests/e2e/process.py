@@ -155,7 +155,9 @@ class Process(Lines):
 
     def client(self) -> httpx.Client:
         self.event("listening")
-        return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['http']}", timeout=WAIT_S)
+        return httpx.Client(
+            base_url=f"http://127.0.0.1:{self.ports['http']}", timeout=WAIT_S, verify=False
+        )
 
     @property
     def ports_file(self) -> Path:

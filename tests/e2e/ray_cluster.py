@@ -54,7 +54,7 @@ class ServeCluster:
         self.address = self._nodes.address
         self._dashboard = f"127.0.0.1:{dashboard}"
         url = f"http://{self._dashboard}/api/serve/applications/"
-        self._client = httpx.Client(base_url=url, timeout=WAIT_S)
+        self._client = httpx.Client(base_url=url, timeout=WAIT_S, verify=False)
 
     def deploy(self, root: Path, args: dict[str, Any], **options: Any) -> None:
         """Sends a configuration; `args`: further settings, `options`: of the deployment."""

@@ -129,6 +129,7 @@ def test_install_of_serve_has_no_tensorflow_and_its_program_starts(
     assert names - {"rowcast"} <= pinned
 
 
+@pytest.mark.nightly
 def test_wheel_has_one_package_whose_modules_name_no_other_one_of_the_tree(
     unpacked_wheel: Path,
 ) -> None:
@@ -146,6 +147,7 @@ def test_wheel_has_one_package_whose_modules_name_no_other_one_of_the_tree(
             assert not is_ours, f"{file} names {name}, which is rowcast.{name}"
 
 
+@pytest.mark.nightly
 def test_demo_of_the_wheel_responds_beside_a_users_modules_of_the_same_names(
     unpacked_wheel: Path, tmp_path: Path
 ) -> None:

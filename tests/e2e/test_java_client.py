@@ -22,6 +22,7 @@ needs_jdk = pytest.mark.skipif(
 
 
 @needs_jdk
+@pytest.mark.nightly
 def test_default_client_of_java_gets_responses_to_its_bodies(standing: Standing) -> None:
     url = f"http://127.0.0.1:{standing.service.ports['http']}{RETRIEVE}"
 

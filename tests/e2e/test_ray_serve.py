@@ -63,7 +63,7 @@ class Site:
         with (
             Client(url["http"]) as http,
             Client(url["grpc"]) as grpc,
-            httpx.Client(base_url=url["ingress"], timeout=WAIT_S) as ingress,
+            httpx.Client(base_url=url["ingress"], timeout=WAIT_S, verify=False) as ingress,
         ):
             yield {
                 "http": lambda: http.retrieve({"user": 3}, k=2).version,
@@ -116,7 +116,7 @@ def test_replicas_respond_alike_over_http_grpc_and_the_ingress(site: Site) -> No
     assert len(site.cluster.wait(2)) == 2
     for entry in ("http", "ingress"):
         with httpx.Client(
-            base_url=f"http://127.0.0.1:{site.cluster.ports[entry]}", timeout=WAIT_S
+            base_url=f"http://127.0.0.1:{site.cluster.ports[entry]}", timeout=WAIT_S, verify=False
         ) as client:
             assert client.get("/readyz").status_code == 200
             assert_found(client.post(RETRIEVE, json=BODY).json(), nearest(site.bundles[1]))
@@ -172,7 +172,9 @@ def test_rolling_update_fails_no_request(site: Site) -> None:
         site.deploy(2, {"max_k": 5})
         until(lambda: not site.cluster.processes() & before)
         site.cluster.wait(2)
-    with httpx.Client(base_url=f"http://127.0.0.1:{site.cluster.ports['http']}") as client:
+    with httpx.Client(
+        base_url=f"http://127.0.0.1:{site.cluster.ports['http']}", verify=False
+    ) as client:
         rejected = client.post(RETRIEVE, json={**BODY, "k": 6})
     assert (rejected.status_code, rejected.json()["error"]["code"]) == (400, "INVALID_ARGUMENT")
 

@@ -144,7 +144,7 @@ def test_changes_that_wait_or_are_large_delay_nothing_else_and_are_not_made_late
     admin_url = f"http://127.0.0.1:{service.ports['admin']}"
     with (
         client_of(service, TOKEN) as client,
-        httpx.Client(base_url=admin_url, timeout=WAIT_S) as admin,
+        httpx.Client(base_url=admin_url, timeout=WAIT_S, verify=False) as admin,
         grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel,
         ThreadPoolExecutor(OVER_HTTP + OVER_GRPC + OVER_ADMIN) as senders,
     ):

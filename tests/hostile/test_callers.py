@@ -242,7 +242,9 @@ def test_clients_that_leave_at_any_moment_are_cancelled_and_no_problem_of_the_se
             assert count_of(
                 service.process, 'rowcast_requests_total{call="lookup",code="CANCELLED"'
             )
-        pages = httpx.get(f"{health_url(service.process)}/metrics", timeout=WAIT_S).text
+        pages = httpx.get(
+            f"{health_url(service.process)}/metrics", timeout=WAIT_S, verify=False
+        ).text
         assert re.search(r'requests_total.*code="CANCELLED".*http"} [1-9]', pages)
         assert not re.search(r'requests_total.*code="INTERNAL".* [1-9]', pages)
         service.process.stop()
@@ -289,21 +291,23 @@ def test_http_connections_beyond_max_connections_get_503(patient_service: Attack
     ready = f"http://127.0.0.1:{service.ports['http']}/readyz"
     healthy = f"{health_url(service.process)}/readyz"
     # The supervisor learns from the next heartbeat that the worker is ready.
-    until(lambda: httpx.get(healthy).status_code == 200)
+    until(lambda: httpx.get(healthy, verify=False).status_code == 200)
     with connections(service.ports["http"], CONNECTIONS):
         # uvicorn counts a connection once it has accepted it.
-        until(lambda: httpx.get(ready).status_code == 503)
-        rejected = httpx.get(ready)
+        until(lambda: httpx.get(ready, verify=False).status_code == 503)
+        rejected = httpx.get(ready, verify=False)
         assert (rejected.status_code, rejected.headers["connection"]) == (503, "close")
-        assert httpx.get(healthy).status_code == 200
-    until(lambda: httpx.get(ready).status_code == 200)
+        assert httpx.get(healthy, verify=False).status_code == 200
+    until(lambda: httpx.get(ready, verify=False).status_code == 200)
 
 
 def test_admin_listener_with_silent_connections_serves_operators(service: Attacked) -> None:
     with connections(service.ports["admin"], 100) as silent:
         for connection in silent[:50]:
             send(connection, b"GET ")
-        response = httpx.get(f"http://127.0.0.1:{service.ports['admin']}/v1/status", timeout=WAIT_S)
+        response = httpx.get(
+            f"http://127.0.0.1:{service.ports['admin']}/v1/status", timeout=WAIT_S, verify=False
+        )
     assert response.status_code == 200
 
 

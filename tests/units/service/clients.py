@@ -41,7 +41,7 @@ class Clients:
 
     def __init__(self, service: RunningService) -> None:
         self.service = service
-        self.http = httpx.Client(base_url=service.http, timeout=WAIT_S)
+        self.http = httpx.Client(base_url=service.http, timeout=WAIT_S, verify=False)
         self.channel = grpc.insecure_channel(service.grpc)
 
     def close(self) -> None:

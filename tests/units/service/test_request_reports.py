@@ -23,12 +23,14 @@ def test_access_log_has_a_line_for_each_request_with_what_served_it(
 ) -> None:
     write()
     silent = serve()
-    assert httpx.get(f"{silent.http}/v1/models").status_code == 200
+    assert httpx.get(f"{silent.http}/v1/models", verify=False).status_code == 200
     service = serve(access_log=True, max_concurrent_requests=1, inline_max_us=0)
     body = {"context": {"user": 1}, "k": 2}
     path = "/v1/models/movies:retrieve"
     with (
-        httpx.Client(base_url=service.http, headers={"x-request-id": "one"}) as client,
+        httpx.Client(
+            base_url=service.http, headers={"x-request-id": "one"}, verify=False
+        ) as client,
         grpc.insecure_channel(service.grpc) as channel,
     ):
         assert client.post(path, json=body).status_code == 200

@@ -32,7 +32,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Path:
 @pytest.fixture(scope="module")
 def http(root: Path) -> Iterator[httpx.Client]:
     service = RunningService(root)
-    with httpx.Client(base_url=service.admin, timeout=WAIT_S) as http:
+    with httpx.Client(base_url=service.admin, timeout=WAIT_S, verify=False) as http:
         yield http
     service.close()
 
@@ -44,7 +44,7 @@ def guarded(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ht
     file = directory / "tokens"
     file.write_text(f"me {TOKEN}\nmovies {MOVIES_TOKEN} movies\nbooks {BOOKS_TOKEN} books\n")
     service = RunningService(root, admin_tokens=file, state_file=directory / "state")
-    with httpx.Client(base_url=service.admin, timeout=WAIT_S) as http:
+    with httpx.Client(base_url=service.admin, timeout=WAIT_S, verify=False) as http:
         yield http
     service.close()
 

@@ -26,7 +26,7 @@ LENGTHS = GraphIds(
 
 
 def described(service: RunningService) -> Any:
-    return httpx.get(service.http + MODEL, timeout=WAIT_S).json()
+    return httpx.get(service.http + MODEL, timeout=WAIT_S, verify=False).json()
 
 
 def by_name(values: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -104,5 +104,7 @@ def test_model_has_its_calls_towers_stage_features_readers_and_contexts(
 
 def test_shard_describes_no_model(write: Write, serve: Serve) -> None:
     write()
-    rejected = httpx.get(f"{serve(shard='1/2').http}{MODEL}/versions/1").json()["error"]
+    rejected = httpx.get(f"{serve(shard='1/2').http}{MODEL}/versions/1", verify=False).json()[
+        "error"
+    ]
     assert (rejected["code"], "shard 1/2" in rejected["message"]) == ("UNIMPLEMENTED", True)

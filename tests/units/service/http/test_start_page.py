@@ -79,7 +79,7 @@ def rows_of(page: Page, table: str) -> list[dict[str, str]]:
 
 
 def shown_rows_are_those_of(page: Page, url: str, body: dict[str, Any]) -> None:
-    response = httpx.post(f"{url}/v1/models/movies:recommend", json=body).json()
+    response = httpx.post(f"{url}/v1/models/movies:recommend", json=body, verify=False).json()
     titles = response["attributes"]["title"]
     scores = [f"{score:.4f}" for score in response["scores"]]
     rows = rows_of(page, "#rows")
@@ -107,7 +107,7 @@ def test_only_the_page_is_open_where_tokens_are_required(
 ) -> None:
     write_small_bundle(root, small_towers)
     with httpx.Client(
-        base_url=serve(tokens=tokens).http, headers=BROWSER, timeout=WAIT_S
+        base_url=serve(tokens=tokens).http, headers=BROWSER, timeout=WAIT_S, verify=False
     ) as client:
         for path in ("/", *FILES):
             content = client.get(path).raise_for_status().text
@@ -123,7 +123,9 @@ def test_service_without_web_pages_serves_calls_alone(
 ) -> None:
     write_small_bundle(root, small_towers)
     service = serve(web_pages=False)
-    with httpx.Client(base_url=service.http, headers=BROWSER, timeout=WAIT_S) as client:
+    with httpx.Client(
+        base_url=service.http, headers=BROWSER, timeout=WAIT_S, verify=False
+    ) as client:
         for path in ("/", *FILES, "/docs", "/docs/assets/swagger-ui.css", "/openapi.json"):
             response = client.get(path)
             error = response.json()["error"]
@@ -137,7 +139,9 @@ def test_service_without_web_pages_serves_calls_alone(
 
 def test_page_that_is_not_served_is_not_open(serve: Serve, tokens: Path) -> None:
     service = serve(tokens=tokens, web_pages=False)
-    with httpx.Client(base_url=service.http, headers=BROWSER, timeout=WAIT_S) as client:
+    with httpx.Client(
+        base_url=service.http, headers=BROWSER, timeout=WAIT_S, verify=False
+    ) as client:
         for path in ("/", *FILES):
             assert client.get(path).status_code == 401
             authorization = {"authorization": f"Bearer {TOKEN}"}

@@ -310,7 +310,7 @@ def test_both_protocols_list_versions_with_their_states(
     (root / MODEL / "2").mkdir()
     (root / MODEL / "2/manifest.json").write_text("{}")
     service = serve(protocols=PROTOCOLS)
-    with httpx.Client(base_url=service.http) as http:
+    with httpx.Client(base_url=service.http, verify=False) as http:
         failed, loaded = http.post("/v2/repository/index", json={"ready": None}).json()
         assert loaded == {"name": MODEL, "version": "1", "state": "READY", "reason": ""}
         assert (failed["version"], failed["state"], bool(failed["reason"])) == (

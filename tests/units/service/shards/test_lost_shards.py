@@ -75,7 +75,9 @@ def test_responses_say_what_they_cover_and_those_below_the_minimum_are_rejected(
     retrieval = {"vectors": [VECTOR], "k": size, "crowding": {"studio": size}}
     with ExitStack() as opened:
         clients = {
-            minimum: opened.enter_context(httpx.Client(base_url=router.http, timeout=WAIT_S))
+            minimum: opened.enter_context(
+                httpx.Client(base_url=router.http, timeout=WAIT_S, verify=False)
+            )
             for minimum, router in routers.items()
         }
         code, rows = response(clients[0.5], "lookup", lookup)
@@ -132,7 +134,9 @@ def test_router_is_ready_without_a_shard_unless_it_requires_all(
         ready = {status == health_pb2.HealthCheckResponse.SERVING}
         ready.add(router.value("rowcast_ready") == 1)
         for page in ("/readyz", "/v2/health/ready"):
-            ready.add(httpx.get(router.http + page, timeout=WAIT_S).status_code == 200)
+            ready.add(
+                httpx.get(router.http + page, timeout=WAIT_S, verify=False).status_code == 200
+            )
         return ready == {True}
 
     until(lambda: is_ready(strict) and is_ready(lenient))
@@ -147,7 +151,7 @@ def test_router_is_ready_without_a_shard_unless_it_requires_all(
 def test_vectors_of_lost_candidates_are_not_made_up(cluster: Cluster, small: SmallBundle) -> None:
     router = start_and_lose(cluster, shard_min_searched=0.1)
     lost = int(small.ids[-1])
-    with httpx.Client(base_url=router.http, timeout=WAIT_S) as client:
+    with httpx.Client(base_url=router.http, timeout=WAIT_S, verify=False) as client:
         assert response(client, "retrieve", {"ids": [lost], "k": 3})[0] == 503
         code, content = response(client, "rank", {"context": {"user": 1}, "candidate_ids": [lost]})
         assert (code, content["error"]["code"]) == (503, "NOT_READY")

@@ -35,7 +35,7 @@ def test_index_whose_shard_is_lost_degrades_the_response_and_other_sources_are_s
     index = {"index": "movies", "pool_size": 6}
     here: dict[str, Any] = {"k": 3, "context": {"user": 1}, "diversity": 0.3}
     here["sources"] = [index, {"name": "first", "ids": movies[:5]}]
-    with httpx.Client(base_url=router.http, timeout=WAIT_S) as client:
+    with httpx.Client(base_url=router.http, timeout=WAIT_S, verify=False) as client:
         code, content = response(client, "recommend", here)
         assert (code, content["degraded"]) == (200, False)
         assert "movies" in content["sources"]
@@ -84,7 +84,9 @@ def test_shard_that_does_not_respond_leaves_time_for_the_other_sources(
         relayed = valve.url.removeprefix("http://")
         router = cluster.start_router(shard_addresses=(first, relayed), **TABLES_STAY)
         headers = {"x-request-timeout-ms": "10000"}
-        with httpx.Client(base_url=router.http, timeout=WAIT_S, headers=headers) as client:
+        with httpx.Client(
+            base_url=router.http, timeout=WAIT_S, headers=headers, verify=False
+        ) as client:
             code, content = response(client, "recommend", body)
             assert (code, content["degraded"]) == (200, False), content
             valve.stop_at(sent=1)
