@@ -81,7 +81,7 @@ def test_bundle_holds_the_averages_of_tables_and_weights_if_the_recipe_selects_t
     assert len(page.tables) == (not inside)
 
 
-@pytest.mark.parametrize("kind", ["keras 3", "tf1"])
+@pytest.mark.parametrize("kind", ["tf1", pytest.param("keras 3", marks=pytest.mark.nightly)])
 def test_self_contained_saved_model_holds_the_averages(kind: str, tmp_path: Path) -> None:
     predicted = averaged.train(kind, tmp_path / "ckpt" / "model")
     inline = recipe(tmp_path, kind, output=', tables = "inline"', code=", table_threshold = 0")

@@ -56,7 +56,14 @@ def tensor_of(name: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("function", "code"), [("build_places", {}), ("build_handmade", TEXTS)])
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        ("build_handmade", TEXTS),
+        # Thirty columns; the tables of operations and the random programs draw their computations.
+        pytest.param("build_places", {}, marks=pytest.mark.nightly),
+    ],
+)
 def test_ids_that_a_model_computes_give_the_original_s_rows(
     function: str, code: dict[str, int], tmp_path: Path
 ) -> None:

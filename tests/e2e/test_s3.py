@@ -166,6 +166,7 @@ def test_bundle_is_exported_from_s3_to_s3_and_pulled_despite_kills(
     assert SECRET.encode() not in written
 
 
+@pytest.mark.nightly  # test_gcs.py exports from a store, test_orbax.py from Orbax
 def test_orbax_checkpoint_is_exported_from_s3(
     store: int, programs: Programs, tmp_path: Path
 ) -> None:

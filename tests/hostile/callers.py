@@ -443,4 +443,4 @@ GRPC_ATTACKS = (
     large_messages,
     idle_connections,
 )
-TLS_ATTACKS = (no_handshakes, never_read_over_tls, wrong_tokens)
+TLS_ATTACKS = (never_read_over_tls, wrong_tokens)

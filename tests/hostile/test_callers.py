@@ -215,7 +215,12 @@ def test_service_under_attack_stays_small_and_serves_other_clients(
 
 
 @pytest.mark.parametrize(
-    ("port", "attack"), [*(("http", attack) for attack in TLS_ATTACKS), ("grpc", no_handshakes)]
+    ("port", "attack"),
+    [
+        ("http", no_handshakes),
+        ("grpc", no_handshakes),
+        *(pytest.param("http", attack, marks=pytest.mark.nightly) for attack in TLS_ATTACKS),
+    ],
 )
 def test_service_with_tls_under_attack_stays_small_and_serves_other_clients(
     port: str, attack: Attack, secured_service: Attacked

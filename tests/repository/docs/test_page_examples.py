@@ -34,7 +34,7 @@ from tests.repository.docs.blocks import BLOCKS, ROOT, Block, marked
 BUNDLES = ROOT / "examples/quickstart/bundles"
 SEVERAL = "with versions 5 to 9"
 BODIES = marked(r"example: (?:GET|POST) .+")
-ON_THE_SERVICE = marked("example: (?:python|sh)|sent to the demo's service")
+ON_THE_SERVICE = marked("example: (?:python|sh)")
 PYTHON = [block for block in ON_THE_SERVICE if block.language == "python"]
 SHELL = [block for block in ON_THE_SERVICE if block.language == "sh"]
 TESTED_LANGUAGES = ("json", "python", "sh", "toml")
