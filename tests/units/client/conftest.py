@@ -29,7 +29,7 @@ class Service:
         return f"grpc://{self.running.grpc}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its threads log, which other files' tests would read
 def service(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     root = tmp_path_factory.mktemp("service")
     movies = write_small_bundle(root, small_towers, version=2)
