@@ -24,6 +24,8 @@ from tests.hostile.damage import case_files, trial
 from tests.units.export.checkpoint.dump_files import collection_dump
 from tests.units.export.forked_runs import call_forked
 
+pytestmark = pytest.mark.slow
+
 DTYPES = ("float32", "bfloat16", "float16")
 CASES = (
     *(

@@ -16,6 +16,8 @@ from examples import replay, served, trained
 from examples.demo_models import EXAMPLES
 from tests.differential.write_examples import ARCHIVES, BYTES_MAX, unpacked
 
+pytestmark = pytest.mark.slow
+
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.iterdir())
 
 

@@ -16,9 +16,12 @@ from tests.differential.written_models import OF_TENSORFLOW, write_model
 from tests.units.export.checkpoint.orbax_trees import write_item
 
 jax = pytest.importorskip("jax")
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation doesn't:DeprecationWarning"  # Keras
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore:__array__ implementation doesn't:DeprecationWarning"  # Keras
+    ),
+]
 
 ROWS = 300
 STEPS = {
@@ -107,7 +110,6 @@ QUERY = {"query": {"role": "query", "precisions": []}}
 COUNTS = [0, 1, 2, 3, 4, 5, 9, 99, 8191, 8192, 1 << 27, *(10**power for power in range(1, 19))]
 
 
-@pytest.mark.slow
 def test_ids_of_jax_are_those_that_jax_computes(tmp_path: Path) -> None:
     model = write_model(tmp_path, JAX)
     rows = np.arange(2 * ROWS, dtype=np.float32).reshape(ROWS, 2)

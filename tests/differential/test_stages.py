@@ -30,6 +30,8 @@ from tests.units.export.movies_job import changed, export, toml
 from tests.units.export.traced_models import IDS, MODELS, recipe, save_checkpoint
 from tests.units.service.running import RunningService
 
+pytestmark = pytest.mark.slow
+
 tf = load_tensorflow()
 
 FILMS = 60

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 from rowcast_client import Client
@@ -29,6 +30,8 @@ from tests.units.export.movies_job import (
     year_of,
 )
 from tests.units.export.traced_models import MODELS, movies_recipe, save_checkpoint
+
+pytestmark = pytest.mark.slow
 
 Array = NDArray[Any]
 Example = dict[str, Any]

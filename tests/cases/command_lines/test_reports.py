@@ -35,6 +35,8 @@ from tests.units.export.commands import Command
 from tests.units.export.movies_job import Recipe, write_project
 from tests.units.export.traced_models import TracedCheckpoint
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[3].joinpath("docs/reference/export.md").read_text()
 PROGRAM = Path(sys.executable).with_name("rowcast-export")
 TABLE = np.random.default_rng(0).standard_normal((30, 7)).astype(np.float32)
@@ -189,7 +191,6 @@ def run_program(*line: object, directory: Path) -> tuple[int | None, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "run", [run_forked_program, pytest.param(run_program, marks=pytest.mark.nightly)]
 )

@@ -31,6 +31,8 @@ from service.codec.operations import OPERATIONS
 from tests.e2e.process import WAIT_S, Process, until
 from tests.repository.docs.blocks import BLOCKS, ROOT, Block, marked
 
+pytestmark = pytest.mark.slow
+
 BUNDLES = ROOT / "examples/quickstart/bundles"
 SEVERAL = "with versions 5 to 9"
 BODIES = marked(r"example: (?:GET|POST) .+")
@@ -281,7 +283,6 @@ def assert_printed(output: str, printed: str) -> None:
             assert one == other
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("block", marked(f"example: sh, {SEVERAL}"), ids=str)
 def test_shell_block_runs_on_several_versions(block: Block, several_versions: Service) -> None:
     if "curl" in block.text and shutil.which("curl") is None:

@@ -31,6 +31,8 @@ from runtime.engines import default_engine
 from runtime.partitions import load_index
 from tests.bundles.indexes import ENGINES
 
+pytestmark = pytest.mark.slow
+
 Vectors = NDArray[np.float32]
 DISTANCES = ("dot_product", "squared_l2", "cosine")
 DIM = 16

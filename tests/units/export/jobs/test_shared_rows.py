@@ -40,6 +40,8 @@ from export.verify.published import verify_bundle
 from tests.hostile.manifest_edits import rewrite, setting
 from tests.units.export.checkpoint.tensor_bundles import write_bundle
 
+pytestmark = pytest.mark.slow
+
 Values = NDArray[Any]
 ROWS = 100_000
 DIM = 8

@@ -29,6 +29,8 @@ from tests.e2e.process import PROGRAM, until
 from tests.units.service.cases import Case
 from tests.units.service.running import flip
 
+pytestmark = pytest.mark.slow
+
 Write = Callable[..., SmallBundle]
 
 

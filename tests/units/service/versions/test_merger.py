@@ -29,6 +29,8 @@ from tests.e2e.process import WAIT_S
 from tests.units.service.running import flip, log_lines
 from tests.units.service.versions.driven import Driven, Write
 
+pytestmark = pytest.mark.slow
+
 Drive = Callable[..., Driven]
 RATE = 1 << 40
 """Bytes per second: without pauses."""

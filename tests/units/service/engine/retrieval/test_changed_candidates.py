@@ -26,6 +26,8 @@ from service.engine.retrieval.queries import allowed_candidates
 from service.versions.version import LoadedIndex, LoadedStore, ServedIndex
 from tests.units.service.engine.retrieval.large_index import clustered, load_index
 
+pytestmark = pytest.mark.slow
+
 Vectors = NDArray[np.float32]
 DIM = 256
 BASE = 3_000

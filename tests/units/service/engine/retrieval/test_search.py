@@ -29,6 +29,8 @@ from tests.units.service.engine.retrieval.large_index import (
     nearest,
 )
 
+pytestmark = pytest.mark.slow
+
 SIZE = 60_000
 DIM = 32
 K = 20
