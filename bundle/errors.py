@@ -14,6 +14,7 @@ BundleError
 ├── RowOutOfRange           a row that the table does not have
 ├── Misfit                  values that a request sent do not fit
 │   ├── FeatureError        values that are not ids, or do not fit their feature
+│   │   ├── NotSent         an input without a default that was not sent
 │   │   ├── UnknownRejected an unknown id of a feature whose rule is `refuse`
 │   │   └── WrongLength     a list of another length than its input takes
 │   ├── UnknownCandidate    a value that is not an id of the candidate store
@@ -131,6 +132,14 @@ class FeatureError(Misfit):
     def __init__(self, feature: str, value: object, expected: str, predicate: str = "") -> None:
         super().__init__(f"feature {feature!r}", value, expected, predicate)
         self.feature = feature
+
+
+class NotSent(FeatureError):
+    """An input without a default was not sent, or not for each example."""
+
+    def __init__(self, name: str) -> None:
+        predicate = "was sent, and the feature has no default"
+        super().__init__(name, "no value", "a value for each example", predicate)
 
 
 def rejection_of_unknown(input_name: str) -> str:

@@ -43,7 +43,12 @@ from service.http.app import create_http_app, create_http_front
 from service.observability import logging
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
-from service.protocols.enabled import grpc_services, http_protocols
+from service.protocols.enabled import (
+    grpc_services,
+    grpc_services_off,
+    http_protocols,
+    http_protocols_off,
+)
 from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
 from service.resources import compute_threads, resident_bytes
@@ -181,7 +186,9 @@ class Worker:
             service = servicer.SHARD_SERVICE
         else:
             service = embedding_service(self.change_plane)
-        self.grpc = GrpcServer(self.dataplane, [service, *grpc_services(settings)])
+        self.grpc = GrpcServer(
+            self.dataplane, [service, *grpc_services(settings)], grpc_services_off(settings)
+        )
         self.bound_grpc_port = 0
         self.admin: AdminServer | None = None
 
@@ -215,13 +222,22 @@ class Worker:
 
     def http_app(self) -> FastAPI:
         """Returns the application of pages, whose lifespan is that of the worker."""
-        app = create_http_app(self.dataplane, self.change_plane, http_protocols(self._settings))
+        settings = self._settings
+        app = create_http_app(
+            self.dataplane,
+            self.change_plane,
+            http_protocols(settings),
+            http_protocols_off(settings),
+        )
         app.router.lifespan_context = self.lifespan
         return app
 
     def http_front(self, pages: ASGIApp) -> ASGIApp:
         """Returns the HTTP server's application: admission, calls, and what `http_app` returned."""
-        return create_http_front(pages, self.dataplane, http_protocols(self._settings))
+        settings = self._settings
+        return create_http_front(
+            pages, self.dataplane, http_protocols(settings), http_protocols_off(settings)
+        )
 
     def asgi_app(self) -> ASGIApp:
         """Returns the HTTP server's application, with pages of its own."""

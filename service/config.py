@@ -108,8 +108,8 @@ class ServiceSettings(BaseModel):
     """Directory of the change logs, as `<changes_dir>/<model>/changes.log`. Default: `root`."""
     follow_changes: str = ""
     """URL of the service that takes the changes, such as `http://writer:8080` or its admin API.
-    This service copies its change logs and segments, is ready once it has caught up, and rejects
-    changes that are sent to it. Default: this service takes changes.
+    This service copies its change logs, is ready once it has caught up, and rejects changes that
+    are sent to it. Default: this service takes changes.
     """
     follow_changes_token: Path | None = None
     """File with the token that is sent to `follow_changes`, whose setting `changes_from` must name

@@ -18,10 +18,12 @@ from service.codec import json
 from service.codec.operations import Exchange, Operation
 from service.config import ServiceSettings
 from service.contract.messages import Result, Target
+from service.contract.reading import NoCondition
 from service.decode_turns import DecodeTurns
 from service.descriptions import Descriptions
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
+from service.engine.filters import check_attribute
 from service.engine.validation import check_bytes
 from service.errors import InvalidArgument, Overloaded, TooLarge
 from service.observability.metrics import Metrics
@@ -275,7 +277,13 @@ class Dataplane:
         try:
             began = time.perf_counter()
             read = partial(operation.read, body, is_protobuf, target, self.settings)
-            request, is_list = await self.decode(read, len(body), context)
+            try:
+                request, is_list = await self.decode(read, len(body), context)
+            except NoCondition as problem:
+                if target is not None:
+                    with self.engine.lease(target) as version:
+                        check_attribute(version, problem.name, problem.path)
+                raise
             request_target: Target = request.target
             context.phases["decode"] = time.perf_counter() - began
 

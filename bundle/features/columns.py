@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import FeatureError
+from bundle.errors import FeatureError, NotSent
 from bundle.tables.offsets import Offsets, chosen_bags, lengths_of
 
 _OFFSETS_SHOWN = 16
@@ -58,14 +58,6 @@ class OutputBlock(NamedTuple):
     array: NDArray[Any]
     names: tuple[str, ...]
     ends: tuple[int, ...]
-
-
-def not_sent(name: str) -> FeatureError:
-    """Returns the error for a feature that was not sent, or not for an example, without a
-    default.
-    """
-    predicate = "was sent, and the feature has no default"
-    return FeatureError(name, "no value", "a value for each example", predicate)
 
 
 def weights_rejected(name: str) -> FeatureError:
@@ -179,7 +171,7 @@ def one_each(name: str, column: Column, default: Column | None, n: int) -> Colum
     if lengths.all():
         return Column(column.values, None, column.weights)
     if default is None:
-        raise not_sent(name)
+        raise NotSent(name)
 
     # Values and the default are joined in one array, so that both need one type.
     values = column.values

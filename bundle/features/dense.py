@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import FeatureError, rejection_of_unknown
+from bundle.errors import FeatureError, NotSent, rejection_of_unknown
 from bundle.features.columns import (
     Activation,
     Column,
     checked_offsets,
     checked_weights,
-    not_sent,
     weights_rejected,
 )
 from bundle.format.manifest import DenseFeature
@@ -204,5 +203,5 @@ class Dense:
     def _required_default(self) -> NDArray[Any]:
         """Returns the default; raises FeatureError if there is none."""
         if self._default is None:
-            raise not_sent(self.column_name)
+            raise NotSent(self.column_name)
         return self._default

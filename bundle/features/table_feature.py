@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import FeatureError, UnknownRejected, rejection_of_unknown
+from bundle.errors import FeatureError, NotSent, UnknownRejected, rejection_of_unknown
 from bundle.features.columns import (
     Column,
     checked_weights,
     column_of_position,
-    not_sent,
     one_each,
     weights_rejected,
 )
@@ -168,7 +167,7 @@ class TableFeature:
                 return one_each(name, column, default, n)
             return column
         if default is None:
-            raise not_sent(name)
+            raise NotSent(name)
 
         values = default.values
         weights = default.weights

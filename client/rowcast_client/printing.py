@@ -225,6 +225,8 @@ def _explanation_line(explanation: Explanation) -> str:
     line = f"path {explanation.path}: {counts}, {explanation.search_ms:.2f} ms"
     if explanation.shortfall:
         line += f"; {explanation.shortfall}"
+    if explanation.unmatched:
+        line += f"; no candidate meets {', '.join(explanation.unmatched)}"
     return line
 
 

@@ -152,6 +152,7 @@ class Explanation:
       scored: The number of candidates whose exact score was computed.
       search_ms: The time of the search, in milliseconds.
       shortfall: The reason why there are fewer than k neighbors; empty: there are k.
+      unmatched: Conditions of the filter, and values that they allow, that no candidate has.
     """
 
     path: str
@@ -160,6 +161,7 @@ class Explanation:
     scored: int
     search_ms: float
     shortfall: str
+    unmatched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from service.changes.store_changes import ChangedCorpus
 from service.config import ServiceSettings
 from service.contract.changes import ChangeRequest, Ids
 from service.contract.limits import at_most
+from service.contract.names import name_list
 from service.engine import lookup
 from service.engine.execution import Execution
 from service.engine.validation import (
@@ -335,9 +336,9 @@ def _feature_arrays(
     check_names(request.features, stored_names, "features", "a feature", owner)
     missing = [name for name in stored_names if name not in request.features]
     if missing:
-        message = f"feature {missing[0]!r} was not sent in features; {owner} holds it"
-        violation = FieldViolation("features", f"no {missing[0]!r}", f"all features of {owner}")
-        raise InvalidArgument(message, violation)
+        names = name_list(list(map(repr, missing)))
+        expected = f"all features of {owner}"
+        raise InvalidArgument.of_field("features", f"no {names}", expected, "has")
     count = request.ids.size
     features = lookup.fit(version.loaded, request.features, count, Execution("change"))
     served = version.publish()

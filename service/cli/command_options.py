@@ -133,9 +133,9 @@ SETTINGS = (
         "<text>",
         False,
         "URL of the service that takes the changes, such as `http://writer:8080` or its admin "
-        "API. This service copies its change logs and segments, is ready once it has caught up, "
-        "and rejects changes that are sent to it. Default: this service takes changes. [default: "
-        "] [env: ROWCAST_FOLLOW_CHANGES]",
+        "API. This service copies its change logs, is ready once it has caught up, and rejects "
+        "changes that are sent to it. Default: this service takes changes. [default: ] [env: "
+        "ROWCAST_FOLLOW_CHANGES]",
     ),
     SettingOption(
         "follow_changes_token",

@@ -133,5 +133,6 @@ def read_explanation(message: pb.Explanation) -> messages.Explanation:
       KeyError: It comes from another release, which has other search paths.
     """
     fields = {name: getattr(message, name) for name in messages.Explanation._fields}
+    fields["unmatched"] = tuple(message.unmatched)
     fields["path"] = dict(enumerate(messages.SearchPath, 1))[message.path]
     return messages.Explanation(**fields)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.tables.id_values import DECIMAL
 from bundle.tables.offsets import offsets_of
-from service.contract.names import nearest_name
+from service.contract.names import unknown_names
 from service.errors import InvalidArgument
 
 NESTING_MAX = 8
@@ -76,23 +76,17 @@ def fields(
       tables: Those of the names whose fields hold features of the model.
 
     Raises:
-      InvalidArgument: It is no object, or has an unknown field; the message names the nearest name.
+      InvalidArgument: It is no object, or has unknown fields; the message names the nearest names.
     """
     if not isinstance(body, dict):
         raise InvalidArgument.of_field(where, shown(body), "a JSON object")
     # A misspelt option that was ignored would change the response without a sign.
-    for name in body:
-        if name not in names:
-            nearest = nearest_name(name, names)
-            hint = ""
-            if tables:
-                hint = f"the features of a model go into {' or '.join(map(repr, tables))}"
-            if nearest is not None:
-                hint = f"did you mean {nearest!r}?"
-            expected = f"one of {', '.join(names)}"
-            raise InvalidArgument.of_field(
-                where, shown(name), expected, "has the unknown field", hint
-            )
+    unknown = [name for name in body if name not in names]
+    if unknown:
+        hint = ""
+        if tables:
+            hint = f"the features of a model go into {' or '.join(map(repr, tables))}"
+        raise unknown_names(where, "field", unknown, names, f"one of {', '.join(names)}", hint)
     return body
 
 

@@ -377,6 +377,8 @@ class Explanation(NamedTuple):
     search_ms: float = 0.0
     shortfall: str = ""
     """Why there are fewer than k neighbors; empty: there are k."""
+    unmatched: tuple[str, ...] = ()
+    """Conditions of the filter, and values that they allow, that no candidate has; at most 20."""
 
 
 @dataclass(frozen=True)

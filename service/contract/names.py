@@ -5,6 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from service.errors import InvalidArgument
+
+LISTED_MAX = 5
+"""Maximum number of unknown or missing names that an error lists."""
 _COMPARED_CHARS = 64
 """Maximum length of a name for which a similar accepted one is searched."""
 _NAMES_COMPARED_MAX = 64
@@ -31,6 +35,47 @@ _SYNONYMS = {
 """What other services call fields of requests and filters, without a leading $; by their letters,
 some would be taken for others: gte for gt.
 """
+
+
+def name_list(names: Sequence[str]) -> str:
+    """Returns the first of some names, and how many follow."""
+    text = ", ".join(names[:LISTED_MAX])
+    if len(names) > LISTED_MAX:
+        text = f"{text} and {len(names) - LISTED_MAX} more"
+    return text
+
+
+def unknown_names(
+    field: str, noun: str, names: Sequence[str], accepted: Sequence[str], expected: str, hint: str
+) -> InvalidArgument:
+    """Returns the error of names that a client sent and that are none of the accepted ones.
+
+    Args:
+      field: The field of the request that holds the names.
+      noun: What a name is.
+      names: The names, at least one.
+      accepted: The names that are accepted.
+      expected: What was expected, as a phrase in the singular.
+      hint: What helps where no accepted name is like one that was sent.
+    """
+    texts = [repr(name[:_COMPARED_CHARS]) for name in names]
+    hints = []
+    for name, text in zip(names[:LISTED_MAX], texts, strict=False):
+        nearest = nearest_name(name, accepted)
+        if nearest is None:
+            hints.append(hint)
+        elif len(names) == 1:
+            hints.append(f"did you mean {nearest!r}?")
+        else:
+            hints.append(f"did you mean {nearest!r} instead of {text}?")
+    plural = "" if len(names) == 1 else "s"
+    return InvalidArgument.of_field(
+        field,
+        name_list(texts),
+        expected,
+        f"has the unknown {noun}{plural}",
+        " ".join(dict.fromkeys(filter(None, hints))),
+    )
 
 
 def nearest_name(name: str, accepted: Sequence[str]) -> str | None:

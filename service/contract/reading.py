@@ -39,6 +39,20 @@ _VALUES_SHOWN_MAX = 6
 """Maximum number of a client's values that an error repeats."""
 
 
+class NoCondition(InvalidArgument):
+    """A filter has a value that is no condition, below a name that may be no attribute.
+
+    Attributes:
+      name: The name.
+      path: Its path in the request.
+    """
+
+    def __init__(self, name: str, path: str, problem: InvalidArgument) -> None:
+        super().__init__(str(problem), *problem.violations)
+        self.name = name
+        self.path = path
+
+
 def from_body(cls: Any, body: Any, target: Any, settings: ServiceSettings) -> Any:
     """Returns the request that a JSON body holds; for errors, see `read_body`."""
     request = cls(target=target, **read_body(layout_of(cls), body, settings))
@@ -127,6 +141,9 @@ def _parts(layout: Layout, body: Any, settings: ServiceSettings) -> list[Part]:
       TooLarge: There are more requests than the limit.
     """
     list_name = layout.list_name
+    if type(body) is list and list_name:
+        hint = f'write {{"{list_name}": [...]}} for several {list_name}'
+        raise InvalidArgument.of_field("body", shown(body), EXPECTED[dict], hint=hint)
     columns.fields(body, layout.names, "body", layout.tables)
     if list_name not in body:
         return [body]
@@ -237,8 +254,7 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
     if layout.is_nested:
         _check_depth(where, depth)
     if type(value) is not dict:
-        hint = _object_hint(cls, value)
-        raise InvalidArgument.of_field(where, shown(value), EXPECTED[dict], hint=hint)
+        raise _no_object(cls, value, where)
     content: dict[str, Any] = {}
     objects_by_name: dict[str, Any] = {}
     if layout.by_name:
@@ -248,10 +264,7 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
     for name, entry in value.items():
         path = f"{where}.{name}"
         if layout.by_name and (type(entry) is dict or name not in layout.in_json):
-            # A list of objects is meant for a field of the class, whose name is misspelt.
-            if type(entry) is list and entry and type(entry[0]) is dict:
-                columns.fields({name: entry}, layout.names, where)
-            objects_by_name[name] = _read_object(layout.of_others, entry, path, depth)
+            objects_by_name[name] = _read_by_name(layout, name, entry, where, depth)
             continue
         form = layout.in_json[name].form
         if isinstance(form, Struct):
@@ -261,6 +274,23 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
     if layout.required:
         _add_missing(layout, content, f"{where}.")
     return cls(**content)
+
+
+def _read_by_name(layout: Layout, name: str, entry: Any, where: str, depth: int) -> Any:
+    """Reads an object of an object below a name that is no field."""
+    # A list of objects is meant for a field of the class, whose name is misspelt.
+    if type(entry) is list and entry and type(entry[0]) is dict:
+        columns.fields({name: entry}, layout.names, where)
+    path = f"{where}.{name}"
+    if type(entry) is not dict:
+        raise NoCondition(name, path, _no_object(layout.of_others, entry, path))
+    return _read_object(layout.of_others, entry, path, depth)
+
+
+def _no_object(cls: Any, value: Any, where: str) -> InvalidArgument:
+    """Returns the error of a value that is no object of a class."""
+    hint = _object_hint(cls, value)
+    return InvalidArgument.of_field(where, shown(value), EXPECTED[dict], hint=hint)
 
 
 def _object_hint(cls: Any, value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,9 +17,9 @@ from bundle.tables import id_values
 from bundle.tables.id_values import distinct
 from runtime.exact import VectorBlock
 from service.contract.messages import BOUNDS, Circle, Condition, Filter, Ids
-from service.engine.validation import name_hint, show_id
+from service.engine.validation import check_names, name_hint, show_id
 from service.errors import FieldViolation, InvalidArgument
-from service.versions.version import FilteredCorpus, LoadedIndex, LoadedStore
+from service.versions.version import FilteredCorpus, LoadedIndex, LoadedStore, ModelVersion
 
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
     from runtime.code_blocks import PackedBlocks
@@ -40,6 +40,8 @@ that are left than to mark the others (measured with a million positions).
 """
 _OBJECT_BYTES = 512
 """Memory of the Python objects of a filter in the cache, in bytes, about."""
+_TOKENS_EXPLAINED_MAX = 100
+"""Number of values of a condition that an explanation looks up: each takes some 10 µs."""
 _PARTS = "allow, deny, ge, gt, le, lt or is_null"
 
 
@@ -179,6 +181,11 @@ def check_filter(corpus: FilteredCorpus, request_filter: Filter, where: str = "f
     Raises:
       InvalidArgument: As `compile_filter`.
     """
+    attributes = corpus.entry.attributes
+    unknown = [name for name in sorted(request_filter.conditions) if name not in attributes]
+    if len(unknown) > 1:
+        owner = f"corpus {corpus.name!r}"
+        check_names(unknown, attributes, where, "an attribute", owner)
     for number, circle in enumerate(request_filter.near):
         _check_circle(corpus, circle, f"{where}.near[{number}]")
     # Sorted, as in the key of the cache: filters that differ in the order of their names are equal.
@@ -204,6 +211,50 @@ def check_filter(corpus: FilteredCorpus, request_filter: Filter, where: str = "f
     )
 
 
+def unmatched(
+    corpus: FilteredCorpus, request_filter: Filter, where: str = "filter"
+) -> Iterator[str]:
+    """Yields the conditions of a checked filter that no candidate meets, and of conditions that
+    allow values those that no candidate has: some are misspelt.
+    """
+    for name, condition in request_filter.conditions.items():
+        indexed = corpus.filters[name]
+        if condition.allow is not None:
+            path = f"{where}.{name}.allow"
+            tokens = condition.allow[:_TOKENS_EXPLAINED_MAX]
+            values = _tokens(indexed.kind, tokens, path)
+            for token, value in zip(tokens.tolist(), values.tolist(), strict=True):
+                if not indexed.rows_of(np.array([value], values.dtype)).size:
+                    yield f"{path}: {show_id(token)}"
+        bounds = [getattr(condition, bound) for bound in BOUNDS]
+        if any(bound is not None for bound in bounds) and not indexed.rows_between(*bounds).size:
+            yield f"{where}.{name}"
+    for group in ("all", "any"):
+        for number, nested in enumerate(getattr(request_filter, group)):
+            yield from unmatched(corpus, nested, f"{where}.{group}[{number}]")
+
+
+def check_attribute(version: ModelVersion, name: str, where: str) -> None:
+    """Rejects an attribute that no corpus has, before the form of its condition is judged.
+
+    Raises:
+      InvalidArgument: No corpus has it; the message shows the form of a filter.
+    """
+    corpora = [*version.corpora.values()]
+    if corpora and not any(name in corpus.entry.attributes for corpus in corpora):
+        raise _no_attribute(corpora[0], name, where, f"a filter is such as {Filter.example}; ")
+
+
+def _no_attribute(
+    corpus: FilteredCorpus | LoadedStore, name: str, where: str, form: str = ""
+) -> InvalidArgument:
+    hint = name_hint(name, corpus.entry.attributes, "has")
+    owner = f"corpus {corpus.name!r}"
+    message = f"{where}: {owner} has no attribute {show_id(name)}; {form}{hint}"
+    violation = FieldViolation(where, show_id(name), f"an attribute of {owner}")
+    return InvalidArgument(message, violation)
+
+
 def _check_circle(corpus: FilteredCorpus, circle: Circle, where: str) -> None:
     for part in ("latitude_attribute", "longitude_attribute"):
         name = getattr(circle, part)
@@ -223,11 +274,7 @@ def _check_circle(corpus: FilteredCorpus, circle: Circle, where: str) -> None:
 def _kind(corpus: FilteredCorpus, name: str, where: str) -> str:
     """Returns the type of an attribute that requests may filter by."""
     if name not in corpus.entry.attributes:
-        hint = name_hint(name, corpus.entry.attributes, "has")
-        owner = f"corpus {corpus.name!r}"
-        message = f"{where}: {owner} has no attribute {show_id(name)}; {hint}"
-        violation = FieldViolation(where, show_id(name), f"an attribute of {owner}")
-        raise InvalidArgument(message, violation)
+        raise _no_attribute(corpus, name, where)
     if name not in corpus.filters:
         message = (
             f"{where}: {name!r} is not filtered on; name it in corpora.{corpus.name}.filters of "

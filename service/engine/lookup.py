@@ -9,13 +9,15 @@ feature has no default is the request rejected.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
-from bundle.errors import RowUnavailable, UnknownRejected, rejection_of_unknown
+from bundle.errors import NotSent, RowUnavailable, UnknownRejected, rejection_of_unknown
 from bundle.features.columns import Column, OutputBlock, checked_offsets
 from bundle.features.reader import NonFiniteRow
 from bundle.features.sources import Fetched
@@ -33,6 +35,7 @@ from service.contract.messages import (
     NotFoundRule,
     Offsets,
 )
+from service.contract.names import LISTED_MAX, name_list
 from service.engine.execution import Execution, RowsLost
 from service.engine.validation import (
     check_queries,
@@ -187,11 +190,62 @@ def complete(
     if not is_known.all():
         missing = int(np.count_nonzero(~is_known))
         execution.count("missing_contexts", missing, model_version.model, store.name)
+        defaults = {name: model_version.manifest.default_of(name) for name in names}
+        required = [repr(name) for name, default in defaults.items() if default is None]
+        if required:
+            # The first such context suffices: a message that lists all could be as long as the
+            # request.
+            id_text = show_id(ids[~is_known][0])
+            store_text = f"store {store.name!r} of {store.entry.size} contexts"
+            message = (
+                f"context_ids: context {id_text} is not in {store_text}, and its features without "
+                f"a default are {name_list(required)}; send these"
+            )
+            raise InvalidArgument(
+                message, FieldViolation("context_ids", id_text, f"an id in {store_text}")
+            )
         stored = {
-            name: _with_default(model_version, store, name, stored[name], is_known, ids)
-            for name in names
+            name: _with_default(name, stored[name], default, is_known)
+            for name, default in defaults.items()
         }
     return fit(model_version, {**columns, **stored}, n, execution)
+
+
+@contextmanager
+def naming_all_not_sent(
+    model_version: ModelVersion, **fields: tuple[Iterable[str], Collection[str]]
+) -> Iterator[None]:
+    """Names all inputs that a request lacks, where what is computed names the first of them.
+
+    Args:
+      model_version: The model version.
+      fields: By the field of the request that would hold them, the inputs that are computed with,
+        and those that were sent or are stored.
+
+    Raises:
+      InvalidArgument: Several inputs without a default were not sent.
+      NotSent: One was not, or not for an example.
+    """
+    try:
+        yield
+    except NotSent as problem:
+        paths = [
+            f"{field}.{name}"
+            for field, (inputs, known) in fields.items()
+            for name in inputs
+            if name not in known and model_version.manifest.default_of(name) is None
+        ]
+        if len(paths) < 2:
+            raise
+        message = (
+            f"{name_list(paths)}: no values were sent, and the features have no defaults; a value "
+            "for each example was expected"
+        )
+        violations = [
+            FieldViolation(path, "no value", "a value for each example")
+            for path in paths[:LISTED_MAX]
+        ]
+        raise InvalidArgument(message, *violations) from problem
 
 
 def fit(model_version: ModelVersion, columns: Columns, n: int, execution: Execution) -> Columns:
@@ -212,30 +266,11 @@ def fit(model_version: ModelVersion, columns: Columns, n: int, execution: Execut
     return fitted.columns
 
 
-def _with_default(
-    model_version: ModelVersion,
-    store: LoadedStore,
-    name: str,
-    stored: Column,
-    is_known: NDArray[np.bool_],
-    ids: Ids,
-) -> Column:
+def _with_default(name: str, stored: Column, default: Any, is_known: NDArray[np.bool_]) -> Column:
     """Returns the column of all contexts: what is stored of the known ones, the default between
     them for the others.
     """
-    default = model_version.manifest.default_of(name)
     weight = np.ones(1, np.float32)
-    if default is None:
-        # The first such context suffices: a message that lists all could be as long as the request.
-        id_text = show_id(ids[~is_known][0])
-        store_text = f"store {store.name!r} of {store.entry.size} contexts"
-        message = (
-            f"context_ids: context {id_text} is not in {store_text}, and its feature {name!r} has "
-            "no default; send the feature"
-        )
-        raise InvalidArgument(
-            message, FieldViolation("context_ids", id_text, f"an id in {store_text}")
-        )
     if isinstance(default, dict):
         weight = np.asarray(default["weights"], np.float32)
         default = default["ids"]

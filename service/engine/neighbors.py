@@ -217,4 +217,10 @@ def merge_explanations(parts: Sequence[Neighbors], queries: range, size: int) ->
     matches = sum(part.explanations[queries[0]].matches for part in parts)
     scored = sum(explanation.scored for explanation in explanations)
     search_ms = max(explanation.search_ms for explanation in explanations)
-    return Explanation(path, matches, matches / size, scored, search_ms)
+    # A value that one part does not have may be in another.
+    unmatched = [
+        condition
+        for condition in explanations[0].unmatched
+        if all(condition in explanation.unmatched for explanation in explanations)
+    ]
+    return Explanation(path, matches, matches / size, scored, search_ms, unmatched=tuple(unmatched))

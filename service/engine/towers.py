@@ -170,7 +170,8 @@ async def embed(
     check_rows(execution.largest(n), tower.result_dim, "features", settings)
     execution.count_examples(n)
     features = lookup.fit(model_version, request.features, n, execution)
-    vectors = await result(model_version, tower, features, n, execution)
+    with lookup.naming_all_not_sent(model_version, features=(tower.inputs, features)):
+        vectors = await result(model_version, tower, features, n, execution)
     return EmbeddingResult(model_version.model, model_version.version, vectors)
 
 

@@ -11,7 +11,7 @@ ids count with their longest text, strings of a store with their average.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from bundle.features.columns import Column
 from service.config import ServiceSettings
 from service.contract.limits import at_most
 from service.contract.messages import Ids
-from service.contract.names import nearest_name
+from service.contract.names import nearest_name, unknown_names
 from service.errors import FieldViolation, InvalidArgument, NotFound, TooLarge
 from service.versions.version import (
     LoadedList,
@@ -71,14 +71,14 @@ def check_names(
       owner: What the accepted names belong to.
 
     Raises:
-      InvalidArgument: A name is unknown; the message has the nearest accepted one.
+      InvalidArgument: Names are unknown; the message has the nearest accepted ones.
     """
-    for name in names:
-        if name not in accepted:
-            hint = name_hint(name, accepted, "takes")
-            value = repr(name[:SHOWN_CHARS])
-            expected = f"{what} of {owner}"
-            raise InvalidArgument.of_field(field, value, expected, "has the unknown name", hint)
+    unknown = [name for name in names if name not in accepted]
+    if unknown:
+        sorted_names = sorted(accepted)
+        hint = _all_names(sorted_names, "takes")
+        expected = f"{what} of {owner}"
+        raise unknown_names(field, "name", unknown, sorted_names, expected, hint)
 
 
 def name_hint(name: str, accepted: Iterable[str], verb: str) -> str:
@@ -87,6 +87,10 @@ def name_hint(name: str, accepted: Iterable[str], verb: str) -> str:
     close_name = nearest_name(name, names)
     if close_name is not None:
         return f"did you mean {close_name!r}?"
+    return _all_names(names, verb)
+
+
+def _all_names(names: Sequence[str], verb: str) -> str:
     listed = ", ".join(map(repr, names[:_NAMES_SHOWN_MAX])) or "none"
     return f"it {verb} {listed}"
 

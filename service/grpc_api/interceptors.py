@@ -62,14 +62,21 @@ Method = Callable[[bytes, RequestContext], Awaitable[bytes]]
 class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyped
     """Surrounds the methods of the services, and responds to calls of methods that do not exist."""
 
-    def __init__(self, dataplane: Dataplane, services: Sequence[GrpcService]) -> None:
+    def __init__(
+        self,
+        dataplane: Dataplane,
+        services: Sequence[GrpcService],
+        services_off: Mapping[str, str],
+    ) -> None:
         """Creates the interceptor.
 
         Args:
           dataplane: Executes the calls.
           services: The services whose calls the interceptor surrounds.
+          services_off: The protocols that the service could speak, by the names of their services.
         """
         self.services = {service.name: service for service in services}
+        self._services_off = services_off
         self._dataplane = dataplane
         self._tokens = dataplane.tokens
         self._settings = dataplane.settings
@@ -92,7 +99,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         service = self.services.get(name)
         # A handler of an unknown method is not stored, since clients choose the names.
         if handler is None:
-            return self._handler("other", None)
+            return self._handler("other", self._absence(name))
         # Health and reflection have an interceptor of their own.
         if service is None:
             return handler
@@ -118,7 +125,19 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         logging.PRINCIPAL.set(principal.name)
         return principal
 
-    def _handler(self, call: str, method: Method | None) -> RpcMethodHandler:
+    def _absence(self, service: str) -> Unimplemented:
+        """Returns the error of a method that does not exist."""
+        protocol = self._services_off.get(service)
+        if protocol is not None:
+            return Unimplemented(
+                f"the method does not exist; a service that is started with --protocols {protocol} "
+                "has it"
+            )
+        return Unimplemented(
+            f"the method does not exist; the methods are those of {', '.join(self.services)}"
+        )
+
+    def _handler(self, call: str, method: Method | Unimplemented) -> RpcMethodHandler:
         async def respond(_: object, context: ServicerContext) -> bytes:
             began = time.perf_counter()
             metadata = read_metadata(context.invocation_metadata())
@@ -188,12 +207,10 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         return problem
 
     async def _execute(
-        self, method: Method | None, context: ServicerContext, request: RequestContext
+        self, method: Method | Unimplemented, context: ServicerContext, request: RequestContext
     ) -> bytes:
-        if method is None:
-            raise Unimplemented(
-                f"the method does not exist; the methods are those of {', '.join(self.services)}"
-            )
+        if isinstance(method, Unimplemented):
+            raise method
 
         timeout_s = min(self._settings.body_timeout_s, request.deadline - time.monotonic())
         message = await self._reading.read(context, timeout_s)

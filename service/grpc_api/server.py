@@ -41,17 +41,23 @@ _REFLECTION = (reflection.SERVICE_NAME, reflection.SERVICE_NAME.replace("v1alpha
 class GrpcServer:
     """Serves the data plane over gRPC. Health begins as NOT_SERVING."""
 
-    def __init__(self, dataplane: Dataplane, services: Sequence[GrpcService]) -> None:
+    def __init__(
+        self,
+        dataplane: Dataplane,
+        services: Sequence[GrpcService],
+        services_off: Mapping[str, str],
+    ) -> None:
         """Creates a server that does not listen yet.
 
         Args:
           dataplane: Executes the calls.
           services: The services that the server registers.
+          services_off: The protocols that the service could speak, by the names of their services.
         """
         self._dataplane = dataplane
         self._services = services
         self._names = [service.name for service in services]
-        self._calls = CallInterceptor(dataplane, services)
+        self._calls = CallInterceptor(dataplane, services, services_off)
         self._probes = ProbeInterceptor(self._calls)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None

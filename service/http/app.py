@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Security
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp
 
 from service.change_plane import ChangePlane
 from service.codec.operations import OPERATIONS
+from service.contract.changes import CHANGES
 from service.dataplane import Dataplane
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.http.admission import Admission
@@ -24,17 +26,21 @@ from service.http.change_routes import add_change_routes, raise_query_problem
 from service.http.docs import SCHEME, document_calls, serve_document
 from service.http.errors import MethodNotAllowed
 from service.http.middleware import PROBES, RequestContextMiddleware
-from service.http.other_protocols import OtherProtocol
+from service.http.other_protocols import OtherProtocol, check_spoken
 from service.http.routes import add_routes
 from service.http.start_page import add_start_page
 from service.query_strings import query_check
 
 _CALL_AS_PATH = re.compile(rf"(/v1/models/[^:]{{1,80}})/({'|'.join(OPERATIONS)})")
+_CHANGE = re.compile(r"(/v1/models/[^/]{1,80}/(rows|candidates|contexts))(?:/.*)?")
 _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*)?)?")
 
 
 def create_http_front(
-    pages: ASGIApp, dataplane: Dataplane, protocols: Sequence[OtherProtocol]
+    pages: ASGIApp,
+    dataplane: Dataplane,
+    protocols: Sequence[OtherProtocol],
+    protocols_off: Mapping[str, OtherProtocol],
 ) -> ASGIApp:
     """Returns the ASGI application that uvicorn passes requests to.
 
@@ -45,14 +51,18 @@ def create_http_front(
       pages: The application that `create_http_app` returned.
       dataplane: Computes the calls.
       protocols: The protocols that the service speaks beside its own.
+      protocols_off: Those that it could speak, by their names.
     """
     # Admission comes first, so that a rejection costs as little as a response can.
-    calls = RequestContextMiddleware(CallEndpoint(dataplane), dataplane, protocols)
+    calls = RequestContextMiddleware(CallEndpoint(dataplane, protocols_off), dataplane, protocols)
     return Admission(calls, pages, dataplane, protocols)
 
 
 def create_http_app(
-    dataplane: Dataplane, changes: ChangePlane, protocols: Sequence[OtherProtocol]
+    dataplane: Dataplane,
+    changes: ChangePlane,
+    protocols: Sequence[OtherProtocol],
+    protocols_off: Mapping[str, OtherProtocol],
 ) -> FastAPI:
     """Returns the application of pages and documents. Starts nothing: the caller sets the lifespan.
 
@@ -60,6 +70,7 @@ def create_http_app(
       dataplane: Computes the calls.
       changes: Makes the changes that clients send.
       protocols: The protocols that the service speaks beside its own.
+      protocols_off: Those that it could speak, by their names.
     """
     # For the document; the middleware authenticates.
     token = HTTPBearer(scheme_name=SCHEME, auto_error=False)
@@ -98,13 +109,16 @@ def create_http_app(
     if dataplane.settings.web_pages:
         serve_document(app, dataplane)
     # Handlers raise errors of the service, and the middleware around them writes every response.
-    app.add_exception_handler(HTTPException, _raise_as_service_error)
+    as_service_error = partial(_raise_as_service_error, protocols_off)
+    app.add_exception_handler(HTTPException, as_service_error)
     app.add_exception_handler(RequestValidationError, raise_query_problem)
     app.add_middleware(RequestContextMiddleware, dataplane=dataplane, protocols=protocols)
     return app
 
 
-async def _raise_as_service_error(request: Request, problem: Exception) -> Response:
+async def _raise_as_service_error(
+    protocols_off: Mapping[str, OtherProtocol], request: Request, problem: Exception
+) -> Response:
     """Turns the framework's own errors, 404 and 405 among them, into errors of the service."""
     assert isinstance(problem, HTTPException)  # noqa: S101 - registered for it
     # A path with an empty name matches no route: 404 would send a client to look for the model.
@@ -113,17 +127,33 @@ async def _raise_as_service_error(request: Request, problem: Exception) -> Respo
         violation = FieldViolation("path", "an empty name", "/v1/models/MODEL")
         raise InvalidArgument(message, violation)
     if problem.status_code == 404:
-        path = repr(request.url.path[:80])
-        message = f"path {path} does not exist"
-        expected = "a path of the API"
-        if request.app.openapi_url:
-            message += "; /docs lists the paths"
-            expected = "a path that /docs lists"
-        # As of many other services.
-        call = _CALL_AS_PATH.fullmatch(request.url.path)
-        if call is not None:
-            message = f"path {path} does not exist; write {call[1]}:{call[2]}"
-        raise NotFound(message, FieldViolation("path", path, expected))
+        check_spoken(protocols_off, request.url.path)
+        raise _no_such_path(request.method, request.url.path, bool(request.app.openapi_url))
     if problem.status_code == 405:
         raise MethodNotAllowed(request.method, (problem.headers or {}).get("Allow", ""))
     raise InvalidArgument(problem.detail)
+
+
+def _no_such_path(method: str, path: str, has_web_pages: bool) -> NotFound:
+    """Returns the error of a path that does not exist, with what was probably meant."""
+    shown_path = repr(path[:80])
+    message = f"path {shown_path} does not exist"
+    expected = "a path of the API"
+    if has_web_pages:
+        message += "; /docs lists the paths"
+        expected = "a path that /docs lists"
+    call = _CALL_AS_PATH.fullmatch(path)
+    change = _CHANGE.fullmatch(path)
+    if call is not None:  # as of many other services
+        message = f"path {shown_path} does not exist; write {call[1]}:{call[2]}"
+    elif change is not None:
+        actions = ", ".join(action for kind, action in CHANGES if kind == change[2])
+        message += f"; {change[2]} are changed by POST {change[1]}/ACTION, with one of {actions}"
+    elif path == "/" and method == "GET" and has_web_pages:
+        message = (
+            "the page at / is for browsers, which send accept: text/html; /v1/models lists the "
+            "models, /readyz says whether they are served, and /docs lists the paths"
+        )
+    elif path.startswith("/v1/"):
+        message += "; commands of operators go to the admin API, such as by rowcast-serve ctl"
+    return NotFound(message, FieldViolation("path", shown_path, expected))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -35,7 +35,7 @@ from service.errors import (
 )
 from service.http.admission import is_unusual
 from service.http.errors import MethodNotAllowed
-from service.http.other_protocols import OtherProtocol
+from service.http.other_protocols import OtherProtocol, check_spoken
 from service.query_strings import check_query
 from service.security.principal import authorize
 
@@ -68,9 +68,15 @@ class CallEndpoint:
     own.
     """
 
-    def __init__(self, dataplane: Dataplane) -> None:
-        """Creates the application; `dataplane` computes the calls."""
+    def __init__(self, dataplane: Dataplane, protocols_off: Mapping[str, OtherProtocol]) -> None:
+        """Creates the application.
+
+        Args:
+          dataplane: Computes the calls.
+          protocols_off: The protocols that the service does not speak, by their names.
+        """
         self._dataplane = dataplane
+        self._protocols_off = protocols_off
         self._timeout_s = dataplane.settings.body_timeout_s
         self._bodies = BodyReader(dataplane)
 
@@ -83,6 +89,7 @@ class CallEndpoint:
         context: RequestContext = scope["state"]["context"]
         protocol: OtherProtocol | None = path.get("protocol")
         if protocol is None and path["call"] not in OPERATIONS:
+            check_spoken(self._protocols_off, scope["path"])
             name = repr(path["call"][:40])
             names = ", ".join(OPERATIONS)
             message = f"call {name} does not exist; the calls are {names}"

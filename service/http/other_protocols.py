@@ -5,7 +5,7 @@ data plane as rowcast's own calls, and their errors have their own form.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from starlette.types import Scope
 from service.codec.failures import Failure
 from service.codec.operations import Exchange
 from service.dataplane import Dataplane
-from service.errors import TRANSPORT_STATUS
+from service.errors import TRANSPORT_STATUS, FieldViolation, NotFound
 
 
 class HttpCall(NamedTuple):
@@ -56,6 +56,10 @@ class OtherProtocol:
     call_name: str = ""
     probes: frozenset[str] = frozenset()
 
+    def has(self, path: str) -> bool:
+        """Returns whether a path is one of the protocol."""
+        return bool(self.calls.fullmatch(path) or self.pages.fullmatch(path))
+
     def match(self, path: str) -> dict[str, str | None] | None:
         """Returns the names in the path of a call; None: the path is no call of the protocol."""
         match = self.calls.fullmatch(path)
@@ -71,7 +75,21 @@ def error_response(failure: Failure) -> tuple[int, bytes]:
 
 def protocol_of(protocols: Sequence[OtherProtocol], path: str) -> OtherProtocol | None:
     """Returns the protocol that a path belongs to; None: it is one of rowcast's own paths."""
-    for protocol in protocols:
-        if protocol.calls.fullmatch(path) or protocol.pages.fullmatch(path):
-            return protocol
-    return None
+    return next((protocol for protocol in protocols if protocol.has(path)), None)
+
+
+def check_spoken(protocols_off: Mapping[str, OtherProtocol], path: str) -> None:
+    """Rejects a path of a protocol that the service could speak.
+
+    Raises:
+      NotFound: It is one; the message names the setting.
+    """
+    for name, protocol in protocols_off.items():
+        if protocol.has(path):
+            shown_path = repr(path[:80])
+            message = (
+                f"path {shown_path} does not exist; a service that is started with --protocols "
+                f"{name} has it"
+            )
+            expected = "a path of a protocol that the service speaks"
+            raise NotFound(message, FieldViolation("path", shown_path, expected))

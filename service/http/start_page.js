@@ -322,7 +322,7 @@ function read(text, { isText, isList, isJson }) {
   return items.filter((item) => item !== "").map(scalar);
 }
 
-// Returns the body of the request; null: a field is no JSON, and says so.
+// Returns the body of the request; null: a field has no such JSON as is needed, and says so.
 function readBody() {
   const body = {};
   for (const field of fields) {
@@ -332,6 +332,10 @@ function readBody() {
     if (input.value.trim() === "" && !isRequired) continue;
     try {
       const value = read(input.value, field);
+      if (isJson && (typeof value !== "object" || value === null || Array.isArray(value))) {
+        showProblem(field, 'A JSON object is expected, such as {"k": 5}.');
+        return null;
+      }
       if (isJson) Object.assign(body, value);
       else if (group) body[group][name] = value;
       else body[name] = value;

@@ -16,6 +16,7 @@ from bundle.tables.offsets import lengths_of
 from service.config import ServiceSettings
 from service.contract import messages
 from service.contract.limits import at_most
+from service.contract.names import LISTED_MAX, name_list
 from service.engine.context import check_decoding
 from service.engine.validation import SHOWN_CHARS, check_names, check_queries, name_hint
 from service.errors import FieldViolation, InvalidArgument, ServiceError, TooLarge
@@ -191,15 +192,27 @@ def _columns(
     signature: Signature, reader: InputTensors, settings: ServiceSettings
 ) -> tuple[dict[str, Column], int]:
     """Returns the columns of the inputs that were sent, and the number of rows."""
+    missing = [
+        tensor_input
+        for tensor_input in signature.inputs
+        if tensor_input.tensor not in reader.arrays and tensor_input.default is None
+    ]
+    if missing:
+        expected = f"a tensor for each required input of signature {signature.name!r}"
+        violations = [
+            FieldViolation(input_field(tensor_input.tensor), "missing", expected)
+            for tensor_input in missing[:LISTED_MAX]
+        ]
+        fields = name_list([input_field(tensor_input.tensor) for tensor_input in missing])
+        verb = "is" if len(missing) == 1 else "are"
+        raise InvalidArgument(f"{fields} {verb} missing; {expected} was expected", *violations)
+
     columns: dict[str, Column] = {}
     first = ""
     rows = 1
     for tensor_input in signature.inputs:
         name = tensor_input.tensor
         if name not in reader.arrays:
-            if tensor_input.default is None:
-                expected = f"{tensor_input.tensors[0]} for signature {signature.name!r}"
-                raise InvalidArgument.of_field(input_field(name), "missing", expected)
             continue
         values = reader.values(name)
         # The first input says how many rows there are. All later ones must have as many.

@@ -34,9 +34,25 @@ def http_protocols(settings: ServiceSettings) -> tuple[OtherProtocol, ...]:
     return tuple([_PROTOCOLS[name].http for name in settings.protocols])
 
 
+def http_protocols_off(settings: ServiceSettings) -> dict[str, OtherProtocol]:
+    """Returns the protocols over HTTP that the settings do not name, by their names."""
+    return {name: transports.http for name, transports in _off(settings)}
+
+
 def grpc_services(settings: ServiceSettings) -> tuple[GrpcService, ...]:
     """Returns the services of the protocols over gRPC."""
     services: list[GrpcService] = []
     for name in settings.protocols:
         services += _PROTOCOLS[name].services
     return tuple(services)
+
+
+def grpc_services_off(settings: ServiceSettings) -> dict[str, str]:
+    """Returns the protocols that the settings do not name, by the names of their services."""
+    return {
+        service.name: name for name, transports in _off(settings) for service in transports.services
+    }
+
+
+def _off(settings: ServiceSettings) -> list[tuple[Protocol, _Transports]]:
+    return [item for item in _PROTOCOLS.items() if item[0] not in settings.protocols]

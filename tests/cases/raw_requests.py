@@ -241,13 +241,17 @@ REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
     f"POST {PAGE}:retreive": {"an unknown call": (BODY, GONE, "retrieve")},
     f"POST {PAGE}/retrieve": {"a call as a path": (BODY, GONE, f"{PAGE}:retrieve")},
     "POST /v1/nothing": {"an unknown path": (BODY, GONE, "/docs")},
+    "GET /v1/status": {"a path of operators": (None, GONE, "rowcast-serve ctl")},
+    f"DELETE {PAGE}/candidates/5": {
+        "a resource": (None, GONE, f"POST {PAGE}/candidates/ACTION, with one of upsert, delete"),
+    },
     "GET /v1/models": {
         "an id": (None, BAD, "'a b'", {"x-request-id": "a b"}),
         "another host": (None, DENIED, "allowed_hosts", {"host": "127.0.0.1.example.com"}),
     },
     "GET /v1/models/x": {"an unknown model": (None, GONE, "'x'")},
     "GET /": {
-        "no browser": (None, GONE, "/docs", {"accept": "*/*"}),
+        "no browser": (None, GONE, "accept: text/html; /v1/models", {"accept": "*/*"}),
         "another host": (None, DENIED, "host", BROWSER | FOREIGN),
     },
     "GET /?token=secret": {"a parameter": (None, BAD, "'token'", BROWSER)},

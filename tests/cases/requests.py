@@ -334,6 +334,13 @@ REMEDIES: list[tuple[str, str, Body]] = [
     ('{"allow": ["drama"]}', "retrieve", _filtered(genres="drama")),
     ('{"allow": ["drama", "comedy"]}', "retrieve", _filtered(genres=["drama", "comedy"])),
     ('{"allow": [1995]}', "recommend", _filtered(year=1995)),
+    (
+        "filter.attribute: corpus 'movies' has no attribute 'attribute'; a filter is such as ",
+        "retrieve",
+        _filtered(attribute="year", min=1990),
+    ),
+    ("'yer'; a filter is such as {", "recommend", _filtered(all=[{"yer": [1995]}])),
+    ("unknown names 'genre', 'yer'; ", "retrieve", _filtered(yer={"ge": 1}, genre={"ge": 1})),
     ('{"allow": [...]}', "retrieve", _filtered(genres="x" * 100)),
     ("filter.any is 'drama'; a list", "retrieve", _filtered(any="drama")),
     ('write an object such as {"genres": ', "retrieve", {"filter": ["drama"], **user()}),
@@ -345,6 +352,15 @@ REMEDIES: list[tuple[str, str, Body]] = [
     ("go into 'context'", "retrieve", {"requests": [{"user": 5}, {"user": 7}]}),
     ("'context' or 'candidate_features'", "rank", {"user": 5, "candidate_ids": [1000]}),
     ("features of a model go into 'features'", "embed", {"tower": "query", "user": 5}),
+    (
+        "context.user, candidate_features.movie, candidate_features.genres: no values",
+        "rank",
+        {"context": {"hour": 1}, "candidate_features": {"year": [0.5]}},
+    ),
+    ("unknown names 'usr', 'hr'; ", "retrieve", {"context": {"usr": 5, "hr": 1}}),
+    ("did you mean 'user' instead of 'usr'?", "recommend", user(usr=5, histori=[1000])),
+    ("unknown fields 'atributes', 'indx'; ", "retrieve", {"atributes": [], "indx": "", **user()}),
+    ('write {"requests": [...]}', "retrieve", [user()]),
     ("features.movie.unknown of the recipe", "lookup", {"feature": "movie", "ids": [1000, 5]}),
 ]
 """What the error of a usual mistake says to write, and requests with the mistake."""

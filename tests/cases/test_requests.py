@@ -228,6 +228,20 @@ def test_usual_mistake_gets_the_remedy(
         assert "{'allow': [" in by_client.message
 
 
+def test_explanation_names_the_conditions_that_no_candidate_meets(ways: Ways) -> None:
+    misspelt = {"genres": {"allow": ["dramma", "drama"], "deny": ["opra"]}}
+    late = {"year": {"ge": 3000}}
+    body = {"filter": {**misspelt, "all": [late], "none": [late]}, "explain": True, **user()}
+    for call in ("retrieve", "recommend"):
+        case = Case(call, "conditions that no candidate meets", body)
+        outcome = ways.by_json(case)
+        named = ["filter.genres.allow: 'dramma'", "filter.all[0].year"]
+        (result,) = outcome.value["results"]
+        assert result["explanation"]["unmatched"] == named
+        for way, by_way in ways.by_clients(case).items():
+            assert by_way.value == outcome.value, way
+
+
 def test_values_of_another_type_are_refused_by_json_and_the_client(ways: Ways) -> None:
     for case in bad_values():
         outcome = ways.by_json(case)

@@ -446,20 +446,22 @@ class Number(_message.Message):
     def __init__(self, int64: _Optional[int] = ..., float64: _Optional[float] = ...) -> None: ...
 
 class Explanation(_message.Message):
-    __slots__ = ("path", "matches", "selectivity", "scored", "search_ms", "shortfall")
+    __slots__ = ("path", "matches", "selectivity", "scored", "search_ms", "shortfall", "unmatched")
     PATH_FIELD_NUMBER: _ClassVar[int]
     MATCHES_FIELD_NUMBER: _ClassVar[int]
     SELECTIVITY_FIELD_NUMBER: _ClassVar[int]
     SCORED_FIELD_NUMBER: _ClassVar[int]
     SEARCH_MS_FIELD_NUMBER: _ClassVar[int]
     SHORTFALL_FIELD_NUMBER: _ClassVar[int]
+    UNMATCHED_FIELD_NUMBER: _ClassVar[int]
     path: SearchPath
     matches: int
     selectivity: float
     scored: int
     search_ms: float
     shortfall: str
-    def __init__(self, path: _Optional[_Union[SearchPath, str]] = ..., matches: _Optional[int] = ..., selectivity: _Optional[float] = ..., scored: _Optional[int] = ..., search_ms: _Optional[float] = ..., shortfall: _Optional[str] = ...) -> None: ...
+    unmatched: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, path: _Optional[_Union[SearchPath, str]] = ..., matches: _Optional[int] = ..., selectivity: _Optional[float] = ..., scored: _Optional[int] = ..., search_ms: _Optional[float] = ..., shortfall: _Optional[str] = ..., unmatched: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Attribute(_message.Message):
     __slots__ = ("int64s", "float64s", "strings", "lists", "bools", "nulls")

@@ -82,6 +82,14 @@ class Candidates:
     corpus: LoadedStore | None = None
     positions: NDArray[np.int64] | None = None
 
+    @property
+    def input_names(self) -> set[str]:
+        """The inputs that are sent or stored."""
+        names = {*self.request_columns}
+        if self.corpus is not None:
+            names.update(self.corpus.entry.features)
+        return names
+
     def columns(self, names: Iterable[str], start: int, stop: int) -> Columns:
         """Returns the features of the candidates from `start` to `stop`; of `names`, those that are
         stored too.
@@ -167,9 +175,17 @@ async def rank(
         context_count,
         execution,
     )
-    outputs, scorable, messages = await _score_scorable(
-        model_version, plan, context, candidates, scorable, execution
-    )
+    candidate_inputs: Iterable[str] = ()
+    if m:
+        candidate_inputs = plan.outputs.inputs["candidate"]
+    with lookup.naming_all_not_sent(
+        model_version,
+        context=(plan.outputs.inputs["context"], context),
+        candidate_features=(candidate_inputs, {*context, *candidates.input_names}),
+    ):
+        outputs, scorable, messages = await _score_scorable(
+            model_version, plan, context, candidates, scorable, execution
+        )
 
     ids = request.candidate_ids
     if ids is not None and scorable.size < m:

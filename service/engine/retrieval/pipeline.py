@@ -11,6 +11,7 @@ pick_best               the k best that min_score, crowding, quotas and diversit
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -75,6 +76,7 @@ async def retrieve(
     checks.check_response(selection)
 
     features: Columns = {}
+    inputs: Iterable[str] = ()
     query_vectors = None
     if request.ids is not None:
         query_vectors = await queries.of_candidates(index, request, request.ids, execution)
@@ -87,7 +89,8 @@ async def retrieve(
         )
     if formula is not None:
         scorer = Scorer(selection, None, formula, True, "score")
-    result = await _select(Retriever(selection, features, query_vectors), None, scorer)
+    with lookup.naming_all_not_sent(model_version, context=(inputs, features)):
+        result = await _select(Retriever(selection, features, query_vectors), None, scorer)
     if query_vectors is None or query_vectors.not_found is None:
         return result
     count = query_vectors.not_found.ids.size
@@ -148,7 +151,8 @@ async def recommend(
     )
     pool_tower = PoolTower(model_version, tower, plan, features)
     scorer = Scorer(selection, pool_tower, order.formula, bool(request.formula))
-    return await _select(Retriever(selection, features), stage, scorer)
+    with lookup.naming_all_not_sent(model_version, context=(needed, features)):
+        return await _select(Retriever(selection, features), stage, scorer)
 
 
 def _numeric_attributes(corpus: LoadedStore) -> list[str]:

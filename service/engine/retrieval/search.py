@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from bundle.tables.id_values import distinct
 from bundle.tables.offsets import lengths_of
 from runtime.exact import best_of, exact_scores, normalized, rank_exactly
 from service.contract.messages import Explanation, Vectors
+from service.engine import filters
 from service.engine.execution import Execution
 from service.engine.filters import Mask, Matches, is_among, not_among
 from service.engine.neighbors import (
@@ -71,6 +72,8 @@ hardly ever depends on what is excluded from it, and most searches are made once
 """
 _VECTORS_PER_SCAN = 8
 """Vectors whose codes are compared at once, which takes half of the time of as many scans."""
+_UNMATCHED_MAX = 20
+"""Maximum number of conditions that an explanation names."""
 _PER_EXCLUDED = 4
 """Candidates fetched for each excluded one that lies before the best, around which more score about
 equally.
@@ -128,8 +131,14 @@ def nearest(
     if not options.explain:
         return neighbors
     search_ms = 1000 * (time.perf_counter() - began) / len(neighbors_by_query)
+    unmatched: tuple[str, ...] = ()
+    if options.filter:
+        conditions = filters.unmatched(index.corpus, options.filter)
+        unmatched = tuple(islice(conditions, _UNMATCHED_MAX))
     completed = [
-        _complete_explanation(index, explanation, allowed, query, search_ms)
+        _complete_explanation(index, explanation, allowed, query, search_ms)._replace(
+            unmatched=unmatched
+        )
         for query, explanation in enumerate(neighbors.explanations)
     ]
     return neighbors._replace(explanations=tuple(completed))

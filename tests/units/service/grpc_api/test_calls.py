@@ -91,10 +91,17 @@ def test_calls_without_a_message_or_of_no_method_are_refused(
     assert empty.code == "INVALID_ARGUMENT"
     unknown = call(channel, "Nothing")
     assert (unknown.code, SERVICE in unknown.response) == ("UNIMPLEMENTED", True)
-    with pytest.raises(grpc.RpcError) as error:
-        channel.unary_unary("/other.Service/Method")(b"", timeout=WAIT_S)
-    assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert counted(service, "other", "UNIMPLEMENTED") == 2
+    others = {
+        "/other.Service/Method": SERVICE,
+        "/inference.GRPCInferenceService/ModelInfer": "--protocols open-inference",
+        "/tensorflow.serving.PredictionService/Predict": "--protocols tensorflow-serving",
+    }
+    for method, words in others.items():
+        with pytest.raises(grpc.RpcError) as error:
+            channel.unary_unary(method)(b"", timeout=WAIT_S)
+        assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert words in error.value.details()
+    assert counted(service, "other", "UNIMPLEMENTED") == 1 + len(others)
     assert service.dataplane.budget.held == 0
 
 

@@ -238,6 +238,9 @@ def test_fields_that_the_service_rejects_say_why(service: RunningService, page: 
     assert "did you mean 'attributes'?" in page.text("#request-problem")
     page.fill("Further options", "{")
     assert "not valid JSON" in page.text(".field:has([aria-invalid=true])")
+    for text in ("[1]", '"k"', "5", "null"):
+        page.fill("Further options", text)
+        assert "A JSON object is expected" in page.text(".field:has([aria-invalid=true])")
 
 
 @in_browser

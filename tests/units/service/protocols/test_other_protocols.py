@@ -303,6 +303,20 @@ def test_status_and_metadata_are_those_of_tensorflow_serving(
     assert (version["version"], version["state"]) == ("1", "AVAILABLE")
 
 
+def test_service_that_does_not_speak_a_protocol_names_its_option(
+    serve: Callable[..., RunningService],
+) -> None:
+    with httpx.Client(base_url=serve().http, verify=False) as http:
+        for protocol, targets in {
+            "open-inference": (f"POST {INFER}", "GET /v2/health/ready", "GET /v2"),
+            "tensorflow-serving": (f"POST {PAGE}:predict", f"GET {PAGE}/metadata"),
+        }.items():
+            for target in targets:
+                response = http.request(*target.split())
+                assert response.status_code == 404
+                assert f"--protocols {protocol} " in response.json()["error"]["message"]
+
+
 def test_both_protocols_list_versions_with_their_states(
     write: Callable[..., Any], root: Path, serve: Callable[..., RunningService]
 ) -> None:
