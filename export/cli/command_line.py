@@ -95,7 +95,7 @@ LayoutFile = Annotated[
     typer.Option(
         metavar="FILE",
         help="Layout file: where variables hold the rows of tables; see "
-        "docs/reference/checkpoints.md.",
+        "docs/reference/layouts.md.",
     ),
 ]
 TrainedIds = Annotated[

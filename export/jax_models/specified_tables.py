@@ -131,7 +131,7 @@ class SpecifiedTables:
             raise NotConvertible(
                 f"table {table.name!r} is in stack {position.stack!r}, which the checkpoint has "
                 f"several times: {', '.join(keys)}; write a layout file with the key of one "
-                "(docs/reference/checkpoints.md)"
+                "(docs/reference/layouts.md)"
             )
         stack_names = ", ".join(repr(stack.name) for stack in stacks) or "none"
         raise NotConvertible(

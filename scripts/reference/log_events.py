@@ -135,7 +135,7 @@ EVENTS = {
     "worker_ended": (
         "A worker ended unasked, by a signal (`reason`) or with an exit status, and is replaced. "
         "If it was loading a version, `model` and `version` name it, and that version is [not "
-        "loaded again soon](../how-to/versions.md#add-a-version-to-the-root).",
+        "loaded again soon](../how-to/add-a-version.md).",
         "`SIGKILL`: look for the kernel's OOM killer. Otherwise "
         "[report](../how-to/runbook.md#report-a-problem) it.",
     ),
@@ -269,7 +269,7 @@ EVENTS = {
     "state_unreadable": (
         "The file of the desired state cannot be read. The loaded versions stay; a service that "
         "starts loads nothing.",
-        "Repair or remove the file ([The state file](../how-to/versions.md#the-state-file)).",
+        "Repair or remove the file ([The state file](control.md#the-state-file)).",
     ),
     "changes_not_followed": (
         "The change log of a model is damaged or cannot be read. The worker serves the changes "

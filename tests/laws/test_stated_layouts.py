@@ -167,7 +167,7 @@ CONTRADICTED: dict[str, Make] = {
         7 * 8, np.nan
     ),
 }
-# What docs/reference/checkpoints.md says of the limits of the check is among these.
+# What docs/reference/layouts.md says of the limits of the check is among these.
 UNCONTRADICTED: dict[str, Make] = {
     "untrained rows": untrained_rows,
     "moving averages": averages,

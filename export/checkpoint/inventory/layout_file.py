@@ -1,5 +1,5 @@
 """The layout file: how tables lie in variables, where a checkpoint does not say it
-(docs/reference/checkpoints.md).
+(docs/reference/layouts.md).
 
 A file in TOML or JSON is written by hand: a statement. jax-tpu-embedding's EmbeddingSpecProto was
 written by its trainer: a record.
@@ -66,7 +66,7 @@ def read_layouts(path: Path) -> Mapping[str, FileTable]:
         if isinstance(problem, ValidationError):
             message = explain(problem, _LayoutFile)
         raise UsageError(
-            f"layout file {path}: {message}; see docs/reference/checkpoints.md"
+            f"layout file {path}: {message}; see docs/reference/layouts.md"
         ) from problem
     raise UsageError(
         f"layout file {path} ends in {path.suffix!r}; .toml, .json, "

@@ -42,7 +42,7 @@ _STACK_SLOT = re.compile(
 )
 _STACK_REASON = (
     "it is a SparseCore stack, and how its rows are spread over cores is not in the checkpoint; "
-    "say it with --layout FILE, perhaps with --trained-ids (docs/reference/checkpoints.md)"
+    "say it with --layout FILE, perhaps with --trained-ids (docs/reference/layouts.md)"
 )
 
 

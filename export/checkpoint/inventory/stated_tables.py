@@ -271,7 +271,7 @@ def _stack_key(findings: Findings, name: str, stack: str) -> str | None:
         listed = ", ".join(stack_keys[:_SHOWN_MAX])
         raise NotConvertible(
             f"table {name!r}: several variables are called {stack!r}: {listed}; "
-            "write the layout file by hand, with each table's key (docs/reference/checkpoints.md)"
+            "write the layout file by hand, with each table's key (docs/reference/layouts.md)"
         )
     if not stack_keys:
         return None

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.units.export.checkpoint.tensor_bundles import field, write_bundle
 
-PAGE = Path(__file__).parents[3].joinpath("docs/reference/checkpoints.md").read_text()
+PAGE = Path(__file__).parents[3].joinpath("docs/reference/layouts.md").read_text()
 TOML = next(part for part in PAGE.split("```toml\n")[1:] if "sparse_core" in part).split("```")[0]
 """The example of the page."""
 KEY = "params.embedding.users_items.table"

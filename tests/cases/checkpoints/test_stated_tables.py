@@ -117,7 +117,7 @@ BAD_LAYOUTS: dict[str, tuple[int, tuple[str, str | bytes], str]] = {
     "field of a stack": (2, of_a(kind="plain", cores=3), "'cores' is no key"),
     "stack without rows": (2, of_a(kind="sparse_core", cores=3), "needs 'rows', 'dim'"),
     "no partitions": (2, of_a(kind="mod", partitions=0), "greater than 0"),
-    "no text": (2, ("l.toml", b"\xff"), "docs/reference/checkpoints.md"),
+    "no text": (2, ("l.toml", b"\xff"), "docs/reference/layouts.md"),
     "table twice": (2, ("l.json", '{"tables": {"a": {}, "a": {}}}'), "'a' stands there twice"),
     "another suffix": (2, ("l.yaml", "tables: {}"), ".yaml"),
     "no message": (2, ("l.pb", b"\x0a\xff"), "EmbeddingSpecProto"),

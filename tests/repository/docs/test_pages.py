@@ -8,7 +8,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-from tests.repository.docs.blocks import ROOT
+from tests.repository.docs.blocks import ROOT, pages
 
 SITE_PAGES = [
     *(ROOT / "docs").glob("*.md"),
@@ -87,3 +87,13 @@ def is_module(name: str) -> bool:
     """Returns whether a module or a package has this path, perhaps within a folder."""
     files = [ROOT / f"{folder}{name}" for folder in MODULE_FOLDERS]
     return any(file.is_dir() or file.with_suffix(".py").is_file() for file in files)
+
+
+def test_metrics_that_pages_name_exist() -> None:
+    documented = {*re.findall(r"rowcast_\w+", (ROOT / "docs/reference/metrics.md").read_text())}
+    modules = {"rowcast_api", "rowcast_client"}
+    missing = []
+    for page in pages():
+        named = re.findall(r"`(rowcast_\w+)[`{]", page.read_text())
+        missing += [(str(page), name) for name in {*named} - documented - modules]
+    assert missing == []

@@ -58,8 +58,8 @@ def test_readme_states_the_counts_of_the_page() -> None:
     assert tried
     assert f"{developed[2]} recommenders that others publish" in readme
     assert f"{developed[3]} are exported and served without an edit or a wrapper" in readme
-    assert f"{tried[1]} others were tried afterwards" in readme
-    assert f"of {tried[2]} that ran, {tried[3]} are unchanged" in readme
+    assert f"tried on {tried[1]} others" in readme
+    assert f"{tried[3]} of them are unchanged" in readme
 
 
 def _defined(file: Path) -> set[str]:

@@ -15,7 +15,11 @@ from bundle.storage.catalog import read_manifest
 from bundle.tables.reader import TableReader
 from tests.bundles.next_versions import write_next_version
 
-PAGE = (Path(__file__).parents[4] / "docs" / "reference" / "format.md").read_text()
+REFERENCE = Path(__file__).parents[4] / "docs/reference"
+PAGE = "".join(
+    (REFERENCE / name).read_text() for name in ("format.md", "format-features.md", "format-files.md")
+)
+"""The pages of the format, one behind the other."""
 
 
 def models() -> list[type[BaseModel]]:
