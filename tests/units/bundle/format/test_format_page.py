@@ -16,9 +16,8 @@ from bundle.tables.reader import TableReader
 from tests.bundles.next_versions import write_next_version
 
 REFERENCE = Path(__file__).parents[4] / "docs/reference"
-PAGE = "".join(
-    (REFERENCE / name).read_text() for name in ("format.md", "format-features.md", "format-files.md")
-)
+NAMES = ("format.md", "format-features.md", "format-files.md")
+PAGE = "".join((REFERENCE / name).read_text() for name in NAMES)
 """The pages of the format, one behind the other."""
 
 
