@@ -515,9 +515,10 @@ class ServiceSettings(BaseModel):
     @classmethod
     def _check_root(cls, value: Path) -> Path:
         if not value.is_dir():
-            raise ValueError(
-                f"{str(value)!r} is not a directory; create it first (it can be empty)"
-            )
+            remedy = "create it first (it can be empty)"
+            if value.exists():
+                remedy = "name the directory that holds the models"
+            raise ValueError(f"{str(value)!r} is not a directory; {remedy}")
         # The directory below the root is named by mistake: the service would start without models.
         for pattern, content, root in (
             (MANIFEST, "one bundle", "../.."),

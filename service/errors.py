@@ -98,6 +98,13 @@ class FieldViolation:
     expected: str
 
 
+def one_of(listed: str) -> str:
+    """Returns what a field should have named, of which `listed` are those that exist, or "none"."""
+    if listed == "none":
+        return "nothing, as there is none"
+    return f"one of {listed}"
+
+
 class ServiceError(Exception):
     """A failed request.
 

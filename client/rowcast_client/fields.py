@@ -191,9 +191,10 @@ def _source(where: str, source: Any) -> pb.Source:
 
 def _circle(where: str, circle: Any) -> pb.Circle:
     packed: pb.Circle = _struct(pb.Circle, where, circle)
-    for name in ("latitude", "longitude", "radius_m"):
-        if name not in circle:
-            raise InvalidArgument(f"{where}.{name} is missing: expected a number")
+    required = ("latitude", "longitude", "radius_m")
+    missing = [f"{where}.{name}" for name in required if name not in circle]
+    if missing:
+        raise InvalidArgument(f"no {', '.join(missing)}: expected a number for each")
     return packed
 
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 Filter = Mapping[str, Any]
 """Conditions by attribute, and lists of filters, as in JSON:
@@ -93,6 +93,11 @@ class where:  # noqa: N801 - reads as a word of the filter
 
     def __init__(self, attribute: str) -> None:
         self._attribute = attribute
+
+    def __getattr__(self, name: str) -> NoReturn:
+        conditions = ", ".join(known for known in vars(type(self)) if not known.startswith("_"))
+        text = f"where({self._attribute!r}) has no {name!r}; it has {conditions}"
+        raise AttributeError(text, name=name, obj=self)
 
     def _meets(self, **condition: Any) -> Conditions:
         return Conditions({self._attribute: condition})

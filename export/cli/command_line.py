@@ -94,8 +94,7 @@ LayoutFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Layout file: where variables hold the rows of tables; see "
-        "docs/reference/layouts.md.",
+        help="Layout file: where variables hold the rows of tables; see docs/reference/layouts.md.",
     ),
 ]
 TrainedIds = Annotated[

@@ -19,7 +19,7 @@ from service.admin.report import report
 from service.admin.status import WorkerStatus, merge_versions, read_statuses
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
-from service.errors import FieldViolation, NotFound, NotReady
+from service.errors import FieldViolation, NotFound, NotReady, one_of
 from service.observability.logging import fields, logger
 from service.resources import free_bytes
 from service.versions.desired_state import Desired, DesiredModel, invalid
@@ -205,11 +205,11 @@ class Service:
         if not existing and not any(worker.models.get(model) for worker in workers):
             names = ", ".join(map(repr, list(merge_versions(workers))[:_MAX_NAMES])) or "none"
             name = repr(model[:128])
-            violation = FieldViolation("model", name, f"one of {names}")
+            violation = FieldViolation("model", name, one_of(names))
             raise NotFound(f"no model {name} is in the root; there are {names}", violation)
         for version in versions - existing:
             listed = ", ".join(map(str, sorted(existing, reverse=True)[:_MAX_NAMES])) or "none"
-            violation = FieldViolation("version", str(version), f"one of {listed}")
+            violation = FieldViolation("version", str(version), one_of(listed))
             message = f"version {version} of model {model!r} is not in the root; there are {listed}"
             raise NotFound(message, violation)
 

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 
 from service.errors import InvalidArgument
 
-LISTED_MAX = 5
-"""Maximum number of unknown or missing names that an error lists."""
+LISTED_MAX = 10
+"""Maximum number of unknown or missing names that an error lists: over gRPC, each is several times
+in the metadata, of which clients take 8 KiB.
+"""
+_HINTS_MAX = 5
+"""Maximum number of unknown names for which a similar accepted one is searched."""
 _COMPARED_CHARS = 64
 """Maximum length of a name for which a similar accepted one is searched."""
 _NAMES_COMPARED_MAX = 64
@@ -60,7 +64,7 @@ def unknown_names(
     """
     texts = [repr(name[:_COMPARED_CHARS]) for name in names]
     hints = []
-    for name, text in zip(names[:LISTED_MAX], texts, strict=False):
+    for name, text in zip(names[:_HINTS_MAX], texts, strict=False):
         nearest = nearest_name(name, accepted)
         if nearest is None:
             hints.append(hint)

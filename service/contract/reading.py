@@ -321,13 +321,20 @@ def _check_depth(where: str, depth: int) -> None:
 
 def _add_missing(layout: Layout, content: dict[str, Any], path: str) -> None:
     """Adds the options that must be sent and were not: texts are empty, as they are in protobuf."""
+    problems = []
     for name, json_name, form, _ in layout.required:
         if form.axis is not None or name in content:
             continue
         if form == Scalar(kind=str):
             content[name] = ""
-        else:
+            continue
+        try:
             form.from_json(None, f"{path}{json_name}")
+        except InvalidArgument as problem:
+            problems.append(problem)
+    if problems:
+        violations = [violation for problem in problems for violation in problem.violations]
+        raise InvalidArgument("; ".join(map(str, problems)), *violations)
 
 
 def read_message(layout: Layout, message: Any, settings: ServiceSettings) -> dict[str, Any]:

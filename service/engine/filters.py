@@ -18,7 +18,7 @@ from bundle.tables.id_values import distinct
 from runtime.exact import VectorBlock
 from service.contract.messages import BOUNDS, Circle, Condition, Filter, Ids
 from service.engine.validation import check_names, name_hint, show_id
-from service.errors import FieldViolation, InvalidArgument
+from service.errors import FieldViolation, InvalidArgument, one_of
 from service.versions.version import FilteredCorpus, LoadedIndex, LoadedStore, ModelVersion
 
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
@@ -280,7 +280,7 @@ def _kind(corpus: FilteredCorpus, name: str, where: str) -> str:
             f"{where}: {name!r} is not filtered on; name it in corpora.{corpus.name}.filters of "
             "the recipe and export again"
         )
-        expected = f"one of {', '.join(map(repr, corpus.filters)) or 'none'}"
+        expected = one_of(", ".join(map(repr, corpus.filters)) or "none")
         raise InvalidArgument(message, FieldViolation(where, repr(name), expected))
     return corpus.filters[name].kind
 

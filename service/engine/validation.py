@@ -22,7 +22,7 @@ from service.config import ServiceSettings
 from service.contract.limits import at_most
 from service.contract.messages import Ids
 from service.contract.names import nearest_name, unknown_names
-from service.errors import FieldViolation, InvalidArgument, NotFound, TooLarge
+from service.errors import FieldViolation, InvalidArgument, NotFound, TooLarge, one_of
 from service.versions.version import (
     LoadedList,
     LoadedStore,
@@ -285,7 +285,7 @@ def _choose(
 
     where = show_version(model_version)
     listed = ", ".join(repr(loaded_name) for loaded_name in sorted(loaded)) or "none"
-    expected = f"one of {listed} of {where}"
+    expected = f"{one_of(listed)} in {where}"
     if name:
         value = repr(name[:SHOWN_CHARS])
         message = f"{where} has no {what} {value}; it has {listed}"

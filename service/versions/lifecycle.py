@@ -22,6 +22,7 @@ from service.errors import (
     NotFound,
     NotReady,
     ServiceError,
+    one_of,
 )
 from service.observability.logging import fields, logger
 from service.versions.policy import Arrangement
@@ -122,7 +123,7 @@ class _Model:
                 value = repr(label[:80])
                 labels = _list_names(self.arranged.labels)
                 message = f"model {name!r} has no label {value}; it has {labels}"
-                raise NotFound(message, FieldViolation("label", value, f"one of {labels}"))
+                raise NotFound(message, FieldViolation("label", value, one_of(labels)))
             if version not in {None, labelled}:
                 meaning = f"label {label!r} of model {name!r} stands for version {labelled}"
                 violation = FieldViolation("version", str(version), str(labelled))
@@ -326,7 +327,7 @@ class VersionManager:
             violation = FieldViolation("model", "empty", f"one of {models}")
             raise InvalidArgument(f"the request must name a model: there are {models}", violation)
         value = repr(model[:128])
-        violation = FieldViolation("model", value, f"one of {models}")
+        violation = FieldViolation("model", value, one_of(models))
         raise NotFound(f"no model {value}; there are {models}", violation)
 
     def mark(self, model: str, version: int, state: State | None, problem: str = "") -> None:

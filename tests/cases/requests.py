@@ -357,6 +357,11 @@ REMEDIES: list[tuple[str, str, Body]] = [
         "rank",
         {"context": {"hour": 1}, "candidate_features": {"year": [0.5]}},
     ),
+    (
+        "near[0].latitude is null; a number was expected; filter.near[0].longitude is null",
+        "retrieve",
+        _filtered(near=[{"radius_m": 5}]),
+    ),
     ("unknown names 'usr', 'hr'; ", "retrieve", {"context": {"usr": 5, "hr": 1}}),
     ("did you mean 'user' instead of 'usr'?", "recommend", user(usr=5, histori=[1000])),
     ("unknown fields 'atributes', 'indx'; ", "retrieve", {"atributes": [], "indx": "", **user()}),

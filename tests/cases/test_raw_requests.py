@@ -94,6 +94,11 @@ def test_response_has_the_form_that_is_accepted_and_the_times_of_its_phases(
     assert re.fullmatch(r"decode;dur=[\d.]+, (\w+;dur=[\d.]+, )*encode;dur=[\d.]+", timing)
 
 
+def test_label_of_a_model_without_labels_expects_none(http: httpx.Client) -> None:
+    error = http.post(f"{PAGE}/labels/x:retrieve", json=BODY).json()["error"]
+    assert error["violations"][0]["expected"] == "nothing, as there is none"
+
+
 def test_accept_chooses_the_form_of_a_response_by_its_weights(http: httpx.Client) -> None:
     accept = {"accept": "application/json;q=0.8, application/x-protobuf;q=0.9, */*"}
     by_json = http.post(RETRIEVE, json=BODY, headers=accept)

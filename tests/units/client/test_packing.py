@@ -160,6 +160,7 @@ WRONG: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (calls.retrieve, (), {"ids": {str(n): n for n in range(10_000)}}, "ids"),
     (calls.recommend, (USER,), {"sources": [{"index": "", "ids": [1]}]}, "exactly one of index"),
     (calls.recommend, (USER,), {"sources": [{"list": "", "min_count": True}]}, "[0].min_count"),
+    (calls.retrieve, (USER,), {"filter": {"near": [{"radius_m": 3}]}}, "[0].longitude: expected"),
     (calls.retrieve, (USER,), {"not_found": "drop"}, "'error' or 'skip'"),
     (calls.retrieve, (USER,), {"filter": {"any": [{"a": {"ge": True}}]}}, "any[0].a.ge"),
     (calls.rank, (USER, [[1], [2]]), {}, "candidate_ids"),
@@ -198,6 +199,11 @@ def test_call_with_an_invalid_argument_names_it(
         call(*arguments, **options)
     assert words in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+def test_condition_that_does_not_exist_lists_those_that_do() -> None:
+    with pytest.raises(AttributeError, match=r"has no 'gte'; it has any_of, .*at_least"):
+        where("year").gte(1990)
 
 
 def test_call_with_an_option_that_it_does_not_have_names_it() -> None:
