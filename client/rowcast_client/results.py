@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypeVar, overload
+from typing import Any, ClassVar, NoReturn, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,12 +49,20 @@ class Records(Sequence[Record]):
         return self.record(*columns)
 
 
+class RequestedValues(dict[str, Any]):
+    """Values by the names of attributes or heads, as a request has asked for them."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        names = ", ".join(map(repr, self)) or "none"
+        raise KeyError(f"{name} was not requested; the response has {names}")
+
+
 def _pick(values: Any, index: int | slice) -> Any:
     """Returns the value of an array at an index, or the values of a slice; of a dict of arrays, a
     dict with the value or values of each; None if there is no array.
     """
     if isinstance(values, Mapping):
-        return {name: _pick(column, index) for name, column in values.items()}
+        return RequestedValues({name: _pick(column, index) for name, column in values.items()})
     if values is None:
         return None
     picked = values[index]

@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rowcast_client import AsyncClient, Client, Column, InvalidArgument, calls, near, where
+from rowcast_client import (
+    AsyncClient,
+    Client,
+    Column,
+    InvalidArgument,
+    Neighbors,
+    calls,
+    near,
+    where,
+)
 
 
 class Series:
@@ -204,6 +213,14 @@ def test_call_with_an_invalid_argument_names_it(
 def test_condition_that_does_not_exist_lists_those_that_do() -> None:
     with pytest.raises(AttributeError, match=r"has no 'gte'; it has any_of, .*at_least"):
         where("year").gte(1990)
+
+
+def test_attribute_that_was_not_requested_is_named_with_those_that_were() -> None:
+    titles = {"title": ["Heat"]}
+    (neighbor,) = Neighbors(np.array([1]), np.array([0.5], np.float32), titles)
+    assert neighbor.attributes == {"title": "Heat"}
+    with pytest.raises(KeyError, match="year was not requested; the response has 'title'"):
+        neighbor.attributes["year"]
 
 
 def test_call_with_an_option_that_it_does_not_have_names_it() -> None:
