@@ -75,14 +75,14 @@ def checked_change(
     columns = {ID: _id_array(ids)}
     embedded: tuple[str, ...] = ()
     if request.action == "upsert":
-        _check_count(store, store.store.positions(ids), settings, now_s)
+        _check_count(store, _owner(store, request), store.store.positions(ids), settings, now_s)
         columns |= _feature_arrays(version, store, request)
         columns |= _attribute_arrays(store, request, with_all=True)
         vectors, embedded = _vectors(version, store, request)
         columns |= {vector_column(index): vector_array(vectors[index]) for index in vectors}
     elif request.action == "attributes":
         positions = store.store.positions(ids)
-        _check_count(store, positions[positions >= 0], settings, now_s)
+        _check_count(store, _owner(store, request), positions[positions >= 0], settings, now_s)
         if not request.attributes:
             raise InvalidArgument.of_field("attributes", "empty", "at least one")
         columns |= _attribute_arrays(store, request, with_all=False)
@@ -146,7 +146,7 @@ def _rows_change(
         store = version.store("candidates", corpus)
         assert store is not None  # noqa: S101 - it has these candidates
         reason = ", whose vectors depend on these rows"
-        _check_count(store, positions, settings, now_s, reason)
+        _check_count(store, f"corpus {corpus!r}", positions, settings, now_s, reason)
     head = Head(
         kind="rows",
         action="upsert",
@@ -298,8 +298,17 @@ def _check_distinct(ids: Ids) -> None:
         positions[key] = position
 
 
+def _owner(store: ChangedCorpus, request: ChangeRequest) -> str:
+    """Returns the corpus or context store of a change, as errors name it."""
+    noun = "context store"
+    if request.kind == "candidates":
+        noun = "corpus"
+    return f"{noun} {store.base.name!r}"
+
+
 def _check_count(
     store: ChangedCorpus,
+    owner: str,
     positions: NDArray[np.int64],
     settings: ServiceSettings,
     now_s: float,
@@ -309,6 +318,7 @@ def _check_count(
 
     Args:
       store: The store.
+      owner: Its name, as errors show it.
       positions: The positions of the entries that would be changed; -1: a new one.
       settings: The limit.
       now_s: The time, in Unix seconds.
@@ -320,7 +330,7 @@ def _check_count(
     if further_count and changed_count > settings.max_changed_candidates:
         limit = f"{settings.max_changed_candidates} are accepted (max_changed_candidates)"
         message = (
-            f"store {store.base.name!r} would have {changed_count} changed entries{reason}; at "
+            f"{owner} would have {changed_count} changed entries{reason}; at "
             f"most {limit}; export the model with them"
         )
         violation = FieldViolation("store", f"{changed_count} changed entries", f"at most {limit}")
@@ -332,7 +342,7 @@ def _feature_arrays(
 ) -> dict[str, Any]:
     """Returns the columns of the features, of the lengths that their inputs take."""
     stored_names = store.base.entry.features
-    owner = f"store {store.base.name!r}"
+    owner = _owner(store, request)
     check_names(request.features, stored_names, "features", "a feature", owner)
     missing = [name for name in stored_names if name not in request.features]
     if missing:
@@ -404,7 +414,7 @@ def _attribute_arrays(
     which are null where none were sent.
     """
     entry = store.base.entry
-    owner = f"store {store.base.name!r}"
+    owner = _owner(store, request)
     check_names(request.attributes, entry.attributes, "attributes", "an attribute", owner)
     count = request.ids.size
     columns = {}
@@ -440,9 +450,10 @@ def _vectors(
             continue
         missing = missing_inputs(version.loaded, store.base.entry, index)
         if missing:
+            inputs = name_list(list(map(repr, missing)))
             message = (
-                f"vectors of index {name!r} were not sent, and its candidate tower takes "
-                f"{missing[0]!r}, which the corpus does not hold: send the vectors"
+                f"vectors of index {name!r} were not sent, and its candidate tower takes {inputs}, "
+                "which the corpus does not hold: send the vectors"
             )
             expected = f"the vectors of index {name!r}"
             raise InvalidArgument(message, FieldViolation("vectors", "empty", expected))
