@@ -9,7 +9,6 @@ BundleError
 │   └── SignatureMissing    a bundle without a signature, where one is required
 ├── NotCommitted            a directory without a manifest: not a bundle, or an incomplete one
 ├── DestinationExists       a version that exists already; bundles are never overwritten
-├── OutputRejected          a name under which no file can be published
 ├── VersionBusy             a version that another process is writing
 ├── RowOutOfRange           a row that the table does not have
 ├── Misfit                  values that a request sent do not fit
@@ -79,12 +78,6 @@ class NotCommitted(BundleError):
 
 class DestinationExists(BundleError):
     """The version to write exists already; bundles are never overwritten."""
-
-
-class OutputRejected(BundleError):
-    """No file can be published under a name: it is `-`, a directory, a device, a pipe or a
-    socket.
-    """
 
 
 class VersionBusy(BundleError):

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from bundle.errors import DigestMismatch, UnsafePath
+from bundle.storage.output_file import sync as sync  # noqa: PLC0414 - for importers
 
 # A call of Linux that Python does not have.
 _SYNC_FILE_RANGE = None
@@ -117,19 +118,6 @@ def make_private(path: Path | int) -> bool:
     except OSError:
         return False
     return True
-
-
-def sync(path: Path) -> None:
-    """Makes a file's bytes, or a directory's names, survive a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as problem:
-        # An error of a descriptor names no file.
-        problem.filename = str(path)
-        raise
-    finally:
-        os.close(descriptor)
 
 
 def begin_sync(descriptor: int) -> None:

@@ -3,6 +3,8 @@
 A rename replaces whatever has that name. So what is there is examined first, before anything is
 computed: a symbolic link is followed, as any other program would, and what is not a regular file is
 rejected.
+
+`scripts/generate_stubs` copies this module to the client, which is a distribution of its own.
 """
 
 from __future__ import annotations
@@ -13,9 +15,6 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from bundle.errors import OutputRejected
-from bundle.storage import files
-
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a pipe",
@@ -24,6 +23,12 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFLNK: "a link",
 }
+
+
+class OutputRejected(Exception):
+    """No file can be published under a name: it is `-`, a directory, a device, a pipe or a
+    socket.
+    """
 
 
 class OutputFile:
@@ -88,11 +93,11 @@ class OutputFile:
           OSError: The file cannot be renamed; the previous one is unchanged.
         """
         # The content before the name, so that a loss of power leaves the old file or the new one.
-        files.sync(staged)
+        sync(staged)
         with suppress(FileNotFoundError):
             self._check_kind(self.path.lstat())
         staged.rename(self.path)
-        files.sync(self.path.parent)
+        sync(self.path.parent)
 
     def _check_kind(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
@@ -100,3 +105,16 @@ class OutputFile:
             raise OutputRejected(
                 f"{self._name} is {kind}, which a rename would replace; name a file"
             )
+
+
+def sync(path: Path) -> None:
+    """Makes a file's bytes, or a directory's names, survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as problem:
+        # An error of a descriptor names no file.
+        problem.filename = str(path)
+        raise
+    finally:
+        os.close(descriptor)

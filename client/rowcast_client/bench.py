@@ -23,6 +23,7 @@ from rowcast_client.load_report import (
     save_report,
 )
 from rowcast_client.load_requests import example_requests, recorded_requests
+from rowcast_client.output_file import OutputFile, OutputRejected
 from rowcast_client.retries import Retries
 
 CONCURRENCY = 8
@@ -42,7 +43,6 @@ def bench(
     requests: Path | None = None,
     context: Mapping[str, Any] | None = None,
     compare_file: Path | None = None,
-    save_file: Path | None = None,
     note: Callable[[str], object],
     **version: Any,
 ) -> tuple[Report, Callable[[Any], Iterable[Table | str]]]:
@@ -59,7 +59,6 @@ def bench(
       requests: Recorded requests; None: examples by the description of the model.
       context: Features that all examples have.
       compare_file: The report to compare with; None: the last one of the same load.
-      save_file: The file to save the report to; None: where the next run looks for the last one.
       note: Receives a line for people before the load starts.
       version: `version` or `label`, if it is not the current one.
 
@@ -75,8 +74,6 @@ def bench(
     settings = LoadSettings(rate, concurrency, seconds, timeout_s)
     if requests is not None and context:
         raise InvalidArgument("features belong to examples: leave --feature or --requests out")
-    if save_file is not None and not save_file.parent.is_dir():
-        raise InvalidArgument(f"{save_file} cannot be written: {save_file.parent} is no directory")
     earlier = None
     if compare_file is not None:
         earlier = read_report(compare_file)
@@ -112,13 +109,13 @@ def bench(
             f"{load_requests.from_json} requests were recorded as JSON, and are sent as protobuf, "
             "which costs the service less"
         )
-    _compare_and_save(report, earlier, save_file)
+    _compare_and_keep(report, earlier)
     return report, report_lines
 
 
-def _compare_and_save(report: Report, earlier: Report | None, save_file: Path | None) -> None:
+def _compare_and_keep(report: Report, earlier: Report | None) -> None:
     """Adds the comparison with an earlier report, by default the last one of the same load, and
-    saves the report for the next run. The figures are worth more than a file that is damaged: its
+    keeps the report for the next run. The figures are worth more than a file that is damaged: its
     error is a warning.
     """
     last_file = last_report_file(report)
@@ -127,15 +124,11 @@ def _compare_and_save(report: Report, earlier: Report | None, save_file: Path | 
             earlier = read_report(last_file)
     if earlier is not None:
         report["comparison"] = compare(report, earlier)
-    files = []
-    if save_file is not None:
-        files.append(save_file)
     # What was interrupted is no measure for the next run.
     if not report["interrupted"]:
-        files.append(last_file)
-    for file in files:
         with _as_warning(report):
-            save_report(report, file)
+            last_file.parent.mkdir(parents=True, exist_ok=True)
+            save_report(report, OutputFile(last_file))
 
 
 @contextmanager
@@ -143,5 +136,5 @@ def _as_warning(report: Report) -> Iterator[None]:
     """Makes an error about a file a warning of the report."""
     try:
         yield
-    except InvalidArgument as error:
+    except (InvalidArgument, OutputRejected, OSError) as error:
         report["warnings"].append(str(error))

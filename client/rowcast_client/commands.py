@@ -1,7 +1,7 @@
 """The command line `rowcast`: one command per call of a service, and `ready`.
 
 Exit codes: 0 success, 1 the service failed, 2 invalid usage, 3 the service rejected the request, 4
-try again later, 5 the service cannot be reached, 130 interrupted.
+try again later, 5 the service cannot be reached, 6 the output cannot be written, 130 interrupted.
 
 A command imports the client when it runs: `--help` does without NumPy and protobuf.
 """
@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from rowcast_client.program import CommandError, OptionsAnywhere, check_variables, show_version
+from rowcast_client.output_file import OutputFile, OutputRejected
+from rowcast_client.program import (
+    OUTPUT_CODE,
+    OUTPUT_EXIT,
+    CommandError,
+    OptionsAnywhere,
+    check_variables,
+    show_version,
+    standard_streams,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -129,7 +138,8 @@ def main() -> None:
     """Runs the command line."""
     # gRPC would otherwise print lines of its own in addition to the error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    app()(prog_name=PROGRAM)
+    with standard_streams(PROGRAM):
+        app()(prog_name=PROGRAM)
 
 
 def app() -> typer.Typer:
@@ -237,7 +247,8 @@ def _connect(
     """Call a rowcast service. Write the options of the connection before or after the command.
 
     Exit codes: 0 success, 1 the service failed, 2 invalid usage, 3 the service rejected the
-    request, 4 try again later, 5 the service cannot be reached, 130 interrupted.
+    request, 4 try again later, 5 the service cannot be reached, 6 the output cannot be written, 130
+    interrupted.
     """
     del version
     check_variables("ROWCAST_CLIENT_", VARIABLES, USAGE_EXIT)
@@ -270,8 +281,9 @@ def _read_token(file: Path) -> str:
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise typer.BadParameter(f"--token-file {str(file)!r} cannot be read: {reason}") from error
+        raise typer.BadParameter(
+            f"--token-file {str(file)!r} cannot be read: {_reason(error)}"
+        ) from error
 
 
 def _command(
@@ -436,6 +448,7 @@ def bench(
         selected["version"] = version
     if label is not None:
         selected["label"] = label
+    output = _output_file(save_file)
     connection = dict(invocation.obj["client"])
     timeout_s = connection.pop("timeout_s")
     try:
@@ -450,17 +463,55 @@ def bench(
             requests=requests,
             context=features,
             compare_file=compare_file,
-            save_file=save_file,
             note=lambda line: sys.stderr.write(f"{line}\n"),
             **selected,
         )
     except RowcastError as error:
         raise _command_error(error) from error
     _print(report, show, invocation.obj["as_json"])
+    # Once it was printed: the figures are worth more than the file.
+    _save(report, output)
     if report["interrupted"]:
         raise typer.Exit(130)
     if not report["succeeded"]:
         raise typer.Exit(1)
+
+
+def _output_file(file: Path | None) -> OutputFile | None:
+    """Returns the file to save a report to."""
+    if file is None:
+        return None
+    try:
+        output = OutputFile(file)
+    except OutputRejected as error:
+        raise typer.BadParameter(f"--save: {error}") from error
+    except OSError as error:
+        raise typer.BadParameter(
+            f"--save {str(file)!r} cannot be written: {_reason(error)}"
+        ) from error
+    if not output.path.parent.is_dir():
+        raise typer.BadParameter(
+            f"--save {str(file)!r} cannot be written: {output.path.parent} is no directory"
+        )
+    return output
+
+
+def _save(report: Mapping[str, Any], output: OutputFile | None) -> None:
+    """Saves a report to a file, if there is one."""
+    from rowcast_client.load_report import save_report
+
+    if output is None:
+        return
+    try:
+        save_report(dict(report), output)
+    except (OutputRejected, OSError) as error:
+        message = f"--save {str(output.path)!r} cannot be written: {_reason(error)}"
+        raise CommandError(message, OUTPUT_EXIT, OUTPUT_CODE) from error
+
+
+def _reason(error: Exception) -> Any:
+    """Returns why a file cannot be read or written."""
+    return getattr(error, "strerror", None) or error
 
 
 def _command_error(error: RowcastError) -> CommandError:

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.load import Load, LoadSettings
+from rowcast_client.output_file import OutputFile
 
 PERCENTILES = (50, 90, 99, 99.9)
 CPU_SHARE_MAX = 0.9
@@ -225,18 +226,12 @@ def read_report(file: Path) -> Report:
     return report
 
 
-def save_report(report: Report, file: Path) -> None:
+def save_report(report: Report, file: OutputFile) -> None:
     """Saves a report.
 
     Raises:
-      InvalidArgument: The file cannot be written.
+      OutputRejected: Meanwhile something else than a regular file has the name.
+      OSError: The file cannot be written.
     """
     content = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-    # Two runs at once must not mix their reports.
-    aside = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(content)
-        aside.replace(file)
-    except OSError as error:
-        raise InvalidArgument(f"{file} cannot be written: {error.strerror or error}") from error
+    file.write(content.encode())

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from difflib import get_close_matches
 from typing import Any
 
@@ -20,6 +22,10 @@ from typer.exceptions import TyperException
 
 INVALID_ARGUMENT = "INVALID_ARGUMENT"
 """The code of errors of the command line itself, as of the service's."""
+OUTPUT_EXIT = 6
+"""The exit code of a command whose output cannot be written, to stdout or to a file."""
+OUTPUT_CODE = "DESTINATION"
+"""The code of this error."""
 SENTENCE_CHARS_MAX = 8000
 """The largest length of an error: a library's message may hold a whole graph."""
 CONTROL = "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
@@ -52,6 +58,85 @@ class CommandError(TyperException):
         self.code = code
         self.details = details or {}
         self.command = command
+
+
+class _StreamFile(io.FileIO):
+    """Standard output or error. Drops what cannot be written, so that a command completes its work
+    whoever reads what it prints.
+    """
+
+    def __init__(self, descriptor: int, problems: list[OSError]) -> None:
+        """Writes to a descriptor, and appends errors to `problems`."""
+        super().__init__(descriptor, "wb", closefd=False)
+        self._problems = problems
+
+    def write(self, content: Any) -> int:
+        """Writes bytes; returns how many of them were written or dropped."""
+        try:
+            return super().write(content)
+        except OSError as problem:
+            self._problems.append(problem)
+            return len(content)
+
+
+def _writable(stream: Any, problems: list[OSError]) -> Any:
+    """Returns a text stream to where a standard stream leads. Errors are appended to `problems`."""
+    if stream is None:
+        return open(os.devnull, "w")
+    try:
+        file = _StreamFile(stream.fileno(), problems)
+    except io.UnsupportedOperation:  # a stream in memory
+        return stream
+    return io.TextIOWrapper(
+        io.BufferedWriter(file),
+        stream.encoding,
+        stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+@contextmanager
+def standard_streams(program: str) -> Iterator[None]:
+    """Runs a program, which raises SystemExit. Its standard streams may be closed, full or without
+    a reader: a reader that has left, such as `head`, has all that it wants, and other output that
+    cannot be written is an error once the command has completed its work.
+
+    Args:
+      program: The name of the program.
+
+    Raises:
+      SystemExit: With the exit code of the program, or OUTPUT_EXIT if it succeeded but its output
+        cannot be written.
+    """
+    # Otherwise the next file would get the number of a closed stream, and what native libraries
+    # print.
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115 - until the process ends
+    problems: list[OSError] = []
+    code: Any = 0
+    with (
+        redirect_stdout(_writable(sys.stdout, problems)),
+        redirect_stderr(_writable(sys.stderr, [])),
+    ):
+        try:
+            yield
+        except SystemExit as exit_:
+            code = exit_.code
+        sys.stdout.flush()
+        if problems and not isinstance(problems[0], BrokenPipeError):
+            message = f"standard output cannot be written: {problems[0].strerror}"
+            if not code:
+                message = f"the command has succeeded, but {message}"
+                code = OUTPUT_EXIT
+            report_error(CommandError(message, code, OUTPUT_CODE), program, sys.argv[1:])
+        sys.stderr.flush()
+    sys.exit(code)
 
 
 class Program(TyperGroup):

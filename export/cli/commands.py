@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from bundle.errors import OutputRejected
+from bundle.storage.output_file import OutputFile, OutputRejected
 from command_line.program import Program, sentence, show_version
 from export.cli import command_line as cl
 from export.cli import options
@@ -26,7 +26,6 @@ from export.errors import CheckpointError, DestinationError, UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from bundle.storage.output_file import OutputFile
     from export.jobs.preparation import Prepared
     from export.jobs.progress import Progress
     from export.jobs.saved_model_job import PreparedInline
@@ -589,8 +588,6 @@ def _output_file(path: Path | None, option: str) -> OutputFile | None:
     """
     if path is None:
         return None
-    from bundle.storage.output_file import OutputFile
-
     try:
         return OutputFile(path)
     except OutputRejected as problem:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from command_line.program import CommandError, report_error
+from command_line.program import CommandError, report_error, standard_streams
 from export.cli.commands import app
 from export.errors import ExportError, UsageError
 
@@ -17,27 +17,30 @@ def main() -> None:
     """Runs the command line and exits the process: with a code of `export.errors`, 130 when
     interrupted.
     """
-    try:
-        app(prog_name=PROGRAM)
-    except ExportError as problem:
-        _fail(CommandError(str(problem), problem.exit_code, problem.code))
-    except ModuleNotFoundError as missing:
-        # The libraries of the exporter are optional dependencies of rowcast.
-        package = str(missing.name).partition(".")[0]
-        _fail(
-            CommandError(
-                f"{package} is not installed; run `pip install 'rowcast[export]'`",
-                UsageError.exit_code,
-            )
-        )
-    except SystemExit as exit_:
-        if exit_.code == INTERRUPTED:
+    with standard_streams(PROGRAM):
+        try:
+            app(prog_name=PROGRAM)
+        except ExportError as problem:
+            _fail(CommandError(str(problem), problem.exit_code, problem.code))
+        except ModuleNotFoundError as missing:
+            # The libraries of the exporter are optional dependencies of rowcast.
+            package = str(missing.name).partition(".")[0]
             _fail(
                 CommandError(
-                    "interrupted; run the same command again to resume", INTERRUPTED, "CANCELLED"
+                    f"{package} is not installed; run `pip install 'rowcast[export]'`",
+                    UsageError.exit_code,
                 )
             )
-        raise
+        except SystemExit as exit_:
+            if exit_.code == INTERRUPTED:
+                _fail(
+                    CommandError(
+                        "interrupted; run the same command again to resume",
+                        INTERRUPTED,
+                        "CANCELLED",
+                    )
+                )
+            raise
 
 
 def _fail(problem: CommandError) -> None:

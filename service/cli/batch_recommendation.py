@@ -34,14 +34,13 @@ from bundle.errors import (
     BundleError,
     DigestMismatch,
     FeatureError,
-    OutputRejected,
     UnknownCandidate,
 )
 from bundle.format import paths
 from bundle.format.checksums import digest
 from bundle.format.features import DenseFeature, input_entry, readers_of, sent_dtype
 from bundle.storage import catalog, files
-from bundle.storage.output_file import OutputFile
+from bundle.storage.output_file import OutputFile, OutputRejected
 from rows.batches import Rows, column_types, count_rows, read_batches
 from rows.cells import holds_lists, plain_values, sent_values, single_cells
 from rows.errors import FileRejected, RowsError

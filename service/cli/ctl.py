@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from bundle.arithmetic import ceil_div
-from bundle.errors import OutputRejected
+from bundle.storage.output_file import OutputFile, OutputRejected
 from command_line.program import OptionsAnywhere, Program, check_variables
 from service.cli.admin_client import Admin, CtlError, json_text, scope
 from service.cli.ctl_changes import GROUPS, Model
@@ -58,8 +58,8 @@ CTL = typer.Typer(
     "Exit codes: 0 the command is in effect, 1 a bug, 2 invalid usage, or an unknown model, "
     "version or label, 3 the service cannot be reached, 4 the service rejects the command (the "
     "token is not valid, or the state file or the change log cannot be written), 5 the service "
-    "accepted the command, but it is not in effect yet or a version cannot be loaded, 130 "
-    "interrupted.",
+    "accepted the command, but it is not in effect yet or a version cannot be loaded, 6 "
+    "the command is in effect, but its output cannot be written, 130 interrupted.",
     epilog="Example: rowcast-serve ctl status",
     cls=OptionsAnywhere,
     no_args_is_help=True,
@@ -291,8 +291,6 @@ def _report(
     """Collect the facts that a bug report needs, without secrets, as JSON: versions, machine,
     settings, status, live recall and drift, and recent problems.
     """
-    from bundle.storage.output_file import OutputFile
-
     # The file is checked first, and written only once there is a report.
     try:
         file = None

@@ -16,9 +16,13 @@ def main() -> None:
     # Before numpy is imported: BLAS reads its number of threads when it is loaded.
     limit_blas()
     try:
-        from service.cli.serve import command
+        # typer, too, may be missing.
+        from command_line.program import standard_streams
 
-        command()(prog_name=PROGRAM)
+        with standard_streams(PROGRAM):
+            from service.cli.serve import command
+
+            command()(prog_name=PROGRAM)
     except ModuleNotFoundError as missing:
         # Whichever of its modules was imported first.
         package = str(missing.name).partition(".")[0]
@@ -31,8 +35,6 @@ def main() -> None:
         if isinstance(exit_.code, int):
             code = exit_.code
     # Threads of libraries that still run may crash an interpreter that is finalized.
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(code)
 
 

@@ -241,8 +241,7 @@ def _check_output_file(name: str, path: Path | None) -> None:
     Raises:
       SettingsError: The setting names something else.
     """
-    from bundle.errors import OutputRejected
-    from bundle.storage.output_file import OutputFile
+    from bundle.storage.output_file import OutputFile, OutputRejected
     from service.config import PREFIX, SettingsError
 
     if path is None:

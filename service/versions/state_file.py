@@ -19,8 +19,7 @@ import orjson
 from pydantic import ValidationError
 
 from bundle.changes.log_lock import attempts
-from bundle.errors import OutputRejected
-from bundle.storage.output_file import OutputFile
+from bundle.storage.output_file import OutputFile, OutputRejected
 from service.config import ServiceSettings
 from service.errors import DeadlineExceeded, FieldViolation, NotReady, TooLarge
 from service.versions.desired_state import Desired, first_error

@@ -27,8 +27,7 @@ from typing import Any
 import orjson
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
-from bundle.errors import OutputRejected
-from bundle.storage.output_file import OutputFile
+from bundle.storage.output_file import OutputFile, OutputRejected
 from service import coordinator
 from service.coordinator import Coordinator
 from service.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE

@@ -138,6 +138,47 @@ def output(program: str, *arguments: str, **variables: str) -> str:
     return done.stdout
 
 
+STREAMS: Mapping[str, tuple[str, int, str]] = {
+    "full": ("exec > /dev/full", 6, "standard output cannot be written: No space left"),
+    "closed": ("exec >&-", 0, ""),
+    "without a reader": ("exec > >(exec true); wait $!", 0, ""),
+    "full errors": ("exec 2> /dev/full", 0, ""),
+    "closed errors": ("exec 2>&-", 0, ""),
+    "all closed": ("exec <&- >&- 2>&-", 0, ""),
+}
+"""How a shell prepares the standard streams, the exit code of a command that succeeds, and the one
+line that it prints to stderr, if any.
+"""
+SUCCEEDING = {"rowcast": "--version", "rowcast-export": "--help", "rowcast-serve": "--help"}
+
+
+def run_with(prepared: str, program: str, argument: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program whose standard streams a shell has prepared."""
+    line = shlex.join([sys.executable, "-m", PROGRAMS[program][1], argument])
+    shell = ["bash", "-c", f"{prepared}; exec {line}"]
+    return subprocess.run(shell, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("stream", STREAMS)
+def test_output_that_cannot_be_written_is_one_line_and_no_traceback(
+    program: str, stream: str
+) -> None:
+    prepared, code, words = STREAMS[stream]
+    done = run_with(prepared, program, SUCCEEDING[program])
+    assert done.returncode == code, done.stderr
+    assert (done.stderr.count("\n"), words in done.stderr) == (bool(words), True)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(("stream", "lines"), [("full", 1), ("full errors", 0), ("all closed", 0)])
+def test_error_that_cannot_be_written_keeps_its_exit_code(
+    program: str, stream: str, lines: int
+) -> None:
+    done = run_with(STREAMS[stream][0], program, "--no-such-option")
+    assert (done.returncode, done.stderr.count("\n")) == (2, lines), done.stderr
+
+
 @pytest.mark.parametrize(
     ("program", "words", "completed"),
     [

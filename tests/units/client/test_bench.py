@@ -255,7 +255,6 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a value that the model rejects": ({"context": {"user": "x"}}, "--requests"),
     "an unknown model": ({"model": "novels"}, "novels"),
     "no report to compare with": ({"compare_file": Path("none.json")}, "none.json cannot be read"),
-    "no directory to save to": ({"save_file": Path("none/x.json")}, "none is no directory"),
 }
 
 
@@ -272,10 +271,10 @@ def test_report_is_compared_with_the_last_one_of_the_same_load(
     ways: Ways, tmp_path: Path, cache: Path
 ) -> None:
     url = ways.service.http
-    saved = tmp_path / "first.json"
-    first = run_bench(url, call="embed", concurrency=1, save_file=saved)
+    first = run_bench(url, call="embed", concurrency=1)
     assert "comparison" not in first
-    assert json.loads(saved.read_bytes()) == first
+    saved = tmp_path / "first.json"
+    saved.write_text(json.dumps(first))
     # Another load has no last one.
     assert "comparison" not in run_bench(url, call="embed", concurrency=2)
     second = run_bench(url, call="embed", concurrency=1)

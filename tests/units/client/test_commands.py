@@ -123,6 +123,10 @@ CODES: list[tuple[Any, int]] = [
     (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", 5),
 ]
 USAGE: list[tuple[tuple[str, ...], str]] = [
+    (("bench", "--save", "-"), "nothing is written to standard output"),
+    (("bench", "--save", "/dev/null"), "/dev/null is a device"),
+    (("bench", "--save", "/dev"), "/dev is a directory"),
+    (("bench", "--save", "/none/x.json"), "/none is no directory"),
     (("retrieve", "-f", "user"), ""),
     (("retrieve", "-f", "=5"), ""),
     (("retrieve", "-f", "user:={"), ""),
@@ -203,6 +207,31 @@ def test_bench_prints_its_report_and_reports_that_nothing_succeeded(
     failing = ("bench", "movies", "--requests", str(requests), "--seconds", "0.1")
     assert rowcast(*failing, *address) == 1
     assert "NOT_FOUND: " in capsys.readouterr().out
+
+
+def test_bench_saves_its_report_to_the_file_that_a_link_names(
+    ways: Ways,
+    rowcast: Rowcast,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    link = tmp_path / "latest.json"
+    link.symlink_to("dated.json")
+    load = ("bench", "movies", "--call", "embed", "--seconds", "0.1", "--json")
+    address = ("--url", ways.service.http)
+    assert rowcast(*load, *address, "--save", str(link)) == 0
+    assert link.readlink() == Path("dated.json")
+    report = json.loads(capsys.readouterr().out)
+    assert json.loads((tmp_path / "dated.json").read_bytes()) == report
+
+    # The figures are printed, too, if they cannot be saved: with an ending, the name is too long.
+    unsaved = tmp_path / ("x" * 250)
+    assert rowcast(*load, *address, "--save", str(unsaved)) == 6
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["failed"] == 0
+    assert "cannot be written: File name too long" in printed.err
 
 
 def test_models_are_listed_and_described(

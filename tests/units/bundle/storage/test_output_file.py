@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bundle.errors import OutputRejected
-from bundle.storage.output_file import OutputFile
+from bundle.storage.output_file import OutputFile, OutputRejected
 
 
 def names(directory: Path) -> list[str]:

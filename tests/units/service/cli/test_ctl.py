@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from importlib.metadata import version
@@ -99,6 +101,25 @@ def test_commands_are_in_effect_when_they_return(write: Write, serve: Serve, roo
     assert "draining" in printed(service, "drain")
     # Options are accepted before and after the command.
     assert json.loads(printed(service, "pin movies 1 --wait-s=30 --json"))
+
+
+def test_change_whose_output_cannot_be_written_is_in_effect_and_says_so(
+    write: Write, serve: Serve
+) -> None:
+    write()
+    service = serve()
+    line = f"--admin {service.admin} deny add movies 5"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "service.cli.main", "ctl", *line.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (6, 1)
+    assert "succeeded, but standard output cannot be written: No space left" in done.stderr
+    assert printed(service, "deny list movies") == "5\n"
 
 
 def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(

@@ -1,0 +1,120 @@
+"""A file that a program publishes for others: written aside, then renamed to its name.
+
+A rename replaces whatever has that name. So what is there is examined first, before anything is
+computed: a symbolic link is followed, as any other program would, and what is not a regular file is
+rejected.
+
+`scripts/generate_stubs` copies this module to the client, which is a distribution of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a link",
+}
+
+
+class OutputRejected(Exception):
+    """No file can be published under a name: it is `-`, a directory, a device, a pipe or a
+    socket.
+    """
+
+
+class OutputFile:
+    """A file to publish, and where it lies.
+
+    Attributes:
+      path: The path at which the file appears: the target of a link, as it was when this object was
+        created.
+    """
+
+    def __init__(self, name: Path) -> None:
+        """Follows links, and examines what is there.
+
+        Args:
+          name: The file that a user names. It need not exist; its directory may appear later.
+
+        Raises:
+          OutputRejected: The name is `-`, or that of a directory, device, pipe or socket.
+          OSError: The name cannot be examined: links in a circle, or no permission.
+        """
+        if str(name) == "-":
+            raise OutputRejected(
+                "'-' is not the name of a file, and nothing is written to standard output; name a "
+                "file"
+            )
+        self._name = name
+        self.path = Path(os.path.realpath(name))
+        try:
+            status = name.stat()
+        except FileNotFoundError:
+            return
+        self._check_kind(status)
+        # The kernel follows /dev/stdout to files that were removed, too. The check does not compare
+        # the two files: another writer may just have replaced it.
+        if not self.path.exists():
+            raise OutputRejected(f"{name} leads to a file that was removed; name a file")
+
+    def write(self, content: bytes) -> None:
+        """Publishes a file with a content, which survives a loss of power.
+
+        Raises:
+          OutputRejected: Meanwhile something else than a regular file has the name.
+          OSError: The file cannot be written; the previous one is unchanged.
+        """
+        # Each writer has a name of its own: another one may be writing the same file.
+        staged = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
+        try:
+            with staged.open("xb") as file:
+                file.write(content)
+            self.replace(staged)
+        finally:
+            staged.unlink(missing_ok=True)
+
+    def replace(self, staged: Path) -> None:
+        """Publishes a file that was written in the same file system.
+
+        Args:
+          staged: The file, which is renamed.
+
+        Raises:
+          OutputRejected: Meanwhile something else than a regular file has the name.
+          OSError: The file cannot be renamed; the previous one is unchanged.
+        """
+        # The content before the name, so that a loss of power leaves the old file or the new one.
+        sync(staged)
+        with suppress(FileNotFoundError):
+            self._check_kind(self.path.lstat())
+        staged.rename(self.path)
+        sync(self.path.parent)
+
+    def _check_kind(self, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file")
+            raise OutputRejected(
+                f"{self._name} is {kind}, which a rename would replace; name a file"
+            )
+
+
+def sync(path: Path) -> None:
+    """Makes a file's bytes, or a directory's names, survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as problem:
+        # An error of a descriptor names no file.
+        problem.filename = str(path)
+        raise
+    finally:
+        os.close(descriptor)
