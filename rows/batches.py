@@ -10,7 +10,6 @@ like dates into dates.
 from __future__ import annotations
 
 import bisect
-import gzip
 import json
 import zlib
 from collections import Counter
@@ -29,6 +28,7 @@ from bundle.storage.regular_files import check_regular
 from rows import tfrecords
 from rows.errors import FileRejected, ValueRejected
 from rows.files import SourceFile
+from rows.text_files import opened_text
 
 BATCH_ROWS = 65_536
 """The maximum number of rows of a batch, where nothing states another one."""
@@ -102,7 +102,8 @@ def read_batches(
 
     Args:
       file: The file.
-      columns: The columns to read; None: all.
+      columns: The columns to read; None: all. A row of JSON lines or of TFRecords need not have
+        them; see `check_columns`.
       batched_by: Of TFRecords, the feature by whose values the rows of a record are counted; None:
         a record is a row. See `rows.tfrecords`.
       batch_rows: The maximum number of rows of a batch; batches of CSV and text may have more. Rows
@@ -159,8 +160,8 @@ def _read_arrays(
 
 
 def column_types(file: SourceFile) -> dict[str, Any]:
-    """Returns the `pyarrow.DataType` of each column, of TFRecords those of its first records; {} if
-    a file that is no Parquet file has no rows.
+    """Returns the `pyarrow.DataType` of each column, of TFRecords and JSON lines those of the first
+    rows; {} if these have no rows.
 
     Raises:
       FileRejected, ValueRejected: As `read_batches`.
@@ -170,9 +171,38 @@ def column_types(file: SourceFile) -> dict[str, Any]:
             check_regular(file.path)
             schema = parquet.read_schema(file.path)
             return dict(zip(schema.names, schema.types, strict=True))
+    if file.format == "csv":
+        with _read_errors(file):
+            return dict.fromkeys(_csv_header(file), pa.string())
     for rows in read_batches(file):
         return {name: array.type for name, array in rows.columns.items()}
     return {}
+
+
+def check_columns(files: Sequence[SourceFile], columns: Collection[str]) -> None:
+    """Checks that files have columns: each file, but JSON lines together, because a row leaves out
+    what is null. Files without rows that do not state their columns have any.
+
+    Raises:
+      FileRejected: A file is missing, unreadable or damaged, or lacks a column.
+      ValueRejected: As `read_batches`.
+    """
+    existing: dict[str, None] = {}
+    is_empty = True
+    for file in files:
+        if file.format != "jsonl":
+            types = column_types(file)
+            if types:
+                _checked_columns(file, list(types), columns)
+            continue
+        with _read_errors(file):
+            for row, _ in _json_rows(file):
+                is_empty = False
+                existing |= dict.fromkeys(row)
+                if existing.keys() >= set(columns):
+                    return
+    if not is_empty:
+        _checked_columns(files[0], list(existing), columns)
 
 
 def count_rows(file: SourceFile) -> int | None:
@@ -210,33 +240,37 @@ def _checked_columns(
     return names
 
 
-def _read_csv(file: SourceFile, columns: Collection[str] | None) -> Iterator[dict[str, Any]]:
-    check_regular(file.path)
-    compression = None
-    if file.gzip:
-        compression = "gzip"
+def _open_csv(stream: Any, **options: Any) -> Any:
+    return csv.open_csv(
+        stream,
+        csv.ReadOptions(block_size=_READ_BYTES),
+        # A text in quotes may have several lines.
+        csv.ParseOptions(newlines_in_values=True),
+        csv.ConvertOptions(**options),
+    )
 
-    def opened(**options: Any) -> Any:
-        stream = pa.input_stream(str(file.path), compression=compression)
-        return csv.open_csv(
-            stream,
-            csv.ReadOptions(block_size=_READ_BYTES),
-            # A text in quotes may have several lines.
-            csv.ParseOptions(newlines_in_values=True),
-            csv.ConvertOptions(**options),
-        )
 
+def _csv_header(file: SourceFile) -> list[str]:
+    """Returns the columns of a CSV file; [] if it is empty."""
     try:
-        with opened() as header:
-            names = _checked_columns(file, header.schema.names, columns)
+        with _opened(file) as stream, _open_csv(stream) as header:
+            return list(header.schema.names)
     except pa.ArrowInvalid as problem:
         # pyarrow has no class of its own for this error.
         if "Empty CSV file" not in str(problem):
             raise
+        return []
+
+
+def _read_csv(file: SourceFile, columns: Collection[str] | None) -> Iterator[dict[str, Any]]:
+    header = _csv_header(file)
+    if not header:
         return
+    names = _checked_columns(file, header, columns)
     # As text: what a column holds is known only when all of it was seen.
     texts = dict.fromkeys(names, pa.string())
-    with opened(include_columns=names, column_types=texts, strings_can_be_null=False) as reader:
+    options = {"include_columns": names, "column_types": texts, "strings_can_be_null": False}
+    with _opened(file) as stream, _open_csv(stream, **options) as reader:
         for batch in reader:
             yield {name: batch.column(name) for name in names}
 
@@ -257,9 +291,7 @@ def _read_parquet(
 def _opened(file: SourceFile) -> Any:
     """Returns the lines of a file, as bytes. Only "\\n" ends a line: a text may hold others."""
     check_regular(file.path)
-    if file.gzip:
-        return gzip.open(file.path, "rb")
-    return file.path.open("rb")
+    return opened_text(file.path, compressed=file.gzip)
 
 
 def _read_lines(file: SourceFile) -> Iterator[dict[str, Any]]:
@@ -272,35 +304,33 @@ def _read_lines(file: SourceFile) -> Iterator[dict[str, Any]]:
 def _read_json_lines(
     file: SourceFile, columns: Collection[str] | None, batch_rows: int
 ) -> Iterator[dict[str, Any]]:
-    """Reads a file with a JSON object in each line. Every object has the columns of the first."""
-    names: list[str] | None = None
-    rows: list[list[Any]] = []
+    """Reads a file with a JSON object in each line. What an object lacks is null, because many
+    programs leave nulls out. Without `columns`, a batch has those of all rows up to its end.
+    """
+    names = list(columns or ())
+    rows: list[dict[str, Any]] = []
     first = 0
     size_bytes = 0
+    for row, row_bytes in _json_rows(file):
+        if columns is None:
+            names += [name for name in row if name not in names]
+        rows.append(row)
+        size_bytes += row_bytes
+        if size_bytes >= _READ_BYTES or len(rows) == batch_rows:
+            yield _json_arrays(file, names, rows, first)
+            first += len(rows)
+            rows = []
+            size_bytes = 0
+    if rows:
+        yield _json_arrays(file, names, rows, first)
+
+
+def _json_rows(file: SourceFile) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yields the object of each line that is not blank, and the size of the line."""
     with _opened(file) as lines:
         for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            row = _json_object(file, number, line)
-            if names is None:
-                names = _checked_columns(file, list(row), columns)
-            where = f"{file.path.name}, row {first + len(rows) + 1}"
-            # Otherwise, a column whose name is misspelled in one line would be missing there.
-            unlike = next((name for name in names if name not in row), None)
-            if unlike is not None:
-                raise ValueRejected(f"{where} has no {unlike!r}, which row 1 has", unlike)
-            if columns is None and len(row) > len(names):
-                unlike = next(name for name in row if name not in names)
-                raise ValueRejected(f"{where} has {unlike!r}, which row 1 has not", unlike)
-            rows.append([row[name] for name in names])
-            size_bytes += len(line)
-            if size_bytes >= _READ_BYTES or len(rows) == batch_rows:
-                yield _json_arrays(file, names, rows, first)
-                first += len(rows)
-                rows = []
-                size_bytes = 0
-    if names is not None and rows:
-        yield _json_arrays(file, names, rows, first)
+            if line.strip():
+                yield _json_object(file, number, line), len(line)
 
 
 def _json_object(file: SourceFile, number: int, line: bytes) -> dict[str, Any]:
@@ -320,10 +350,11 @@ def _json_object(file: SourceFile, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _json_arrays(
-    file: SourceFile, names: Sequence[str], rows: Sequence[Sequence[Any]], first: int
+    file: SourceFile, names: Sequence[str], rows: Sequence[Mapping[str, Any]], first: int
 ) -> dict[str, Any]:
     arrays = {}
-    for name, *values in zip(names, *rows, strict=True):
+    for name in names:
+        values = [row.get(name) for row in rows]
         try:
             arrays[name] = pa.array(values)
         except (pa.ArrowException, OverflowError) as problem:

@@ -59,6 +59,11 @@ def matching_files(folder: Path, named: str) -> list[Path]:
     return files
 
 
+def is_gzip(path: Path) -> bool:
+    """Returns whether the name of a file says that it is compressed with GZIP."""
+    return path.suffix.lower() == ".gz"
+
+
 def source_file(
     path: Path,
     stated: Format | None = None,
@@ -78,8 +83,7 @@ def source_file(
       FileRejected: The format is unknown, or Parquet and compressed.
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    is_gzip = suffixes[-1:] == [".gz"]
-    if is_gzip:
+    if is_gzip(path):
         suffixes.pop()
     kind = stated or _SUFFIXES.get("".join(suffixes[-1:]), otherwise)
     if kind is None:
@@ -87,7 +91,7 @@ def source_file(
             f"{path.name} is no .csv, .jsonl, .parquet or .tfrecord file; state its format"
         )
     if gzip is None:
-        gzip = is_gzip
+        gzip = is_gzip(path)
     if gzip and kind == "parquet":
         raise FileRejected(f"{path.name} is Parquet, which compresses by itself")
     return SourceFile(path, kind, gzip)

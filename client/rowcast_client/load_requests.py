@@ -102,7 +102,7 @@ def recorded_requests(
             target = calls.versioned_call(
                 name.title(), request, _UNREAD, _read, model=model, **version
             )
-            requests.append((float(recorded.get("at", 0)), target))
+            requests.append((float(recorded.get("at") or 0), target))
         except (
             ValueError,
             TypeError,

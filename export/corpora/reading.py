@@ -21,7 +21,7 @@ from export.corpora.files import read_corpus_file
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusSection
 from export.row_errors import row_errors
-from rows.batches import Rows
+from rows.batches import Rows, check_columns
 from rows.cells import INTEGER, NUMERIC, attribute_array, holds_lists, single_cells, text_rank
 from rows.errors import ValueRejected
 from rows.files import SourceFile
@@ -113,6 +113,7 @@ class CorpusReader:
           NotConvertible: No candidates, or a value that is no id or does not fit its feature; names
             file, row, column and value.
         """
+        self._check_columns()
         for file in self._files:
             for rows in read_corpus_file(file, self.key, self.section, self._columns):
                 self._batches.append((len(rows), rows.first, rows.unit, file.path.name))
@@ -126,6 +127,7 @@ class CorpusReader:
         Raises:
           UsageError, NotConvertible: As `batches`.
         """
+        self._check_columns()
         is_complete = len(self._files) <= HEAD_FILES
         for file in self._files[:HEAD_FILES]:
             batches = read_corpus_file(file, self.key, self.section, self._columns)
@@ -139,6 +141,14 @@ class CorpusReader:
                     break
         if is_complete:
             self._check_all()
+
+    def _check_columns(self) -> None:
+        """Checks that JSON lines have all columns. Files of other formats are checked as they are
+        read.
+        """
+        files = [file for file in self._files if file.format == "jsonl"]
+        with row_errors(self.key, self._columns, NotConvertible):
+            check_columns(files, self._columns)
 
     def _check_all(self) -> None:
         """Checks what only all candidates show: that there are some, and a value in each column."""

@@ -33,7 +33,7 @@ from export.row_errors import row_errors
 from export.tables.vocabularies import read_keys
 from export.verify.recipe_examples import example_files
 from object_store.remote_path import RemotePath
-from rows.batches import column_types
+from rows.batches import check_columns
 
 _EXPECTED: Mapping[InputDtype, str] = {
     "int64": "an integer",
@@ -198,14 +198,10 @@ def _check_examples(job: ExportJob, base: Path) -> None:
         # Records may have any names, and some of them lack one.
         if verify.examples_format is not None:
             return
-        names = list(column_types(files[0]))
     for key, columns in (("labels", verify.labels), ("expected", verify.expected)):
         for output, column in columns.items():
-            if column not in names:
-                raise UsageError(
-                    f"verify.{key}.{output}: {files[0].path} has no column {column!r}"
-                    f"{similar_name(column, names)}; it has {', '.join(names)}"
-                )
+            with row_errors(f"verify.{key}.{output}"):
+                check_columns(files[:1], [column])
 
 
 def _mistakes_of_features(job: ExportJob) -> Iterator[ExportError]:

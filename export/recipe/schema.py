@@ -845,7 +845,7 @@ def read_recipe(path: Path) -> ExportJob:
         wrong type; names it.
     """
     try:
-        parsed = tomllib.loads(read_regular(path, _RECIPE_BYTES_MAX).decode())
+        parsed = tomllib.loads(read_regular(path, _RECIPE_BYTES_MAX).decode("utf-8-sig"))
     # Before OSError, of which it is a subclass: its usual cause is a wrong path.
     except FileNotFoundError as problem:
         raise UsageError(f"recipe {path} does not exist") from problem

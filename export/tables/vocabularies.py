@@ -27,7 +27,7 @@ def read_keys(path: Path, dtype: Literal["int64", "string"]) -> NDArray[Any]:
     """
     try:
         # Only "\n" ends a line: str.splitlines also splits at characters that a key may contain.
-        lines = read_regular(path).decode().removesuffix("\n").split("\n")
+        lines = read_regular(path).decode("utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(f"vocabulary file {path} cannot be read: {problem}") from problem
     if lines == [""]:

@@ -139,5 +139,5 @@ def _cells_of(batch: Any, indices: Sequence[int], columns: Sequence[str]) -> lis
     rows = [batch[index] for index in indices]
     if rows and isinstance(rows[0], bytes):
         parsed = [json.loads(line) for line in rows]
-        return [{name: row[name] for name in columns} for row in parsed]
+        return [{name: row.get(name) for name in columns} for row in parsed]
     return rows

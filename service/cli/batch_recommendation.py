@@ -41,7 +41,7 @@ from bundle.format.checksums import digest
 from bundle.format.features import DenseFeature, input_entry, readers_of, sent_dtype
 from bundle.storage import catalog, files
 from bundle.storage.output_file import OutputFile, OutputRejected
-from rows.batches import Rows, column_types, count_rows, read_batches
+from rows.batches import Rows, check_columns, column_types, count_rows, read_batches
 from rows.cells import holds_lists, plain_values, sent_values, single_cells
 from rows.errors import FileRejected, RowsError
 from rows.files import SourceFile, source_file
@@ -140,16 +140,19 @@ def run(
     task = _resolve(task)
     try:
         source = source_file(users, otherwise="parquet")
-        types = _column_types(task, source)
+        check_columns([source], {task.id_column, task.exclude_column} - {""})
         total = _count(task, source)
         directory = output.path.with_name(f".{output.path.name}.parts-{_key(task, users)}")
+        blocks = _blocks(source)
+        # One empty block if there are no users.
+        if not total:
+            types = {task.id_column: pa.null(), **column_types(source)}
+            empty = {name: pa.array([], kind) for name, kind in types.items()}
+            blocks = iter([Rows(source, empty, 0, 0)])
     except (OSError, RowsError) as problem:
+        if isinstance(problem, FileRejected) and problem.column:
+            raise BatchError(str(problem), EXIT_USAGE) from problem
         raise BatchError(f"{users} cannot be read: {problem}", EXIT_SOURCE) from problem
-    # One empty block if there are no users.
-    empty = {name: pa.array([], kind) for name, kind in types.items()}
-    blocks = _blocks(source)
-    if not total:
-        blocks = iter([Rows(source, empty, 0, 0)])
     try:
         with _lock(directory):
             done = dict(_whole_blocks(directory))
@@ -172,17 +175,6 @@ def run(
             f"{out} cannot be written: {problem}; run again to continue", EXIT_DESTINATION
         ) from problem
     return Summary(total, failed_count, done_before, task.version)
-
-
-def _column_types(task: Task, source: SourceFile) -> dict[str, Any]:
-    """Returns the Arrow type of each column of the users."""
-    types = column_types(source)
-    missing = {task.id_column, task.exclude_column} - {"", *types}
-    if missing:
-        raise BatchError(
-            f"{source.path} has no column {min(missing)!r}; it has {list(types)}", EXIT_USAGE
-        )
-    return types
 
 
 def _count(task: Task, source: SourceFile) -> int:

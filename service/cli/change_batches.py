@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import re
 import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +13,9 @@ from typing import Any
 
 import orjson
 
+from rows.errors import FileRejected
+from rows.files import is_gzip
+from rows.text_files import opened_text, skip_mark
 from service.cli.admin_client import CtlError
 from service.exit_codes import EXIT_USAGE
 
@@ -69,7 +75,7 @@ def read_batches(file: Path, size_max: int, applied: int) -> Iterator[ChangeBatc
     """
     batch = ChangeBatch()
     is_empty = True
-    for number, line in _lines(file):
+    for number, line in enumerate(read_lines(file), 1):
         if not line.strip():
             continue
         item = _parse(file, number, line)
@@ -89,20 +95,25 @@ def read_batches(file: Path, size_max: int, applied: int) -> Iterator[ChangeBatc
         )
 
 
-def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Yields the lines of a file, and the number of each from 1.
+def read_lines(file: Path) -> Iterator[bytes]:
+    """Yields the lines of the file of `--file`, which may be compressed; -: of standard input.
 
     Raises:
       CtlError: The file cannot be read.
     """
     try:
         if str(file) == "-":
-            yield from enumerate(sys.stdin.buffer, 1)
+            buffer: Any = sys.stdin.buffer
+            stdin = io.BufferedReader(buffer)
+            skip_mark(stdin, "standard input")
+            yield from stdin
             return
-        with file.open("rb") as stream:
-            yield from enumerate(stream, 1)
-    except OSError as problem:
-        reason = problem.strerror or problem
+        with opened_text(file, compressed=is_gzip(file)) as stream:
+            yield from stream
+    except FileRejected as problem:
+        raise CtlError(f"--file {file}: {problem}", EXIT_USAGE) from None
+    except (OSError, EOFError, zlib.error) as problem:
+        reason = getattr(problem, "strerror", None) or problem
         raise CtlError(f"--file {file} cannot be read: {reason}", EXIT_USAGE) from None
 
 
@@ -115,7 +126,12 @@ def _parse(file: Path, number: int, line: bytes) -> Item:
     try:
         item = orjson.loads(line)
     except orjson.JSONDecodeError as problem:
-        raise CtlError(f"{file}:{number}: the line is no JSON: {problem}", EXIT_USAGE) from None
+        remedy = ""
+        if re.search(rb"\b(NaN|Infinity)\b", line):
+            remedy = "; JSON has no NaN and no infinity: leave the value out"
+        raise CtlError(
+            f"{file}:{number}: the line is no JSON: {problem}{remedy}", EXIT_USAGE
+        ) from None
     if not isinstance(item, dict):
         beginning = line.strip().decode()[:80]
         raise CtlError(

@@ -14,6 +14,7 @@ from bundle.arithmetic import ceil_div
 from bundle.storage.output_file import OutputFile, OutputRejected
 from command_line.program import OptionsAnywhere, Program, check_variables
 from service.cli.admin_client import Admin, CtlError, json_text, scope
+from service.cli.change_batches import read_lines
 from service.cli.ctl_changes import GROUPS, Model
 from service.exit_codes import EXIT_OK, EXIT_USAGE
 
@@ -213,13 +214,9 @@ def _ids_in(file: Path) -> list[str]:
       CtlError: The file cannot be read.
     """
     try:
-        if str(file) == "-":
-            text = sys.stdin.read()
-        else:
-            text = file.read_text()
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise CtlError(f"--file {file} cannot be read: {reason}", EXIT_USAGE) from None
+        text = b"".join(read_lines(file)).decode()
+    except UnicodeDecodeError as problem:
+        raise CtlError(f"--file {file} cannot be read: {problem}", EXIT_USAGE) from None
     lines = [line.strip() for line in text.splitlines()]
     return [line for line in lines if line]
 

@@ -159,6 +159,7 @@ class Records(NamedTuple):
 
 FORMS: dict[str, Records | list[dict[str, Any]]] = {
     "jsonl": ROWS,
+    "without-nulls.jsonl": [ROW, without(OTHER, "seen", "seen_weights")],
     "csv": ROWS,
     "parquet": ROWS,
     "Examples": Records("tf-example", [example(row | {"other": [1]}) for row in ROWS]),
@@ -382,7 +383,6 @@ FILES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "a missing column": ("e.jsonl", '{"user": "ann"}', ("'seen'", "default")),
     "no JSON": ("e.jsonl", f"{lines(ROW)}\n\n{{'user': 1}}", ("line 3", "no JSON")),
     "a null": ("e.jsonl", lines(ROW | {"user": None}), ("'user', row 1 is empty",)),
-    "a column of some examples": ("e.jsonl", lines(ROW, ROW | {"age": 3}), ("row 2", "'age'")),
     "a list of another length": (
         "e.jsonl",
         lines(ROW, ROW | {"pair": [1]}),

@@ -48,6 +48,9 @@ def write(directory: Path, name: str, content: str | bytes | dict[str, Any]) -> 
     [
         ("i.txt", "3\n1\n3\n", {}),
         ("i.txt", "3\r\n1\r\n3", {}),
+        ("i.txt", "\ufeff3\n1\n", {}),
+        ("i.csv", "\ufeffuser,age\n3,9\n1,8\n", {}),
+        ("i.jsonl", '\ufeff{"user": 3}\n{"user": 1, "age": 9}\n', {}),
         ("i.csv", "user,age\n3,9\n1,8\n", {}),
         ("i.csv", "id,count\n3,9\n1,8\n", {}),
         ("i.csv", "who,often\n3,9\n1,8\n", {"column": "who"}),
@@ -76,7 +79,7 @@ VOCABULARY: dict[str, Any] = {
 
 
 def test_ids_become_rows_by_the_rule_of_their_feature(tmp_path: Path) -> None:
-    write(tmp_path, "names.txt", "ann\nbob\n007\n12\n")
+    write(tmp_path, "names.txt", "\ufeffann\nbob\n007\n12\n")
     for text, rows in (("12\nann\n007\n", [1, 3, 4]), ("12\n", [4])):
         write(tmp_path, "i.txt", text)
         read = trained(tmp_path, {"user": "i.txt"}, **VOCABULARY)
@@ -102,10 +105,12 @@ def test_ids_of_several_files_and_of_the_examples_are_taken_together(tmp_path: P
 REJECTED: list[tuple[str, Any, dict[str, str], tuple[str, ...]]] = [
     # the file, its content, what else the recipe says of it, words of the message
     ("i.txt", None, {}, ("No such file",)),
-    ("i.csv", "id\n", {}, ("no rows",)),
+    ("i.csv", "id\n", {}, ("is empty",)),
     ("i.txt", "", {}, ("no rows",)),
     ("i.txt", "1\n\n2\n", {}, ("empty id", "row 2")),
-    ("i.txt", b"\xff\xfe", {}, ("no readable text",)),
+    ("i.txt", b"\xfe", {}, ("no readable text",)),
+    ("i.txt", "1\n".encode("utf-16"), {}, ("not UTF-8", "iconv")),
+    ("i.csv", gzip.compress(b"user\n3\n1\n"), {}, ("ends in .gz",)),
     ("i.parquet", b"PAR1 and no more", {}, ("no readable Parquet",)),
     ("i.csv", "a,b\n1,2\n", {}, ("'user' or 'id'", "a, b")),
     ("i.csv", "a,b\n1,2\n", {"column": "c"}, ("'c'", "a, b")),

@@ -52,7 +52,7 @@ def read_layouts(path: Path) -> Mapping[str, FileTable]:
         if path.suffix in (*_TEXT_SUFFIXES, *_BINARY_SUFFIXES):
             return read_embedding_spec(data, text=path.suffix in _TEXT_SUFFIXES)
         if path.suffix == ".toml":
-            return _LayoutFile.model_validate(tomllib.loads(data.decode())).tables
+            return _LayoutFile.model_validate(tomllib.loads(data.decode("utf-8-sig"))).tables
         # tomllib itself rejects a repeated key, where json keeps the last value.
         if path.suffix == ".json":
             return _LayoutFile.model_validate(

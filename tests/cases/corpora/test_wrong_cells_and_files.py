@@ -96,6 +96,12 @@ PACKED = {"prebatched": True}
         ("id\n1\n", {"features": {"film": "id"}}, ("'film'",)),
         ("id,a\n1,2\n3\n", {"attributes": ("a",)}, ("no readable CSV",)),
         ("id\n1\n", {"format": "parquet"}, ("no readable Parquet",)),
+        (
+            '{"id": 1, "age": 2}\n{"id": 2}',
+            {"attributes": ("agee",)},
+            ("'agee'", "'age'?", "id, age"),
+        ),
+        ('{"id": 1}\n{}', {}, ("'id'", "row 2")),
         (({"id": [1, 2]}, {"id": [2]}), {}, ("row 2 of a.parquet and row 1 of b.parquet",)),
         (({"id": [1]}, {"id": ["3"]}), {}, ("b.parquet", "string")),
         (
@@ -131,7 +137,8 @@ def test_damaged_or_unfit_file_is_named(
     tmp_path: Path, content: Any, part: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     if isinstance(content, str):
-        (tmp_path / "a.csv").write_text(content)
+        suffix = "jsonl" if content.startswith("{") else "csv"
+        (tmp_path / f"a.{suffix}").write_text(content)
     elif isinstance(content, list):
         WRITERS["tfrecord"](content, tmp_path / "a.tfrecord")
     elif isinstance(content, bytes):

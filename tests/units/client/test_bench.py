@@ -200,7 +200,7 @@ def test_recorded_requests_are_sent_and_damaged_lines_reported(ways: Ways, tmp_p
     body = {"k": 3, "context": {"user": 7}}
     message = calls.embed({"user": 7}, tower="query").request.SerializeToString()
     lines = [
-        {"call": "retrieve", "body": body},
+        {"call": "retrieve", "body": body, "at": None, "protobuf": None},
         {"call": "embed", "protobuf": True, "body": base64.b64encode(message).decode()},
         {"call": "retrieve", "body": {"no_such_option": 1}},
         {"call": "drop"},

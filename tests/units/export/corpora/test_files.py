@@ -120,7 +120,8 @@ def _parquet(rows: Rows, path: Path) -> None:
 def _jsonl(rows: Rows, path: Path) -> None:
     lines = []
     for row in rows:
-        cells = {name: (row[name] or [None])[0] for name in SCALARS if name in row}
+        # As many programs write it: without what is null.
+        cells = {name: row[name][0] for name in SCALARS if row.get(name)}
         lines.append(json.dumps(cells | {name: row[name] for name in LISTS if name in row}) + "\n")
     _write_text("".join(lines), path)
 

@@ -128,7 +128,7 @@ def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(
     write()
     service = serve()
     file = tmp_path / "recalled"
-    file.write_text("1007\n\n  m-7 \n")
+    file.write_text("1007\n\n  m-7 \n", encoding="utf-8-sig")
     steps = [
         (f"add movies 5 --file {file}", 0, "denied 3"),
         ("list movies", 0, "1007\n5\nm-7\n"),

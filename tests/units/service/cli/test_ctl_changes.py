@@ -4,6 +4,8 @@ service over a small bundle.
 
 from __future__ import annotations
 
+import codecs
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +91,34 @@ STEPS: list[tuple[str, list[Any], int, str]] = [
     ("changes recover movies", [], 0, "changes.log: 11 changes, and nothing is damaged\n"),
 ]
 """Commands, one after the other, the lines of their file, the exit code, and words of the page."""
+
+
+LINE = json.dumps(ROWS[1]).encode()
+CONTENTS: list[tuple[str, bytes, int, str]] = [
+    ("items.jsonl", codecs.BOM_UTF8 + LINE, 0, "1 changed"),
+    ("items.jsonl.gz", gzip.compress(LINE), 0, "1 changed"),
+    ("items.jsonl", gzip.compress(LINE), 2, "FILE: items.jsonl is compressed with GZIP"),
+    ("items.jsonl", LINE.decode().encode("utf-16"), 2, "FILE: items.jsonl is not UTF-8"),
+    ("items.jsonl.gz", LINE, 2, "FILE cannot be read: Not a gzipped file"),
+    ("items.jsonl.gz", gzip.compress(LINE)[:-9], 2, "FILE cannot be read: Compressed file ended"),
+    ("items.jsonl", b'\n{"id": 1, "vector": [NaN]}', 2, "FILE:2: the line is no JSON"),
+    ("items.jsonl", b'{"id": 1, "vector": [-Infinity]}', 2, "no NaN and no infinity: leave"),
+]
+"""Files of items: the exit code, and words of the page."""
+
+
+def test_file_is_read_by_its_name_and_what_it_is_no_text_of_is_named(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService], tmp_path: Path
+) -> None:
+    write(users=True)
+    service = serve()
+    for name, content, code, words in CONTENTS:
+        file = tmp_path / name
+        file.write_bytes(content)
+        arguments = UPSERT_ROWS.replace("FILE", str(file)).split()
+        done = ctl("--admin", service.admin, *arguments)
+        page = done.stdout + done.stderr
+        assert (done.exit_code, words.replace("FILE", str(file)) in page) == (code, True), page
 
 
 def test_changes_are_made_counted_and_named(

@@ -102,7 +102,7 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
         assert at_fault in row["error"]
 
 
-@pytest.mark.parametrize("name", ["users.csv", "users.tfrecord"])
+@pytest.mark.parametrize("name", ["users.csv", "users.jsonl", "users.tfrecord"])
 def test_users_of_other_formats_have_the_same_lists(
     root: Path, small_towers: Path, tmp_path: Path, name: str
 ) -> None:
@@ -115,6 +115,10 @@ def test_users_of_other_formats_have_the_same_lists(
     if name == "users.csv":
         cells = [["|".join(map(str, np.ravel(value))) for value in row.values()] for row in users]
         path.write_text("\n".join(map(",".join, [[*users[0]], *cells])) + "\n")
+    elif name == "users.jsonl":
+        # Without what is empty, as many programs write it.
+        rows = [{key: value for key, value in row.items() if value != []} for row in users]
+        path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8-sig")
     else:
         write_records(path, [example(row, pb).SerializeToString() for row in users])
     done = recommend(root, path, tmp_path / "out", "--exclude", "seen", "--options", '{"k": 4}')
@@ -127,6 +131,21 @@ def test_users_of_other_formats_have_the_same_lists(
             options = {"k": 4, "exclude_ids": row["seen"]}
             outcome = ways.by_json(Case("recommend", "", {**options, "context": context}))
             assert lists == outcome.value["results"][0]["ids"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.csv", "key,user\n"), ("a.csv", ""), ("a.jsonl", ""), ("a.ndjson", "\n")],
+)
+def test_file_without_users_has_an_empty_output(
+    write: Write, root: Path, tmp_path: Path, name: str, content: str
+) -> None:
+    write()
+    (tmp_path / name).write_text(content)
+    done = recommend(root, tmp_path / name, tmp_path / "out")
+    assert (done.exit_code, "0 users" in done.stdout) == (0, True), done.stderr
+    table = parquet.read_table(tmp_path / "out")
+    assert (table.num_rows, table.column_names) == (0, ["key", "ids", "scores", "error"])
 
 
 @pytest.mark.parametrize(
