@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import os
 import reprlib
 from collections.abc import Collection, Iterable
 from itertools import islice
+from pathlib import Path
 
 SHOWN_MAX = 200
 """The maximum number of characters of a value that a message repeats."""
@@ -46,3 +48,16 @@ def similar_name(wrong: str, names: Iterable[str]) -> str:
     if not close_matches:
         return ""
     return f" (did you mean {close_matches[0]!r}?)"
+
+
+def similar_file(missing: Path) -> str:
+    """Returns a clause with the name of a file that may be meant, to be written after the path of a
+    missing one; "" if none is close, or if the file exists.
+    """
+    try:
+        names = os.listdir(missing.parent)
+    except OSError:
+        return ""
+    if missing.name in names:
+        return ""
+    return similar_name(missing.name, names)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv, parquet
 
-from bundle.shown_values import shown, similar_name
+from bundle.shown_values import shown, similar_file, similar_name
 from bundle.storage.regular_files import check_regular
 from rows import tfrecords
 from rows.errors import FileRejected, ValueRejected
@@ -138,7 +138,7 @@ def _read_errors(file: SourceFile) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as problem:
-        raise FileRejected(f"{file.path.name} does not exist") from problem
+        raise FileRejected(f"{file.path.name} does not exist{similar_file(file.path)}") from problem
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, zlib.error) as problem:
         raise FileRejected(
             f"{file.path.name} is no readable {_KINDS[file.format]} file: {problem}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bundle.shown_values import similar_file
 from rows.errors import FileRejected
 
 Format = Literal["csv", "jsonl", "lines", "parquet", "tfrecord"]
@@ -55,7 +56,9 @@ def matching_files(folder: Path, named: str) -> list[Path]:
         matches = [folder / match for match in glob.glob(named, root_dir=folder, recursive=True)]
     files = sorted(match for match in matches if match.is_file())
     if not files:
-        raise FileRejected(f"{path} does not exist, or is a directory or pattern without files")
+        raise FileRejected(
+            f"{path} does not exist{similar_file(path)}, or is a directory or pattern without files"
+        )
     return files
 
 

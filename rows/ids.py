@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.shown_values import similar_file
 from bundle.storage.regular_files import check_regular
 from rows.batches import column_types, count_rows, read_batches
 from rows.cells import cells_of, joined_values
@@ -59,7 +60,9 @@ def _check_size(file: SourceFile) -> None:
         size_bytes = file.path.stat().st_size
     except OSError as problem:
         reason = problem.strerror or problem
-        raise FileRejected(f"{file.path} cannot be read: {reason}") from problem
+        raise FileRejected(
+            f"{file.path} cannot be read: {reason}{similar_file(file.path)}"
+        ) from problem
     if size_bytes > FILE_BYTES_MAX:
         raise FileRejected(
             f"{file.path} has more than {FILE_BYTES_MAX} bytes; give a sample of the ids"

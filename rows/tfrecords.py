@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from bundle.errors import RecordDamaged
+from bundle.shown_values import similar_file
 from bundle.storage.tfrecords import READ_ERRORS, read_records
 from bundle.tables.offsets import offsets_of
 from rows.errors import FileRejected, ValueRejected
@@ -168,7 +169,7 @@ def read_file(file: SourceFile) -> Iterator[bytes]:
             remedy = "; if the file is compressed, set compression = 'gzip'"
         raise FileRejected(f"{name}, {problem}{remedy}") from problem
     except FileNotFoundError as problem:
-        raise FileRejected(f"{name} does not exist") from problem
+        raise FileRejected(f"{name} does not exist{similar_file(file.path)}") from problem
     except READ_ERRORS as problem:
         remedy = ""
         if file.gzip:

@@ -371,7 +371,9 @@ class Worker:
             self._checked_required = True
             missing = sorted(set(self._settings.require) - self.versions.available())
             if missing:
-                log.error("required_models_missing", extra=logging.fields(models=missing))
+                problem = self.versions.missing(missing)
+                extra = logging.fields(models=missing, problem=problem)
+                log.error("required_models_missing", extra=extra)
                 # Each worker finds out; a second signal would interrupt the service.
                 if self._coordinator.set_exit_code(EXIT_REQUIRED_MODEL):
                     self._loop.call_soon_threadsafe(self._stop_service)

@@ -44,6 +44,12 @@ _OWNERS = {
 """For each setting that has no effect alone, the one that it belongs to."""
 
 Protocol = Literal["tensorflow-serving", "open-inference"]
+_SPOKEN_BY: Mapping[str, Protocol] = {
+    "kserve": "open-inference",
+    "tf-serving": "tensorflow-serving",
+    "triton": "open-inference",
+}
+"""The protocol that clients of other servers speak."""
 Port = Annotated[int, Field(ge=0, le=65535)]
 MIB = 1 << 20
 
@@ -439,7 +445,12 @@ class ServiceSettings(BaseModel):
         text = value
         if not isinstance(value, str):
             text = ",".join(value)
-        return tuple(dict.fromkeys(_split_names(text)))
+        names = tuple(dict.fromkeys(_split_names(text)))
+        for name in names:
+            if name.lower() in _SPOKEN_BY:
+                protocol = _SPOKEN_BY[name.lower()]
+                raise ValueError(f"{name!r} is no protocol: its clients speak {protocol!r}")
+        return names
 
     @field_validator(
         "device",
@@ -614,8 +625,12 @@ def read_settings(options: Mapping[str, Any]) -> ServiceSettings:
             raise SettingsError(f"--{name} (or {PREFIX}{name.upper()}) must be given") from problem
         reason = first["msg"].removeprefix("Value error, ")
         shown_value = "not given"
-        if first["input"] is not None:
-            shown_value = repr(str(first["input"]))
+        value = first["input"]
+        # Of an option that is repeatable.
+        if isinstance(value, (list, tuple)):
+            value = ",".join(map(str, value))
+        if value is not None:
+            shown_value = repr(str(value))
         raise SettingsError(
             f"--{name.replace('_', '-')} (or {PREFIX}{name.upper()}) is {shown_value}: {reason}"
         ) from problem

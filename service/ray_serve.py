@@ -116,7 +116,7 @@ class UserConfig(BaseModel):
         try:
             return cls.model_validate_json(orjson.dumps(value))
         except ValidationError as problem:
-            raise SettingsError(f"user_config: {first_error(problem)}") from None
+            raise SettingsError(f"user_config: {first_error(cls, problem)}") from None
 
 
 def read_options(args: Mapping[str, Any], **overrides: Any) -> ServiceSettings:

@@ -40,6 +40,7 @@ from bundle.format.ids import (
 )
 from bundle.format.indexes import UNNAMED_ENGINE, CostPoint, Distance, Index, Recall
 from bundle.format.input_lengths import InputLength
+from bundle.format.key_paths import key_path
 from bundle.format.log_position import LogPosition
 from bundle.format.precision import Precision
 from bundle.format.tables import (
@@ -558,7 +559,7 @@ def parse(data: bytes) -> Manifest:
     except ValidationError as problem:
         # One problem is enough to reject the manifest; a list of all would be long.
         first = problem.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "manifest"
+        where = str(key_path(Manifest, first["loc"])) or "manifest"
         raise FormatError(f"manifest: {where}: {first['msg']}") from problem
 
 

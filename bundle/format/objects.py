@@ -19,6 +19,7 @@ from bundle.errors import FormatError
 from bundle.format import paths
 from bundle.format.checksums import BLOCK_BYTES
 from bundle.format.fields import Count, Name, Path, Positive, StrictModel, read_json
+from bundle.format.key_paths import key_path
 
 OBJECTS = "objects.json"
 FORMAT_VERSION = 1
@@ -126,5 +127,5 @@ def parse(data: bytes, name: str = OBJECTS) -> ObjectMap:
         return ObjectMap.model_validate(content)
     except ValidationError as problem:
         first = problem.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or name
+        where = str(key_path(ObjectMap, first["loc"])) or name
         raise FormatError(f"{name}: {where}: {first['msg']}") from problem

@@ -182,13 +182,19 @@ class Program(TyperGroup):
 def _context_of_help(program: Any, arguments: Sequence[str], name: str) -> Any:
     """Returns the context of the command whose help is requested; None: no help is."""
     context = program.context_class(program, info_name=name)
+    is_value = False
     for argument in _before_operands(arguments):
         if argument == "--help":
             return context
-        if isinstance(context.command, TyperGroup):
+        if is_value or argument.startswith("-"):
+            # A value may follow, which names no command.
+            is_value = not is_value and argument in _options_of(context, with_value=True)
+        elif isinstance(context.command, TyperGroup):
             command = context.command.get_command(context, argument)
-            if command is not None:
-                context = command.context_class(command, info_name=argument, parent=context)
+            # The parser rejects a command that does not exist, and suggests another one.
+            if command is None:
+                return None
+            context = command.context_class(command, info_name=argument, parent=context)
     return None
 
 
@@ -299,9 +305,11 @@ def _usage_message(problem: Any, context: Any) -> str:
     """Returns the message of an error in the arguments, with the remedy for an unknown option."""
     # For an unknown option, typer would look among the options of the command alone.
     if hasattr(problem, "possibilities"):
-        similar = get_close_matches(problem.option_name, list(_options_of(context)), n=1)
+        # Without dashes, which all of them have in common.
+        options = {option.lstrip("-"): option for option in _options_of(context)}
+        similar = get_close_matches(problem.option_name.lstrip("-"), options, n=1)
         if similar:
-            return f"{problem.message}. Did you mean '{similar[0]}'?"
+            return f"{problem.message}. Did you mean '{options[similar[0]]}'?"
         problem.possibilities = None
     message: str = problem.format_message().rstrip(".")
     # pydantic says what it expects of "Input", without the value.
@@ -319,12 +327,13 @@ def _usage_message(problem: Any, context: Any) -> str:
     return message
 
 
-def _options_of(context: Any) -> Iterator[str]:
-    """Yields the options that are accepted after the name of a command."""
+def _options_of(context: Any, *, with_value: bool = False) -> Iterator[str]:
+    """Yields the options that are accepted after the name of a command, or those with a value."""
     is_accepted = True
     while context is not None:
         for parameter in context.command.params:
-            if is_accepted:
+            is_option = isinstance(parameter, TyperOption)
+            if is_accepted and is_option and not (with_value and parameter.is_flag):
                 yield from (*parameter.opts, *parameter.secondary_opts)
         context = context.parent
         is_accepted = context is not None and isinstance(context.command, OptionsAnywhere)

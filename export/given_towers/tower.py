@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from bundle.shown_values import similar_file
 from export.errors import NotConvertible, UsageError
 
 
@@ -48,7 +49,10 @@ def open_tower(path: Path, not_finite: Collection[str] = ()) -> GivenTower:
         or a weight is not finite.
     """
     if not path.exists():
-        raise UsageError(f"tower {path} does not exist; a SavedModel or an .npz file was expected")
+        raise UsageError(
+            f"tower {path} does not exist{similar_file(path)}; a SavedModel or an .npz file was "
+            "expected"
+        )
     if path.is_dir():
         from export.given_towers.saved_models import SavedModelTower
 

@@ -14,7 +14,7 @@ from bundle.errors import FormatError
 from bundle.features.reader import FeatureReader
 from bundle.format.id_graphs import InputDtype
 from bundle.format.manifest import Feature
-from bundle.shown_values import similar_name
+from bundle.shown_values import similar_file, similar_name
 from export.checkpoint.reader import open_checkpoint
 from export.corpora.files import locate_corpus
 from export.corpora.lists import columns_of
@@ -168,7 +168,8 @@ def _mistakes_of_files(job: ExportJob, base: Path) -> Iterator[ExportError]:
         files["warm_up.requests"] = job.warm_up.requests
     missing = [key for key, file in files.items() if not (base / file).is_file()]
     for key in missing:
-        yield UsageError(f"{key}: file {base / files[key]} does not exist")
+        path = base / files[key]
+        yield UsageError(f"{key}: file {path} does not exist{similar_file(path)}")
 
     if not missing:
         yield from _raised(values_of, job.code.arguments, "code.arguments", job, base)

@@ -13,6 +13,7 @@ from typing import Any
 
 from bundle.format.features import input_facts, readers_of
 from bundle.format.manifest import WARM_UP_REQUESTS_MAX, Feature
+from bundle.shown_values import similar_file
 from bundle.storage.tfrecords import framed
 from export.checkpoint.reader import Checkpoint
 from export.errors import UsageError
@@ -56,7 +57,7 @@ def locate_requests(job: ExportJob, base: Path, checkpoint: Checkpoint) -> Path 
     if section.requests is not None:
         path = base / section.requests
         if not path.is_file():
-            raise UsageError(f"{KEY}: file {path} does not exist")
+            raise UsageError(f"{KEY}: file {path} does not exist{similar_file(path)}")
         return path
     # A SavedModel in use by TensorFlow Serving has its requests beside its variables.
     file = _file_of_saved_model(checkpoint.prefix)

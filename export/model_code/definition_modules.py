@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from bundle.shown_values import similar_file
 from bundle.storage.regular_files import read_regular
 from export.errors import UsageError
 from export.model_code.effects import bound_names
@@ -173,7 +174,7 @@ def definitions(file: str | Path, /, **names: Any) -> Any:
         caller_file = frame.f_back.f_globals.get("__file__", "")
     path = (Path(caller_file).parent / file).resolve()
     if not path.is_file():
-        raise UsageError(f"definitions({str(file)!r}): {path} does not exist")
+        raise UsageError(f"definitions({str(file)!r}): {path} does not exist{similar_file(path)}")
     loaded = load_definitions(path, names, IN_FACTORY)
     add_note(loaded.note)
     return loaded.module

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from bundle.shown_values import similar_file
 from bundle.storage.regular_files import read_regular
 from export.errors import NotConvertible, UsageError
 from export.graphs.loading import KERAS_BACKEND, other_backend
@@ -198,7 +199,9 @@ def locate_factory(reference: str, base: Path) -> FactoryLocation:
     if path.suffix != NOTEBOOK:
         _check_name(path.stem, f"the file {source!r}")
     if not path.is_file():
-        raise UsageError(f"code.factory names the file {source!r}, and {path} does not exist")
+        raise UsageError(
+            f"code.factory names the file {source!r}, and {path} does not exist{similar_file(path)}"
+        )
     return FactoryLocation(reference, source, name, path, path.parent)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from bundle.format.key_paths import key_path
 from export.errors import NotConvertible, UsageError
 
 _CELL_MAGIC = re.compile(r"%%(\S+)")
@@ -85,7 +86,7 @@ def _sources(path: Path, content: bytes) -> list[str]:
     except ValidationError as problem:
         first = problem.errors(include_url=False)[0]
         reason = first["msg"]
-        where = ".".join(map(str, first["loc"]))
+        where = str(key_path(_Notebook, first["loc"]))
         if where:
             reason = f"{where}: {reason}"
         raise UsageError(

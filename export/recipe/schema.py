@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -25,17 +25,21 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, ErrorDetails
 
 from bundle.format.fields import Boundaries
 from bundle.format.indexes import Engine
 from bundle.format.input_lengths import Keep, PadSide, PadValue
+from bundle.format.key_paths import key_path
 from bundle.format.manifest import Distance, Name, Precision, Role, Unknown
+from bundle.shown_values import similar_file
 from bundle.storage.regular_files import read_regular
 from export.errors import UsageError
 
 DERIVE = "derive"
 """The value of `checkpoint.layout` by which layouts are derived from ids of training."""
+_EXPECTED = "Input should be "
+"""The words by which pydantic begins what it expects."""
 _OF_INPUTS = {"inputs", "features"}
 """The sections by the names of inputs."""
 _RECIPE_BYTES_MAX = 64 << 20
@@ -766,15 +770,7 @@ def _toml(value: Any) -> str:
 def _fields_at(model: Any, location: tuple[int | str, ...]) -> list[str]:
     """Returns the field names that a model allows beside the last part of `location`."""
     # The last part is the unknown key itself.
-    return list(getattr(_type_at(model, location[:-1]), "model_fields", {}))
-
-
-def _type_at(model: Any, location: tuple[int | str, ...]) -> Any:
-    """Returns the type of what stands at a place of a model; None: not known."""
-    for part in location:
-        if model is not None:
-            model = _type_of_part(model, part)
-    return model
+    return list(getattr(key_path(model, location[:-1]).type, "model_fields", {}))
 
 
 def _table_of(expected_type: Any, value: Any) -> str:
@@ -792,15 +788,16 @@ def _table_of(expected_type: Any, value: Any) -> str:
     return ""
 
 
-def _type_of_part(model: Any, part: int | str) -> Any:
-    """Returns the type of a field of a section, or of the values of a dict; None: not known."""
-    fields = getattr(model, "model_fields", None)
-    if fields is not None:
-        return fields[part].annotation if part in fields else None
-    # The arguments of dict[Name, Section].
-    arguments: tuple[Any, ...] = getattr(model, "__args__", ())
-    # Other types, such as the union of id rules, have no single set of fields.
-    return arguments[1] if len(arguments) == 2 else None
+def _errors_at(
+    errors: Sequence[ErrorDetails], model: type[BaseModel], location: tuple[int | str, ...]
+) -> list[ErrorDetails]:
+    """Returns the errors of the value at a location; of a list, those of its first wrong element
+    if there is one.
+    """
+    outer = key_path(model, location).keys
+    paths = [key_path(model, error["loc"]).keys for error in errors]
+    innermost = max((path for path in paths if path[: len(outer)] == outer), key=len)
+    return [error for path, error in zip(paths, errors, strict=True) if path == innermost]
 
 
 def explain(problem: ValidationError, model: type[BaseModel] = ExportJob) -> str:
@@ -809,17 +806,26 @@ def explain(problem: ValidationError, model: type[BaseModel] = ExportJob) -> str
     """
     # A misspelled key is both unknown and missing: reported as unknown, with the spelling that was
     # meant.
-    first = min(problem.errors(), key=lambda error: error["type"] != "extra_forbidden")
+    errors = problem.errors()
+    first = min(errors, key=lambda error: error["type"] != "extra_forbidden")
     location = first["loc"]
-    key = ".".join(str(part) for part in location)
+    key = str(key_path(model, location))
     if first["type"] == "extra_forbidden":
         suggestion = _suggestion(str(location[-1]), _fields_at(model, location))
         elsewhere = _other_place(location, model)
         return f"unknown key {key!r}{elsewhere or suggestion}"
     if first["type"] == "missing":
         return f"key {key!r} is missing"
+    # A value of several types has an error for each, and those of its elements if it is a list.
+    alternatives = _errors_at(errors, model, location)
+    first = alternatives[0]
+    location = first["loc"]
+    key = str(key_path(model, location))
     # pydantic puts these words before the text of a validator's ValueError.
     expected = first["msg"].removeprefix("Value error, ")
+    if expected.startswith(_EXPECTED):
+        types = [error["msg"].removeprefix(_EXPECTED) for error in alternatives]
+        expected = (_EXPECTED + " or ".join(dict.fromkeys(types))).replace("tuple", "list")
     # TOML has no tuples, which is what pydantic makes of its arrays.
     if first["type"] == "tuple_type":
         expected = f"a list was expected, such as [{_toml(first['input'])}]"
@@ -828,7 +834,7 @@ def explain(problem: ValidationError, model: type[BaseModel] = ExportJob) -> str
         expected = f"its {first['ctx']['discriminator']} is none of {kinds}"
     elif "dictionary" in expected:
         expected = "a table was expected"
-        table = _table_of(_type_at(model, location), first["input"])
+        table = _table_of(key_path(model, location).type, first["input"])
         keys = _fields_at(model, (*location, ""))
         if table:
             expected += f", such as {table}"
@@ -848,7 +854,7 @@ def read_recipe(path: Path) -> ExportJob:
         parsed = tomllib.loads(read_regular(path, _RECIPE_BYTES_MAX).decode("utf-8-sig"))
     # Before OSError, of which it is a subclass: its usual cause is a wrong path.
     except FileNotFoundError as problem:
-        raise UsageError(f"recipe {path} does not exist") from problem
+        raise UsageError(f"recipe {path} does not exist{similar_file(path)}") from problem
     except OSError as problem:
         raise UsageError(f"recipe {path} cannot be read: {problem.strerror}") from problem
     except UnicodeDecodeError as problem:

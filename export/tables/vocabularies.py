@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import FormatError
 from bundle.format import paths
+from bundle.shown_values import similar_file
 from bundle.storage.regular_files import read_regular
 from bundle.tables import vocabularies
 from export.errors import UsageError
@@ -29,7 +30,9 @@ def read_keys(path: Path, dtype: Literal["int64", "string"]) -> NDArray[Any]:
         # Only "\n" ends a line: str.splitlines also splits at characters that a key may contain.
         lines = read_regular(path).decode("utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as problem:
-        raise UsageError(f"vocabulary file {path} cannot be read: {problem}") from problem
+        raise UsageError(
+            f"vocabulary file {path} cannot be read: {problem}{similar_file(path)}"
+        ) from problem
     if lines == [""]:
         raise UsageError(f"vocabulary file {path} is empty; one key per line was expected")
     # int() ignores a carriage return at the end of a line, but a text would contain it.

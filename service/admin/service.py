@@ -133,7 +133,7 @@ class Service:
         try:
             command = COMMANDS[name].model_validate_json(body or b"{}")
         except ValidationError as problem:
-            raise invalid(problem) from None
+            raise invalid(COMMANDS[name], problem) from None
         arguments = command.model_dump(exclude_none=True)
         before = Desired()
 

@@ -300,8 +300,8 @@ class Engine:
         if not self._versions.settled:
             return "the models are still being loaded"
         available = self._versions.available()
-        if missing := sorted(set(self._settings.require) - available):
-            return f"required models {missing} are not available; the list of models says why"
+        if missing := self._versions.missing(self._settings.require):
+            return missing
         if available:
             return ""
         failed = "no model has a version that could be loaded; the list of models says why"

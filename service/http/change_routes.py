@@ -207,7 +207,8 @@ async def raise_query_problem(_: Request, problem: Exception) -> Response:
     """
     assert isinstance(problem, RequestValidationError)  # noqa: S101 - registered for it
     error = problem.errors()[0]
-    name = error["loc"][-1]
+    # Behind it stand names of types that pydantic tried.
+    name = error["loc"][1]
     value = str(error.get("input"))[:_SHOWN_CHARACTERS]
     message = f"parameter {name!r} is {value!r}: {error['msg']}"
     raise InvalidArgument(message, FieldViolation(name, repr(value), error["msg"])) from problem

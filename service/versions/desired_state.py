@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from bundle.format.key_paths import key_path
 from service.errors import FieldViolation, InvalidArgument
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -86,7 +87,7 @@ class DesiredModel(_Strict):
         try:
             return DesiredModel.model_validate({**self.model_dump(), **fields}, strict=False)
         except ValidationError as problem:
-            raise invalid(problem) from None
+            raise invalid(DesiredModel, problem) from None
 
 
 class Desired(_Strict):
@@ -121,21 +122,24 @@ class Desired(_Strict):
 _NOTHING = DesiredModel()
 
 
-def invalid(problem: ValidationError) -> InvalidArgument:
-    """Returns the error for the first thing that is wrong with what was sent."""
+def invalid(model: type[BaseModel], problem: ValidationError) -> InvalidArgument:
+    """Returns the error for the first thing that is wrong with what was sent as a model."""
     first = problem.errors()[0]
-    violation = FieldViolation(_path_of(first), _shown(first), _expectation_of(first))
-    return InvalidArgument(first_error(problem), violation)
+    path = _path_of(model, first)
+    violation = FieldViolation(path, _shown(first), _expectation_of(first))
+    return InvalidArgument(first_error(model, problem), violation)
 
 
-def first_error(problem: ValidationError) -> str:
-    """Describes the first thing that is wrong: where, the value, and what was expected."""
+def first_error(model: type[BaseModel], problem: ValidationError) -> str:
+    """Describes the first thing that is wrong with a model: where, the value, and what was
+    expected.
+    """
     first = problem.errors()[0]
-    return f"{_path_of(first)} is {_shown(first)}: {_expectation_of(first)}"
+    return f"{_path_of(model, first)} is {_shown(first)}: {_expectation_of(first)}"
 
 
-def _path_of(error: ErrorDetails) -> str:
-    return ".".join(str(part) for part in error["loc"]) or "the content"
+def _path_of(model: type[BaseModel], error: ErrorDetails) -> str:
+    return str(key_path(model, error["loc"])) or "the content"
 
 
 def _expectation_of(error: ErrorDetails) -> str:

@@ -9,12 +9,13 @@ true, "retiring" before a version goes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from bundle.shown_values import similar_name
 from service.errors import (
     DataLoss,
     FieldViolation,
@@ -250,6 +251,23 @@ class VersionManager:
         """Returns the models that have a current version."""
         with self._lock:
             return {name for name, model in self._models.items() if model.current}
+
+    def missing(self, required: Collection[str]) -> str:
+        """Returns which models have no current version, and why; "": all have one."""
+        states = self.models()
+        reasons = []
+        for name in sorted(set(required) - self.available()):
+            reason = f"there are {_list_names(states)}{similar_name(name, states)}"
+            if name in states:
+                reason = "no version of it is wanted"
+            for state in states.get(name, ()):
+                if state.problem:
+                    reason = f"version {state.version}: {state.problem}"
+                    break
+            reasons.append(f"{name!r} ({reason})")
+        if not reasons:
+            return ""
+        return f"required models are not available: {', '.join(reasons)}"
 
     def current(self) -> dict[str, ModelVersion]:
         """Returns the version of each model that serves requests without a version, without

@@ -113,7 +113,8 @@ class StateFile:
         except ValidationError as problem:
             raise StateUnreadable(
                 f"state file {self.path} is damaged, or of another product version: "
-                f"{first_error(problem)}; repair it, or remove it to serve the newest versions"
+                f"{first_error(Desired, problem)}; repair it, or remove it to serve the newest "
+                "versions"
             ) from problem
 
     def update(self, edit: Callable[[Desired], Desired], deadline: float = math.inf) -> Desired:

@@ -261,5 +261,6 @@ def _bind_error(what: str, host: str, port: int, problem: OSError) -> OSError:
     reason = (problem.strerror or str(problem)).partition(" (while")[0]
     hint = ""
     if problem.errno == errno.EADDRINUSE:
-        hint = "; is another service running there?"
+        option = f"--{what.lower().replace(' ', '-')}-port"
+        hint = f"; is another service running there? {option} names another port"
     return OSError(f"{what} cannot listen on {host}:{port}: {reason}{hint}")

@@ -154,7 +154,7 @@ class Supervisor:
         address = health_host, settings["health_port"]
         close_at_end("health", listen_or_any("health", *address, _HEALTH_PORT, listen))
         if settings["health_grpc_port"] is not None:
-            bound = reserve("gRPC health", health_host, settings["health_grpc_port"])
+            bound = reserve("health gRPC", health_host, settings["health_grpc_port"])
             close_at_end("health_grpc", bound)
         return sockets
 

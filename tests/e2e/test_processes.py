@@ -86,6 +86,7 @@ def test_service_whose_port_is_taken_exits_2_and_names_it(endpoint: str, launch:
         assert service.process.wait(WAIT_S) == 2
     problem = service.event("cannot_start")["problem"]
     assert f"127.0.0.1:{port}: Address already in use; is another service running there?" in problem
+    assert f"--{endpoint}-port names another port" in problem
 
 
 @pytest.mark.nightly
@@ -93,7 +94,9 @@ def test_service_without_a_required_model_exits_7(write: Write, launch: Launch) 
     (write().directory / "indexes/movies/vectors.bin").write_bytes(b"")
     service = launch("--require", "movies", "--workers", "2")
     assert service.event("version_failed")["model"] == "movies"
-    assert service.event("required_models_missing")["models"] == ["movies"]
+    missing = service.event("required_models_missing")
+    assert missing["models"] == ["movies"]
+    assert "'movies' (version 1: " in missing["problem"]
     assert service.process.wait(WAIT_S) == 7
 
 

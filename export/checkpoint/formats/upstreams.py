@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bundle.format.key_paths import key_path
 from bundle.shown_values import SHOWN_MAX, shown, shown_names
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.variables import RANK_MAX
@@ -88,7 +89,7 @@ def parse_metadata(
         return model.model_validate_json(content)
     except ValidationError as problem:
         errors = problem.errors(include_url=False, include_context=False)
-        fields = [".".join(map(str, error["loc"]))[:SHOWN_MAX] for error in errors]
+        fields = [str(key_path(model, error["loc"]))[:SHOWN_MAX] for error in errors]
         unknown = [
             repr(field)
             for field, error in zip(fields, errors, strict=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from bundle.shown_values import similar_file
 from bundle.storage.regular_files import read_regular
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import decode, parse_text
@@ -59,7 +60,9 @@ def read_layouts(path: Path) -> Mapping[str, FileTable]:
                 json.loads(data, object_pairs_hook=_reject_repeats)
             ).tables
     except OSError as problem:
-        raise UsageError(f"layout file {path} cannot be read: {problem.strerror}") from problem
+        raise UsageError(
+            f"layout file {path} cannot be read: {problem.strerror}{similar_file(path)}"
+        ) from problem
     # A ValidationError of pydantic is a ValueError, too.
     except (ValueError, RecursionError, Malformed) as problem:
         message = str(problem)

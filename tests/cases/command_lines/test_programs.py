@@ -86,11 +86,16 @@ def test_help_of_every_command_ends_with_an_example_that_parses(
         ("rowcast", "recomend movielens", "'recommend'"),
         ("rowcast", "recommend movielens --atribute title", "'--attribute'"),
         ("rowcast", "models --ulr grpc://a:9090", "'--url'"),
+        ("rowcast", "--url http://a recomend --help", "'recommend'"),
         ("rowcast-export", "rum recipe.toml", "'run'"),
+        ("rowcast-export", "rum --help", "'run'"),
         ("rowcast-export", "run recipe.toml --worker 3", "'--workers'"),
         ("rowcast-serve", "--http-prot 80", "'--http-port'"),
         ("rowcast-serve", "pul s3://b/c bundles", "'pull'"),
+        ("rowcast-serve", "pul --help", "'pull'"),
         ("rowcast-serve", "ctl stats", "'status'"),
+        ("rowcast-serve", "ctl stats --help", "'status'"),
+        ("rowcast-serve", "ctl candidates delte --help", "'delete'"),
         ("rowcast-serve", "ctl status --amin http://a", "'--admin'"),
         ("rowcast-serve", "ctl candidates delte movielens 5", "'delete'"),
         ("rowcast-serve", "ctl rows upsert movielens --tabel users", "'--table'"),
@@ -104,6 +109,40 @@ def test_mistyped_command_or_option_is_rejected_with_the_nearest_one(
     assert f"Did you mean {words}" in done.stderr
     assert done.stderr.startswith(f"{program}: ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "words"),
+    [
+        (
+            "rowcast",
+            "bench --duration 5",
+            "No such option: --duration (see `rowcast bench --help`)",
+        ),
+        ("rowcast", "bench --contexts 5", "No such option: --contexts (see"),
+        ("rowcast-export", "watch --help", "No such command 'watch' (see `rowcast-export --help`)"),
+    ],
+)
+def test_name_like_no_other_one_is_rejected_without_a_suggestion(
+    program: str, line: str, words: str
+) -> None:
+    done = run(program, *line.split())
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--root bundles --http-port 80 --help",
+        "ctl --admin pull --help",
+        "--root=a ctl status --help",
+    ],
+)
+def test_value_of_an_option_before_help_is_no_command(line: str) -> None:
+    done = run("rowcast-serve", *line.split())
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "Usage: rowcast-serve" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ required. `check` names the key in each case.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,14 +109,14 @@ def rules() -> Iterator[Wrong]:
     key = "features.user.ids"
     for kind, keys in KINDS.items():
         valid = {"kind": kind, **keys}
-        yield Wrong(key, toml(valid | {"unheard_of": 1}), f"unknown key '{key}.{kind}.unheard_of'")
+        yield Wrong(key, toml(valid | {"unheard_of": 1}), f"unknown key '{key}.unheard_of'")
         for name in keys:
             rest = {
                 key_beside: stated for key_beside, stated in valid.items() if key_beside != name
             }
-            yield Wrong(key, toml(rest), f"{key}.{kind}.{name}")
+            yield Wrong(key, toml(rest), f"{key}.{name}")
             dated = toml(rest)[:-1] + f", {name} = {DATE}}}"
-            yield Wrong(key, dated, f"{key}.{kind}.{name}")
+            yield Wrong(key, dated, f"{key}.{name}")
 
 
 def with_value(recipe: Recipe, key: str, value: str | None) -> str:
@@ -137,7 +138,8 @@ def test_check_names_the_key_of_a_wrong_value(
     recipe.write_text(with_value(VALID, wrong.key, wrong.value))
     done = command("check", recipe)
     assert done.code == 2, (wrong, done.out)
-    assert wrong.named in done.message
+    # No name of a type that pydantic has tried follows.
+    assert re.search(rf"{re.escape(wrong.named)}(?!\.?\w)", done.message), done.message
     if wrong.value == DATE:
         assert "1979" in done.message
 

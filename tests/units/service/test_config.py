@@ -37,6 +37,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"tls_client_ca": "ca.pem"}, "--tls-client-ca", "TLS"),
     ({"root": "/nowhere"}, "--root", "not a directory; create it"),
     ({"root": __file__}, "--root", "not a directory; name the directory"),
+    ({"protocols": "triton"}, "--protocols", "its clients speak 'open-inference'"),
     ({"replay_dir": "/nowhere"}, "--replay-dir", "no directory"),
     ({"replay_format": "elwc"}, "--replay-format", "without --replay-dir"),
     ({"replay_signature": "rank"}, "--replay-signature", "without --replay-dir"),
