@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, get_args, get_type_hints
+
+from rowcast_client.similar_names import nearest_name
 
 
 @functools.cache
@@ -42,9 +43,9 @@ def check_arguments(
     unknown = [option for option in options if option not in names]
     if unknown:
         reason = f"got an unexpected keyword argument {unknown[0]!r}"
-        similar = get_close_matches(unknown[0], names, n=1)
-        if similar:
-            reason += f", did you mean {similar[0]!r}?"
+        meant = nearest_name(unknown[0], names)
+        if meant is not None:
+            reason += f", did you mean {meant!r}?"
     else:
         try:
             inspect.signature(function).bind(*arguments, **options)

@@ -12,6 +12,7 @@ from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from rowcast_client.candidates import offsets_of, pack_contexts, pack_lists
 from rowcast_client.columns import check_text, is_list, pack_ids, pack_requests
 from rowcast_client.errors import InvalidArgument
+from rowcast_client.similar_names import nearest_name
 from rowcast_client.stubs import embedding_service_pb2 as pb
 from rowcast_client.stubs.message_values import word_of
 
@@ -166,8 +167,17 @@ def _tokens(name: str, values: Any) -> pb.Ids:
 def _struct(message: Any, where: str, values: Any) -> Any:
     """Packs a dict as a message with the same fields."""
     names = packers_of(message)
-    if not isinstance(values, Mapping) or {*values} - {*names}:
+    if not isinstance(values, Mapping):
         raise InvalidArgument(f"{where} is {values!r}: expected a dict of {', '.join(names)}")
+    for name in values:
+        if name not in names:
+            hint = ""
+            meant = nearest_name(str(name), list(names))
+            if meant is not None:
+                hint = f" (did you mean {meant!r}?)"
+            raise InvalidArgument(
+                f"{where} has the unknown key {name!r}{hint}: expected a dict of {', '.join(names)}"
+            )
     for name, value in values.items():
         if value is None:
             raise InvalidArgument(f"{where}.{name} is None: expected a value")

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rowcast_client.similar_names import nearest_name
 
 Filter = Mapping[str, Any]
 """Conditions by attribute, and lists of filters, as in JSON:
@@ -88,16 +90,34 @@ def near(
     return Conditions(near=[circle])
 
 
+_METHODS = {
+    "allow": "any_of",
+    "deny": "none_of",
+    "ge": "at_least",
+    "gt": "above",
+    "le": "at_most",
+    "lt": "below",
+}
+"""The method for each key of a condition."""
+
+
 class where:  # noqa: N801 - reads as a word of the filter
     """Conditions on one attribute. Candidates without a value meet only `none_of` and `is_null`."""
 
     def __init__(self, attribute: str) -> None:
         self._attribute = attribute
 
-    def __getattr__(self, name: str) -> NoReturn:
-        conditions = ", ".join(known for known in vars(type(self)) if not known.startswith("_"))
-        text = f"where({self._attribute!r}) has no {name!r}; it has {conditions}"
-        raise AttributeError(text, name=name, obj=self)
+    if not TYPE_CHECKING:  # which finds misspelled methods by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            methods = [method for method in vars(where) if not method.startswith("_")]
+            meant = nearest_name(name, [*methods, *_METHODS])
+            hint = ""
+            if meant is not None:
+                hint = f" (did you mean {_METHODS.get(meant, meant)!r}?)"
+            raise AttributeError(
+                f"where({self._attribute!r}) has no {name!r}{hint}; it has {', '.join(methods)}"
+            )
 
     def _meets(self, **condition: Any) -> Conditions:
         return Conditions({self._attribute: condition})

@@ -54,7 +54,10 @@ class RequestedValues(dict[str, Any]):
 
     def __missing__(self, name: str) -> NoReturn:
         names = ", ".join(map(repr, self)) or "none"
-        raise KeyError(f"{name} was not requested; the response has {names}")
+        raise KeyError(
+            f"{name} was not requested; the response has {names}. Name it in attributes=[...] of "
+            "the call, or a head in heads=[...]"
+        )
 
 
 def _pick(values: Any, index: int | slice) -> Any:
@@ -124,7 +127,7 @@ class Neighbor:
 
     id: int | str
     score: float
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=RequestedValues)
     retrieval_score: float | None = None
     source: str | None = None
 
@@ -144,7 +147,7 @@ class Neighbors(Records[Neighbor]):
     record = Neighbor
     ids: Ids
     scores: NDArray[np.float32]
-    attributes: Mapping[str, list[Any]] = field(default_factory=dict)
+    attributes: Mapping[str, list[Any]] = field(default_factory=RequestedValues)
     retrieval_scores: NDArray[np.float32] | None = None
     sources: Sequence[str] | None = None
 
@@ -206,7 +209,7 @@ class RankedCandidate:
     id: int | str | None
     score: float
     position: int
-    heads: Mapping[str, float] = field(default_factory=dict)
+    heads: Mapping[str, float] = field(default_factory=RequestedValues)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +227,7 @@ class RankedCandidates(Records[RankedCandidate]):
     ids: Ids | None
     scores: NDArray[np.float32]
     positions: NDArray[np.int32]
-    heads: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    heads: Mapping[str, NDArray[np.float32]] = field(default_factory=RequestedValues)
 
 
 @dataclass(frozen=True)
@@ -321,7 +324,7 @@ def unpack_retrieval(message: pb.RetrieveResponse | pb.RecommendResponse) -> Ret
     packed = Neighbors(
         ids=unpack_ids(message.ids),
         scores=np.frombuffer(message.scores, "<f4"),
-        attributes=attributes,
+        attributes=RequestedValues(attributes),
         retrieval_scores=retrieval_scores,
         sources=sources,
     )
@@ -351,7 +354,7 @@ def unpack_ranking(message: pb.RankResponse) -> RankingResult:
         ids=ids,
         scores=np.frombuffer(message.scores, "<f4"),
         positions=np.frombuffer(message.positions, "<i4"),
-        heads=heads,
+        heads=RequestedValues(heads),
     )
     offsets = _offsets(message, packed)
     failed = tuple(

@@ -60,7 +60,7 @@ EVENTS = {
     ),
     "required_models_missing": (
         "A model in `require` could not be loaded. The process exits with code 7.",
-        "See `version_failed` of that model.",
+        "`problem` says why.",
     ),
     "native_extension_missing": (
         "The compiled extension is not installed. numpy reads rows, at a third of the speed.",

@@ -21,7 +21,8 @@ from bundle.features.columns import Column
 from service.config import ServiceSettings
 from service.contract.limits import at_most
 from service.contract.messages import Ids
-from service.contract.names import nearest_name, unknown_names
+from service.contract.names import unknown_names
+from service.contract.similar_names import nearest_name
 from service.errors import FieldViolation, InvalidArgument, NotFound, TooLarge, one_of
 from service.versions.version import (
     LoadedList,

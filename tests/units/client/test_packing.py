@@ -6,6 +6,7 @@ NumPy and filters that are built; and what it rejects before anything is sent, b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from rowcast_client import (
     Column,
     InvalidArgument,
     Neighbors,
+    RankedCandidates,
     calls,
     near,
     where,
@@ -210,17 +212,19 @@ def test_call_with_an_invalid_argument_names_it(
     assert len(str(caught.value)) < 400
 
 
-def test_condition_that_does_not_exist_lists_those_that_do() -> None:
-    with pytest.raises(AttributeError, match=r"has no 'gte'; it has any_of, .*at_least"):
-        where("year").gte(1990)
-
-
 def test_attribute_that_was_not_requested_is_named_with_those_that_were() -> None:
     titles = {"title": ["Heat"]}
     (neighbor,) = Neighbors(np.array([1]), np.array([0.5], np.float32), titles)
     assert neighbor.attributes == {"title": "Heat"}
     with pytest.raises(KeyError, match="year was not requested; the response has 'title'"):
         neighbor.attributes["year"]
+    # Where nothing was requested, too, of all neighbors or candidates of a request.
+    one = np.array([1])
+    score = np.array([0.5], np.float32)
+    for values in (Neighbors(one, score).attributes, RankedCandidates(one, score, one)[0].heads):
+        with pytest.raises(KeyError, match=r"has none\. Name it in attributes=\[\.\.\.\]"):
+            values["watch"]
+        assert values.get("watch") is None
 
 
 def test_call_with_an_option_that_it_does_not_have_names_it() -> None:
@@ -235,7 +239,7 @@ def test_call_with_an_option_that_it_does_not_have_names_it() -> None:
     ("method", "arguments", "options", "words"),
     [
         ("recommend", (USER,), {"timeout": 5}, "recommend: .*'timeout', did you mean 'timeout_s'?"),
-        ("recommend", (USER,), {"top_k": 5}, "recommend: .*'top_k'; its arguments are .* k, "),
+        ("recommend", (USER,), {"top_k": 5}, "recommend: .*'top_k', did you mean 'k'.* are .* k, "),
         (
             "lookup",
             ([5],),
@@ -252,3 +256,20 @@ def test_method_with_arguments_that_it_does_not_take_lists_its_own(
 ) -> None:
     with Client("http://127.0.0.1:1") as client, pytest.raises(TypeError, match=f"^{words}"):
         getattr(client, method)(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gte", "has no 'gte' (did you mean 'at_least'?); it has any_of, none_of, "),
+        ("eq", "did you mean 'any_of'?"),
+        ("deny", "did you mean 'none_of'?"),
+        ("is_nul", "did you mean 'is_null'?"),
+        ("matches", "has no 'matches'; it has any_of, "),
+    ],
+)
+def test_method_that_conditions_do_not_have_names_the_one_that_was_meant(
+    name: str, words: str
+) -> None:
+    with pytest.raises(AttributeError, match=re.escape(words)):
+        getattr(where("year"), name)

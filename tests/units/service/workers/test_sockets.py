@@ -19,7 +19,7 @@ def test_port_of_a_service_that_does_not_listen_yet_is_taken() -> None:
 def test_rejected_port_can_be_reserved_once_it_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = port_of(listener)
-        with pytest.raises(OSError, match="in use.*--health-grpc-port names another port"):
+        with pytest.raises(OSError, match=r"in use.*--health-grpc-port names another port"):
             reserve("health gRPC", "127.0.0.1", port)
     with reserve("gRPC", "127.0.0.1", port) as bound:
         assert port_of(bound) == port
