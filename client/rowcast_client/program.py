@@ -310,6 +310,8 @@ def _usage_message(problem: Any, context: Any) -> str:
         similar = get_close_matches(problem.option_name.lstrip("-"), options, n=1)
         if similar:
             return f"{problem.message}. Did you mean '{options[similar[0]]}'?"
+        if problem.option_name[1:2].isdigit():
+            return f"{problem.message}; write -- before an argument that begins with -"
         problem.possibilities = None
     message: str = problem.format_message().rstrip(".")
     # pydantic says what it expects of "Input", without the value.

@@ -378,7 +378,7 @@ class TableSection(Section):
 
 class CorpusSection(Section):
     """Candidates: CSV, JSON lines, Parquet or TFRecord files with one row, or one
-    `tf.train.Example`, per candidate.
+    `tf.train.Example`, per candidate. What a line of JSON leaves out is null.
     """
 
     file: str | Array[str]

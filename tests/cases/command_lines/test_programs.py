@@ -120,6 +120,7 @@ def test_mistyped_command_or_option_is_rejected_with_the_nearest_one(
             "No such option: --duration (see `rowcast bench --help`)",
         ),
         ("rowcast", "bench --contexts 5", "No such option: --contexts (see"),
+        ("rowcast-serve", "ctl deny add movies -5", "write -- before an argument that begins"),
         ("rowcast-export", "watch --help", "No such command 'watch' (see `rowcast-export --help`)"),
     ],
 )
