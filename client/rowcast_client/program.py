@@ -79,8 +79,13 @@ class _StreamFile(io.FileIO):
             return len(content)
 
 
-def _writable(stream: Any, problems: list[OSError]) -> Any:
-    """Returns a text stream to where a standard stream leads. Errors are appended to `problems`."""
+def dropping_stream(stream: Any, problems: list[OSError]) -> Any:
+    """Returns a stream to where a text stream leads, which drops what cannot be written.
+
+    Args:
+      stream: The stream, which stays open; None: it is closed.
+      problems: Errors are appended here.
+    """
     if stream is None:
         return open(os.devnull, "w")
     try:
@@ -121,8 +126,8 @@ def standard_streams(program: str) -> Iterator[None]:
     problems: list[OSError] = []
     code: Any = 0
     with (
-        redirect_stdout(_writable(sys.stdout, problems)),
-        redirect_stderr(_writable(sys.stderr, [])),
+        redirect_stdout(dropping_stream(sys.stdout, problems)),
+        redirect_stderr(dropping_stream(sys.stderr, [])),
     ):
         try:
             yield

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from command_line.program import CONTROL
+from command_line.program import CONTROL, dropping_stream
 from export.errors import ExportError
 
 if TYPE_CHECKING:
@@ -80,9 +80,11 @@ def native_output_hidden() -> Iterator[None]:
     """
     with contextlib.ExitStack() as restored, tempfile.TemporaryFile() as hidden:
         # Python streams write to this copy, because the descriptor itself leads to the hidden file.
-        terminal = restored.enter_context(
+        stderr = restored.enter_context(
             os.fdopen(os.dup(STDERR), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
         )
+        # A full disk of the log does not end an export.
+        terminal = dropping_stream(stderr, [])
         # Callbacks run from the last to the first: a descriptor is restored before its copy closes.
         for descriptor in (STDOUT, STDERR):
             copy = os.dup(descriptor)

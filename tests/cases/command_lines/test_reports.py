@@ -261,6 +261,21 @@ def test_program_lists_its_commands_and_its_version(command: Command) -> None:
     assert command("--version").out == f"rowcast-export {version('rowcast')}\n"
 
 
+def test_progress_that_cannot_be_written_does_not_end_an_export(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    line = ["tables", checkpoint, tmp_path / "out", "--table", "t=dense", "--only", "t"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "export.cli.main", *map(str, line)],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            check=False,
+        )
+    assert done.returncode == 0
+    assert read_manifest(tmp_path / "out/tables/1").tables.keys() == {"t"}
+
+
 def test_inspect_imports_no_tensorflow(movies: TracedCheckpoint) -> None:
     program = (
         "import sys, export.cli.main\n"
