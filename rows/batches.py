@@ -34,6 +34,8 @@ BATCH_ROWS = 65_536
 """The maximum number of rows of a batch, where nothing states another one."""
 _READ_BYTES = 1 << 20
 """The number of bytes of CSV, JSON lines and text that a batch is read from."""
+_COLUMNS_MAX = 10_000
+"""The maximum number of columns of JSON lines, whose every row may have others."""
 _KINDS = {"csv": "CSV", "jsonl": "JSON lines", "lines": "text", "parquet": "Parquet"}
 
 
@@ -187,6 +189,7 @@ def check_columns(files: Sequence[SourceFile], columns: Collection[str]) -> None
       FileRejected: A file is missing, unreadable or damaged, or lacks a column.
       ValueRejected: As `read_batches`.
     """
+    wanted = set(columns)
     existing: dict[str, None] = {}
     is_empty = True
     for file in files:
@@ -199,7 +202,7 @@ def check_columns(files: Sequence[SourceFile], columns: Collection[str]) -> None
             for row, _ in _json_rows(file):
                 is_empty = False
                 existing |= dict.fromkeys(row)
-                if existing.keys() >= set(columns):
+                if existing.keys() >= wanted:
                     return
     if not is_empty:
         _checked_columns(files[0], list(existing), columns)
@@ -307,13 +310,18 @@ def _read_json_lines(
     """Reads a file with a JSON object in each line. What an object lacks is null, because many
     programs leave nulls out. Without `columns`, a batch has those of all rows up to its end.
     """
-    names = list(columns or ())
+    names = dict.fromkeys(columns or ())
     rows: list[dict[str, Any]] = []
     first = 0
     size_bytes = 0
     for row, row_bytes in _json_rows(file):
         if columns is None:
-            names += [name for name in row if name not in names]
+            names |= dict.fromkeys(row)
+            if len(names) > _COLUMNS_MAX:
+                raise ValueRejected(
+                    f"{file.path.name}, row {first + len(rows) + 1}: the rows to here have more "
+                    f"than {_COLUMNS_MAX} different columns; rows with the same ones were expected"
+                )
         rows.append(row)
         size_bytes += row_bytes
         if size_bytes >= _READ_BYTES or len(rows) == batch_rows:
@@ -350,7 +358,7 @@ def _json_object(file: SourceFile, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _json_arrays(
-    file: SourceFile, names: Sequence[str], rows: Sequence[Mapping[str, Any]], first: int
+    file: SourceFile, names: Collection[str], rows: Sequence[Mapping[str, Any]], first: int
 ) -> dict[str, Any]:
     arrays = {}
     for name in names:

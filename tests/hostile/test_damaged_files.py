@@ -111,6 +111,7 @@ CLAIMS: dict[str, bytes] = {
     "ids-wide.csv": ",".join(map(str, range(20_000))).encode(),
     "ids-deep.jsonl": b"[" * 100_000,
     "ids-nested.jsonl": b'{"id": ' + b"[" * 500 + b"]" * 500 + b"}",
+    "ids-keys.jsonl": "\n".join(f'{{"k{row}": 1}}' for row in range(20_000)).encode(),
     "ids-none.parquet": b"PAR1PAR1",
     "ids-nul.txt": b"1\0\n2",
 }
