@@ -42,6 +42,7 @@ from service.coordinator import Coordinator
 from service.engine.context import RequestContext
 from service.http.change_routes import raise_query_problem
 from service.http.documents import change_schemas
+from service.http.pages import HeadAsGet
 from service.loopback import on_loopback
 from service.observability.logging import PRINCIPAL, logger
 from service.openapi import add_schemas
@@ -95,6 +96,7 @@ def create_admin_app(
     app.add_exception_handler(RequestValidationError, raise_query_problem)
     app.add_exception_handler(ClientDisconnect, _ignore)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)
+    app.add_middleware(HeadAsGet)
 
     @app.middleware("http")
     async def guard(

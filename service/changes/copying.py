@@ -18,6 +18,8 @@ from service.observability.logging import logger
 
 log = logger(__name__)
 
+RECORDS = "/changes/records"
+"""The path of the records of a change log, below that of the model."""
 SEQUENCE_HEADER = "rowcast-change-sequence"
 """The header of a response with records: the sequence of the last change that the service has."""
 _DEADLINE_S = 60.0
@@ -106,7 +108,7 @@ class Leader:
         if position is not None:
             facts = position.model_dump()
         query = urlencode(facts)
-        path = f"/v1/models/{quote(model, safe='')}/changes/records"
+        path = f"/v1/models/{quote(model, safe='')}{RECORDS}"
         headers = {}
         try:
             # Read for each request: the file may be replaced while the service runs.

@@ -27,6 +27,7 @@ from service.http.docs import SCHEME, document_calls, serve_document
 from service.http.errors import MethodNotAllowed
 from service.http.middleware import PROBES, RequestContextMiddleware
 from service.http.other_protocols import OtherProtocol, check_spoken
+from service.http.pages import DOCUMENTATION, HeadAsGet
 from service.http.routes import add_routes
 from service.http.start_page import add_start_page
 from service.query_strings import query_check
@@ -81,7 +82,11 @@ def create_http_app(
         dependencies.append(Security(token))
     # FastAPI's /docs would load its assets from the internet, which a service may not reach.
     create_app: Callable[..., FastAPI] = FastAPIOffline
-    documents: dict[str, Any] = {"redoc_url": None, "static_url": "/docs/assets"}
+    documents: dict[str, Any] = {
+        "docs_url": DOCUMENTATION,
+        "redoc_url": None,
+        "static_url": f"{DOCUMENTATION}/assets",
+    }
     if not dataplane.settings.web_pages:
         create_app = FastAPI
         documents = {"openapi_url": None}
@@ -112,6 +117,7 @@ def create_http_app(
     as_service_error = partial(_raise_as_service_error, protocols_off)
     app.add_exception_handler(HTTPException, as_service_error)
     app.add_exception_handler(RequestValidationError, raise_query_problem)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(RequestContextMiddleware, dataplane=dataplane, protocols=protocols)
     return app
 

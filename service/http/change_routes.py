@@ -18,7 +18,7 @@ from starlette.types import Receive
 from bundle.format.log_position import LogPosition
 from bundle.storage.frames import framed
 from service.change_plane import Authorize, ChangePlane
-from service.changes.copying import SEQUENCE_HEADER
+from service.changes.copying import RECORDS, SEQUENCE_HEADER
 from service.codec import json
 from service.codec.changes import (
     applied_message,
@@ -150,7 +150,7 @@ def change_routes(
     copies = (responses or {}) | _BYTES_RESPONSE
 
     @router.get(
-        "/changes/records",
+        RECORDS,
         operation_id="get_change_records",
         summary="Get records of a change log",
         response_class=Response,

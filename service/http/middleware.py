@@ -10,6 +10,7 @@ from google.protobuf.message import Message as ProtobufMessage
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.changes.copying import RECORDS
 from service.codec import json
 from service.codec.failures import (
     Failure,
@@ -38,7 +39,7 @@ from service.errors import TRANSPORT_STATUS, Cancelled, Unauthenticated
 from service.http.calls import BodyTimeout
 from service.http.errors import MethodNotAllowed
 from service.http.other_protocols import OtherProtocol, error_response, protocol_of
-from service.http.pages import Pages
+from service.http.pages import DOCUMENTATION, PartwiseSending, Turns
 from service.http.protocol import UnknownConnection
 from service.http.start_page import is_of_start_page
 from service.observability import logging
@@ -84,12 +85,14 @@ class RequestContextMiddleware:
         self._dataplane = dataplane
         self._engine = dataplane.engine
         self._tokens = dataplane.tokens
-        self._timeout_s = dataplane.settings.request_timeout_s
-        has_certificates = dataplane.settings.tls_client_ca is not None
-        self._authenticates = self._tokens is not None or has_certificates
-        self._hosts = AllowedHosts(dataplane.settings)
-        self._has_web_pages = dataplane.settings.web_pages
-        self._pages = Pages(app, dataplane.settings.body_timeout_s)
+        settings = dataplane.settings
+        self._timeout_s = settings.request_timeout_s
+        self._authenticates = self._tokens is not None or settings.tls_client_ca is not None
+        self._hosts = AllowedHosts(settings)
+        self._has_web_pages = settings.web_pages
+        self._files = PartwiseSending(app, settings.body_timeout_s)
+        self._pages = Turns(self._files)
+        self._records = Turns(self._files)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
@@ -176,6 +179,12 @@ class RequestContextMiddleware:
         # Changes are sent by POST, too, and wait for no page.
         if scope["method"] == "POST":
             return self._app
+        # Files are the same for everyone: who reads one slowly holds none of this process's memory.
+        if is_open or scope["path"].startswith(DOCUMENTATION):
+            return self._files
+        # Other services copy the records, whatever people look at meanwhile.
+        if scope["path"].endswith(RECORDS):
+            return self._records
         return self._pages
 
     def _authenticate(self, headers: Headers) -> Principal:

@@ -128,5 +128,3 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
             responses=ERRORS | {200: success},
             response_class=response_class,
         )
-        # FastAPI does not derive HEAD from GET, and RFC 9110 requires it (section 9.1).
-        app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)

@@ -57,7 +57,7 @@ def add_start_page(app: FastAPI) -> None:
         app.router.add_api_route(
             path,
             start_page,
-            methods=["GET", "HEAD"],
+            methods=["GET"],
             include_in_schema=False,
             response_class=Response,
             route_class_override=_StartPageRoute,

@@ -127,7 +127,13 @@ def test_request_id_is_that_of_the_client_of_its_trace_or_a_new_one(http: httpx.
     assert len({*new}) == len(new)
 
 
-@pytest.mark.parametrize("path", ["/v1/models", PAGE, "/livez", "/readyz", "/metrics", "/nowhere"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/models", PAGE, f"{PAGE}/changes", "/livez", "/readyz", "/metrics", "/nowhere"),
+        *("/docs", "/docs/assets/swagger-ui.css", "/docs/oauth2-redirect", "/openapi.json"),
+    ],
+)
 def test_head_has_the_headers_of_get_alone(path: str, http: httpx.Client) -> None:
     head = http.head(path)
     get = http.get(path)

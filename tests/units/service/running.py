@@ -43,6 +43,7 @@ class RunningService:
     Attributes:
       http: The base URL of the HTTP endpoint.
       grpc: The host:port of the gRPC endpoint.
+      listener: Accepts the connections of the HTTP endpoint, which get its options.
     """
 
     def __init__(self, root: Path, **settings: Any) -> None:
@@ -76,7 +77,7 @@ class RunningService:
         )
         self._server = uvicorn.Server(config)
         self._opened = contextlib.ExitStack()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name="service", daemon=True)
         self._thread.start()
@@ -88,7 +89,7 @@ class RunningService:
         )
         assert self._thread.is_alive(), "the service did not start"
         scheme = "http" if certificates is None else "https"
-        self.http = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.http = f"{scheme}://127.0.0.1:{self.listener.getsockname()[1]}"
         self.grpc = f"127.0.0.1:{self.worker.bound_grpc_port}"
 
     @cached_property
@@ -168,7 +169,7 @@ class RunningService:
     def close(self) -> None:
         self._stop()
         self._thread.join(WAIT_S)
-        self._listener.close()
+        self.listener.close()
         self._opened.close()
         assert not self._thread.is_alive(), "the service did not stop"
 
@@ -178,7 +179,7 @@ class RunningService:
     def _run(self) -> None:
         async def serve() -> None:
             self.loop = asyncio.get_running_loop()
-            await self._server.serve(sockets=[self._listener])
+            await self._server.serve(sockets=[self.listener])
 
         with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
             runner.run(serve())

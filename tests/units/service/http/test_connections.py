@@ -9,13 +9,15 @@ import json
 import re
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
 
 from service.http.protocol import HEADERS_MAX
-from tests.e2e.process import WAIT_S
+from tests.e2e.process import WAIT_S, until
+from tests.units.service.conftest import COPIES_TOKEN
 from tests.units.service.http.clients import BODY, RETRIEVE, connected, received
 from tests.units.service.running import RunningService
 
@@ -156,3 +158,48 @@ def test_connection_without_a_request_is_closed_whatever_it_sends(
             except TimeoutError:
                 if begin:
                     connection.sendall(b"x" if begin != HIDDEN else b"\r\n")
+
+
+RECORDS = "/v1/models/movies/changes/records?log=&sequence=0&checksum=0"
+UNREAD = {
+    "/start_page.js": ["/v1/models", "/metrics", RECORDS],
+    "/docs/assets/swagger-ui.css": ["/v1/models", "/metrics", RECORDS],
+    "/openapi.json": [RECORDS],
+}
+"""What some clients request again and again and never read, and the pages that wait for none of
+it.
+"""
+CLIENTS = 4
+
+
+@pytest.mark.parametrize(("path", "pages"), UNREAD.items(), ids=[*UNREAD])
+def test_pages_of_one_kind_do_not_wait_for_those_of_another_that_nobody_reads(
+    path: str,
+    pages: list[str],
+    serve: Callable[..., RunningService],
+    write: Callable[..., Any],
+    hosted: Callable[..., dict[str, Any]],
+) -> None:
+    write()
+    service = serve(**hosted("writer"))
+    # So that a response of any size fills what the kernel holds.
+    service.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    authorization = f"Bearer {COPIES_TOKEN}"
+    if path.startswith("/start_page"):
+        lines = "host: localhost"
+    else:
+        lines = f"host: localhost\r\nauthorization: {authorization}"
+    request = f"GET {path} HTTP/1.1\r\n{lines}\r\n\r\n".encode()
+
+    def count() -> float:
+        return service.value("rowcast_requests_total", transport="http")
+
+    with ExitStack() as opened:
+        for _ in range(CLIENTS):
+            connection = opened.enter_context(connected(service))
+            connection.sendall(request * 100)
+        until(lambda: count() >= CLIENTS)
+        client = opened.enter_context(httpx.Client(base_url=service.http, timeout=WAIT_S))
+        for page in pages:
+            response = client.get(page, headers={"authorization": authorization})
+            assert (page, response.status_code) == (page, 200)
