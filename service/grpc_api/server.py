@@ -38,6 +38,27 @@ with details and retry-after, which `grpc.aio` would not send.
 _REFLECTION = (reflection.SERVICE_NAME, reflection.SERVICE_NAME.replace("v1alpha", "v1"))
 
 
+class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc] # grpc is untyped
+    """Reports the state of the data plane at each check. Watches learn of it by `set`, which waits
+    for clients that read slowly.
+    """
+
+    def __init__(self, dataplane: Dataplane) -> None:
+        """Creates the servicer; `dataplane` knows whether calls should be sent."""
+        super().__init__()
+        self._dataplane = dataplane
+
+    async def Check(  # noqa: N802 - as the protocol has it
+        self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext
+    ) -> health_pb2.HealthCheckResponse:
+        """Responds to a check, unless there is no such service."""
+        response = await super().Check(request, context)
+        response.status = health_pb2.HealthCheckResponse.SERVING
+        if self._dataplane.problem():
+            response.status = health_pb2.HealthCheckResponse.NOT_SERVING
+        return response
+
+
 class GrpcServer:
     """Serves the data plane over gRPC. Health begins as NOT_SERVING."""
 
@@ -59,7 +80,7 @@ class GrpcServer:
         self._names = [service.name for service in services]
         self._calls = CallInterceptor(dataplane, services, services_off)
         self._probes = ProbeInterceptor(self._calls)
-        self._health = health.aio.HealthServicer()
+        self._health = HealthServicer(dataplane)
         self._server: grpc.aio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -115,7 +136,7 @@ class GrpcServer:
         return int(bound)
 
     def set_serving(self, serving: bool) -> None:
-        """Sets what health checks report. Any thread may call it."""
+        """Sets what watches of the health report. Any thread may call it."""
         if self._loop is not None and not self._loop.is_closed():
             asyncio.run_coroutine_threadsafe(self._publish(serving), self._loop)
 

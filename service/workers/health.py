@@ -17,7 +17,7 @@ import uvicorn
 
 from service.bounded_pool import BoundedPool
 from service.coordinator import LATE_S, Coordinator
-from service.errors import TRANSPORT_STATUS, ServiceError
+from service.errors import TRANSPORT_STATUS, NotReady, ServiceError
 from service.observability import merged_metrics
 from service.observability.merged_metrics import MetricsMissing
 from service.workers.sockets import HTTP_PROTOCOLS, UVICORN
@@ -36,7 +36,7 @@ _SCRAPE_S = 10.0
 _KEEP_ALIVE_S = 60
 """Time for which an idle connection of a probe or of Prometheus stays open."""
 _FOLLOW_S = 0.25
-"""Time after which the gRPC status follows a change of the service's state."""
+"""Time after which watches of gRPC health learn of a change of the service's state."""
 _STARTING = "the service is starting"
 _STOPPING = "the service is shutting down"
 _NO_WORKER = "no worker responds"
@@ -46,7 +46,6 @@ class Health:
     """The state of a service as its workers report it. Safe to read from any thread.
 
     Attributes:
-      problem: Why requests should not be sent to the service; "": they should.
       started: Whether every worker has listened once.
       stopping: Whether the service shuts down.
     """
@@ -62,7 +61,6 @@ class Health:
           workers: The number of workers.
           timeout_s: Time without a report after which a worker is hung.
         """
-        self.problem = _STARTING
         self.started = False
         self.stopping = False
         self._coordinator = coordinator
@@ -88,23 +86,20 @@ class Health:
         """
         self._running = set(running)
         reports = self._coordinator.reports()
-        problems = list[str]()
         for pid in running:
-            number, problem = reports.get(pid, (_NEVER, ""))
+            number, _ = reports.get(pid, (_NEVER, ""))
             if number != self._last_numbers.get(pid):
                 self._last_numbers[pid] = number
                 self._silent_s[pid] = 0.0
             else:
                 self._silent_s[pid] += elapsed_s
-            # A worker that is late does not count as responding, long before it counts as hung.
-            if number != _NEVER and self._silent_s[pid] < LATE_S:
-                problems.append(problem)
 
         # Workers that have ended are forgotten: their process ids may be used again.
         self._last_numbers = {pid: self._last_numbers[pid] for pid in running}
         self._silent_s = {pid: self._silent_s[pid] for pid in running}
+        problems = self._problems()
         self.started = self.started or len(problems) >= self._workers
-        self.problem = self._problem_of(problems)
+        self._all_were_ready = self._all_were_ready or self._are_all_ready(problems)
         return [pid for pid in self._silent_s if self._is_hung(pid)]
 
     def render_metrics(self) -> bytes:
@@ -124,23 +119,35 @@ class Health:
             timeout_s = max(_START_S, timeout_s)
         return self._silent_s[pid] >= timeout_s
 
-    def _problem_of(self, problems: list[str]) -> str:
-        """Returns the problem of the service.
+    def _problems(self) -> list[str]:
+        """Returns the problem of each worker that responds, as last reported; "": it has none."""
+        problems = list[str]()
+        reports = self._coordinator.reports()
+        for pid in self._running:
+            number, problem = reports.get(pid, (_NEVER, ""))
+            # A worker that is late does not count as responding, long before it counts as hung.
+            if number != _NEVER and self._silent_s.get(pid, 0.0) < LATE_S:
+                problems.append(problem)
+        return problems
 
-        Args:
-          problems: The problem of each worker that responds; "": the worker has none.
+    def _are_all_ready(self, problems: list[str]) -> bool:
+        return len(problems) >= self._workers and not any(problems)
+
+    @property
+    def problem(self) -> str:
+        """Why requests should not be sent to the service, by what its workers have reported by now;
+        "": they should.
         """
         if self.stopping:
             return _STOPPING
+        problems = self._problems()
         if not problems and self.started:
             return _NO_WORKER
         if not problems:
             return _STARTING
 
         unready = [problem for problem in problems if problem]
-        if not unready and len(problems) >= self._workers:
-            self._all_were_ready = True
-        if not self._all_were_ready:
+        if not (self._all_were_ready or self._are_all_ready(problems)):
             # The start waits for all workers: the kernel spreads connections over all.
             return (unready or [_STARTING])[0]
         # From then on, one worker suffices: a replacement may be loading while the others serve.
@@ -159,7 +166,11 @@ class HealthApp:
 
     async def __call__(self, scope: Any, _: Any, send: Any) -> None:
         """Handles one request."""
-        status, media_type, body = await self._respond(scope["method"], scope["path"])
+        try:
+            status, media_type, body = await self._respond(scope["method"], scope["path"])
+        except ServiceError as problem:
+            status = TRANSPORT_STATUS[problem.code].http
+            status, media_type, body = _error(status, problem.code.value, str(problem))
         headers = [
             (b"content-type", media_type.encode()),
             (b"content-length", str(len(body)).encode()),
@@ -175,12 +186,8 @@ class HealthApp:
         if path == "/livez":
             return _json(200, {"live": True})
         if path == "/readyz":
-            problem = self._health.problem
-            # The problem changes with the next look at the workers; a signal sets this at once.
-            if self._health.stopping:
-                problem = _STOPPING
-            if problem:
-                return _error(503, "NOT_READY", problem)
+            if problem := self._health.problem:
+                raise NotReady(problem)
             return _json(200, {"ready": True})
         if path == "/metrics":
             return await self._scrape()
@@ -193,9 +200,6 @@ class HealthApp:
             content = await self._scrapes.run(self._health.render_metrics, deadline)
         except MetricsMissing as problem:
             return _error(500, "INTERNAL", str(problem))
-        except ServiceError as problem:
-            status = TRANSPORT_STATUS[problem.code].http
-            return _error(status, problem.code.value, str(problem))
         return 200, merged_metrics.CONTENT_TYPE, content
 
 
@@ -223,20 +227,33 @@ def serve_grpc_health(health: Health, host: str, port: int) -> None:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     from grpc_health.v1.health import HealthServicer
 
-    servicer = HealthServicer(experimental_non_blocking=True)
+    states = health_pb2.HealthCheckResponse
+
+    class Servicer(HealthServicer):  # type: ignore[misc] # grpc is untyped
+        """Reports the state of the service at each check."""
+
+        def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - as the protocol has it
+            """Responds to a check, as the workers have reported by now."""
+            self.update()
+            return super().Check(request, context)
+
+        def update(self) -> None:
+            """Sets the state, of which watches learn."""
+            state = states.SERVING
+            if health.problem:
+                state = states.NOT_SERVING
+            self.set("", state)
+
+    servicer = Servicer(experimental_non_blocking=True)
     server = grpc.server(ThreadPoolExecutor(2), maximum_concurrent_rpcs=_CALLS_MAX)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     if ":" in host:
         host = f"[{host}]"
     server.add_insecure_port(f"{host}:{port}")
-    states = health_pb2.HealthCheckResponse
 
     def follow() -> None:
         while True:
-            state = states.SERVING
-            if health.problem or health.stopping:
-                state = states.NOT_SERVING
-            servicer.set("", state)
+            servicer.update()
             server.wait_for_termination(_FOLLOW_S)
 
     server.start()

@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import grpc
+import httpx
 import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.codec.stubs import embedding_service_pb2 as pb
-from tests.e2e.process import Process, until
+from tests.e2e.process import WAIT_S, Process, until
 from tests.e2e.services import (
     Launch,
     Write,
@@ -45,6 +47,24 @@ def ids_of_all_calls(service: Process) -> set[int]:
     return {each for call_name in CALLS for _ in range(8) for each in ids_of(service, call_name)}
 
 
+def readiness(service: Process) -> set[bool]:
+    """Whether each worker, over both transports, and the health address say that they serve."""
+    states = set[bool]()
+    for port in ("health", "http"):
+        url = f"http://127.0.0.1:{service.ports[port]}/readyz"
+        for _ in range(8):
+            states.add(httpx.get(url, timeout=WAIT_S).status_code == 200)
+    for port in ("health_grpc", "grpc"):
+        for number in range(8):
+            options = [("grpc.use_local_subchannel_pool", 1), ("test.channel", number)]
+            address = f"127.0.0.1:{service.ports[port]}"
+            with grpc.insecure_channel(address, options) as channel:
+                check = health_pb2_grpc.HealthStub(channel).Check
+                response = check(health_pb2.HealthCheckRequest(), timeout=WAIT_S)
+            states.add(response.status == health_pb2.HealthCheckResponse.SERVING)
+    return states
+
+
 def check_choice_of_versions(service: Process, write: Write) -> None:
     """Labels, rolls back and pins a second version."""
     write(version=2)
@@ -63,7 +83,7 @@ def check_choice_of_versions(service: Process, write: Write) -> None:
 def test_commands_hold_for_every_worker_and_after_a_restart(write: Write, launch: Launch) -> None:
     every = {int(each) for each in write().ids}
     first, second = sorted(every)[:2]
-    service = launch("--workers", "2")
+    service = launch("--workers", "2", "--health-grpc-port", "0")
     wait_for(service, "2")
     assert ids_of_all_calls(service) == every
     done = threading.Event()
@@ -105,6 +125,11 @@ def test_commands_hold_for_every_worker_and_after_a_restart(write: Write, launch
     assert ranked.json()["ids"] == [first, second], "rank scores the ids that it is sent"
     check_choice_of_versions(service, write)
     assert ids_of_all_calls(service) == every - {first}
+    for _ in range(3):
+        assert ctl(service, "drain").returncode == 0
+        assert readiness(service) == {False}
+        assert ctl(service, "undrain").returncode == 0
+        assert readiness(service) == {True}
     assert ctl(service, "drain").returncode == 0
     assert service.stop() == 0
     again = launch()
