@@ -27,7 +27,7 @@ from bundle.format.paths import MANIFEST
 from bundle.format.precision import Precision
 from bundle.service_links import is_service_link
 from bundle.tables.shard_number import ShardNumber
-from service.loopback import on_loopback
+from service.loopback import host_name, is_address, on_loopback
 
 PREFIX = "ROWCAST_"
 _OTHER_PROGRAMS = re.compile(r"(EXPORT|CLIENT|CTL)_.*|URL|TOKEN(_FILE)?|(CA|CERT|KEY)_FILE")
@@ -365,8 +365,8 @@ class ServiceSettings(BaseModel):
     allowed_hosts: tuple[str, ...] = ()
     """Name that HTTP requests may have in `Host`, without a port. Default: any name, except on a
     loopback address without tokens and client certificates, where only loopback addresses are
-    accepted. Loopback addresses stay accepted there. Repeatable; in the environment, separate the
-    names with commas.
+    accepted. Loopback addresses stay accepted there, and any address at another health_host.
+    Repeatable; in the environment, separate the names with commas.
     """
     max_concurrent_streams: int = Field(default=1_000, ge=1, le=1_000_000)
     """Maximum number of concurrent calls on one gRPC connection. Further calls wait in the client.
@@ -437,6 +437,17 @@ class ServiceSettings(BaseModel):
         if not isinstance(value, str):
             return value
         return _split_names(value)
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _check_allowed_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if host_name(name) != name.lower() and not is_address(name):
+                raise ValueError(
+                    "a name or address without scheme and port was expected, such as "
+                    "'rowcast.example.com'"
+                )
+        return value
 
     @field_validator("protocols", mode="before")
     @classmethod

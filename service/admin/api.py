@@ -30,6 +30,7 @@ from service.codec.failures import details_value, failure_of, log_failure
 from service.codec.metadata import (
     REQUEST_ID,
     TRACE_PARENT,
+    Headers,
     check_request_id,
     deadline_of,
     media_type_of,
@@ -43,11 +44,10 @@ from service.engine.context import RequestContext
 from service.http.change_routes import raise_query_problem
 from service.http.documents import change_schemas
 from service.http.pages import HeadAsGet
-from service.loopback import on_loopback
 from service.observability.logging import PRINCIPAL, logger
 from service.openapi import add_schemas
 from service.query_strings import query_check
-from service.security.hosts import host_name
+from service.security.hosts import AllowedHosts
 from service.security.principal import Principal, authorize, authorize_all
 from service.security.tokens import TokenStore
 
@@ -97,6 +97,7 @@ def create_admin_app(
     app.add_exception_handler(ClientDisconnect, _ignore)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)
     app.add_middleware(HeadAsGet)
+    hosts = AllowedHosts(settings.admin_host, settings.allowed_hosts)
 
     @app.middleware("http")
     async def guard(
@@ -106,7 +107,7 @@ def create_admin_app(
         headers = read_headers(request.scope["headers"])
         request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
         try:
-            principal = _authenticate(request, tokens)
+            principal = _authenticate(request.method, headers, tokens, hosts)
             check_request_id(headers, request_id)
             deadline = deadline_of(headers, settings.request_timeout_s)
             context = RequestContext("other", request_id, deadline, principal)
@@ -214,7 +215,9 @@ def _add_command(
     router.post(prefix + name, name=name, summary=summary, openapi_extra=extra)(apply)
 
 
-def _authenticate(request: Request, tokens: TokenStore | None) -> Principal | None:
+def _authenticate(
+    method: str, headers: Headers, tokens: TokenStore | None, hosts: AllowedHosts
+) -> Principal | None:
     """Returns who sent a request; None: no tokens are required.
 
     Raises:
@@ -224,21 +227,16 @@ def _authenticate(request: Request, tokens: TokenStore | None) -> Principal | No
     """
     principal = None
     if tokens is not None:
-        principal = tokens.authenticate(request.headers.get("authorization"))
+        principal = tokens.authenticate(headers.get("authorization"))
         PRINCIPAL.set(principal.name)
     else:
-        # Without tokens, only programs of this machine are trusted. A page in a browser of this
-        # machine can point its own name at the loopback address (DNS rebinding), but its requests
-        # then carry that name as their host.
-        host = request.headers.get("host", "")
-        if not on_loopback(host_name(host)):
-            expected = "a loopback address of this machine"
-            raise errors.PermissionDenied.of_field("host", repr(host[:80]), expected)
+        # Without tokens, only programs of this machine are trusted, and no web page.
+        hosts.check(headers.get("host", ""))
 
     # A page may send forms and plain text across origins without being permitted to. JSON needs a
     # preflight request, which the admin API does not accept.
-    content_type = media_type_of(request.headers.get("content-type", ""))
-    if request.method == "POST" and content_type != _JSON:
+    content_type = media_type_of(headers.get("content-type", ""))
+    if method == "POST" and content_type != _JSON:
         raise errors.InvalidArgument.of_field("content-type", repr(content_type[:80]), _JSON)
     return principal
 

@@ -658,8 +658,9 @@ SETTINGS = (
         True,
         "Name that HTTP requests may have in `Host`, without a port. Default: any name, except on "
         "a loopback address without tokens and client certificates, where only loopback addresses "
-        "are accepted. Loopback addresses stay accepted there. Repeatable; in the environment, "
-        "separate the names with commas. [env: ROWCAST_ALLOWED_HOSTS]",
+        "are accepted. Loopback addresses stay accepted there, and any address at another "
+        "health_host. Repeatable; in the environment, separate the names with commas. [env: "
+        "ROWCAST_ALLOWED_HOSTS]",
     ),
     SettingOption(
         "max_concurrent_streams",

@@ -215,16 +215,14 @@ def _check(settings: ServiceSettings) -> None:
 
 
 def _check_hosts(settings: ServiceSettings) -> None:
-    """Checks the hosts that the service calls, and those of its own that it accepts.
+    """Checks the hosts that the service calls.
 
     Raises:
       SettingsError: One of them cannot be used; the message names the setting.
     """
     from service.changes.copying import Leader
-    from service.security.hosts import AllowedHosts
     from service.shards import addresses
 
-    AllowedHosts(settings)
     if settings.follow_changes:
         Leader(settings)
     if settings.shard_addresses:

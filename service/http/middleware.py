@@ -88,7 +88,9 @@ class RequestContextMiddleware:
         settings = dataplane.settings
         self._timeout_s = settings.request_timeout_s
         self._authenticates = self._tokens is not None or settings.tls_client_ca is not None
-        self._hosts = AllowedHosts(settings)
+        self._hosts = AllowedHosts(
+            settings.host, settings.allowed_hosts, authenticates=self._authenticates
+        )
         self._has_web_pages = settings.web_pages
         self._files = PartwiseSending(app, settings.body_timeout_s)
         self._pages = Turns(self._files)

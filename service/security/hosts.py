@@ -1,17 +1,19 @@
-"""The hosts that requests may be sent to.
+"""The hosts that requests may be sent to, whichever listener receives them.
 
 A web page can let its own name point to 127.0.0.1 (DNS rebinding), and then read the responses of a
-service that only this machine reaches. Its requests have a foreign `Host`.
+service that only this machine reaches. Its requests have a foreign `Host`. No page reaches a gRPC
+endpoint: browsers speak HTTP/2 over TLS alone, and then compare the name with the certificate.
+
+The supervisor imports this module, so that it must stay light.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
-from ipaddress import ip_address
 
-from service.config import ServiceSettings, SettingsError
 from service.errors import PermissionDenied
-from service.loopback import on_loopback
+from service.loopback import host_name, is_address, on_loopback
 
 _HOSTS_MAX = 256
 """Number of values of `Host` whose check is remembered."""
@@ -22,29 +24,34 @@ choose what they send.
 
 
 class AllowedHosts:
-    """Checks the `Host` of requests.
+    """Checks the `Host` of the requests to one listener.
 
-    Names in `allowed_hosts` are accepted, and loopback addresses where the service listens on one.
-    Without `allowed_hosts` every host is accepted by a service that other machines reach, or whose
+    Names in `allowed_hosts` are accepted, and loopback addresses where the listener has one.
+    Without `allowed_hosts` every host is accepted by a listener that other machines reach, or whose
     clients authenticate: a web page has no credentials.
     """
 
-    def __init__(self, settings: ServiceSettings) -> None:
-        """Reads from the settings which hosts are allowed.
+    def __init__(
+        self,
+        address: str,
+        names: Collection[str],
+        *,
+        authenticates: bool = False,
+        accepts_addresses: bool = False,
+    ) -> None:
+        """Creates the check of a listener.
 
-        Raises:
-          SettingsError: What is allowed is no name.
+        Args:
+          address: The address that it listens on.
+          names: The setting `allowed_hosts`.
+          authenticates: Whether its clients authenticate.
+          accepts_addresses: Whether other machines may name it by any address, as probes and
+            Prometheus do. A web page can point a name elsewhere, but no address.
         """
-        for name in settings.allowed_hosts:
-            if host_name(name) != name.lower() and not _is_address(name):
-                raise SettingsError(
-                    f"--allowed-hosts (or ROWCAST_ALLOWED_HOSTS) has {name!r}; a name or address "
-                    "without scheme and port was expected, such as 'rowcast.example.com'"
-                )
-        self._names = frozenset(map(str.lower, settings.allowed_hosts))
-        self._loopback = on_loopback(settings.host)
-        authenticated = settings.tokens is not None or settings.tls_client_ca is not None
-        self._checked = bool(self._names) or (self._loopback and not authenticated)
+        self._names = frozenset(map(str.lower, names))
+        self._loopback = on_loopback(address)
+        self._addresses = accepts_addresses and not self._loopback
+        self._checked = bool(self._names) or (self._loopback and not authenticates)
         # Requests of one client all name the same host.
         self._is_allowed_cached = lru_cache(_HOSTS_MAX)(self._is_allowed)
 
@@ -67,20 +74,8 @@ class AllowedHosts:
 
     def _is_allowed(self, host: str) -> bool:
         name = host_name(host)
-        return name in self._names or (self._loopback and on_loopback(name))
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def host_name(host: str) -> str:
-    """Returns the name or address in a `Host` header, without user and port, in lower case."""
-    host = host.rpartition("@")[2].lower()
-    if host.startswith("["):
-        return host[1 : host.find("]")]
-    return host.partition(":")[0]
+        return (
+            name in self._names
+            or (self._loopback and on_loopback(name))
+            or (self._addresses and is_address(name))
+        )

@@ -20,6 +20,7 @@ from service.coordinator import LATE_S, Coordinator
 from service.errors import TRANSPORT_STATUS, NotReady, ServiceError
 from service.observability import merged_metrics
 from service.observability.merged_metrics import MetricsMissing
+from service.security.hosts import AllowedHosts
 from service.workers.sockets import HTTP_PROTOCOLS, UVICORN
 from service.workers.supervisor_metrics import SupervisorMetrics
 
@@ -159,15 +160,19 @@ class Health:
 class HealthApp:
     """`/livez`, `/readyz` and `/metrics`, as an ASGI application."""
 
-    def __init__(self, health: Health) -> None:
-        """Creates the application of a service's state."""
+    def __init__(self, health: Health, hosts: AllowedHosts) -> None:
+        """Creates the application of a service's state; `hosts` may read its metrics."""
         self._health = health
+        self._hosts = hosts
         self._scrapes = BoundedPool("scrapes", _SCRAPES_MAX)
 
     async def __call__(self, scope: Any, _: Any, send: Any) -> None:
         """Handles one request."""
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         try:
-            status, media_type, body = await self._respond(scope["method"], scope["path"])
+            status, media_type, body = await self._respond(
+                scope["method"], scope["path"], ", ".join(hosts)
+            )
         except ServiceError as problem:
             status = TRANSPORT_STATUS[problem.code].http
             status, media_type, body = _error(status, problem.code.value, str(problem))
@@ -180,7 +185,7 @@ class HealthApp:
             body = b""
         await send({"type": "http.response.body", "body": body})
 
-    async def _respond(self, method: str, path: str) -> tuple[int, str, bytes]:
+    async def _respond(self, method: str, path: str, host: str) -> tuple[int, str, bytes]:
         if method not in {"GET", "HEAD"}:
             return _error(405, "INVALID_ARGUMENT", "GET or HEAD was expected")
         if path == "/livez":
@@ -189,6 +194,8 @@ class HealthApp:
             if problem := self._health.problem:
                 raise NotReady(problem)
             return _json(200, {"ready": True})
+        # Probes name any host, and learn nothing else.
+        self._hosts.check(host)
         if path == "/metrics":
             return await self._scrape()
         return _error(404, "NOT_FOUND", "the paths are /livez, /readyz and /metrics")
@@ -203,10 +210,10 @@ class HealthApp:
         return 200, merged_metrics.CONTENT_TYPE, content
 
 
-def serve_health(health: Health, listener: socket.socket) -> None:
+def serve_health(health: Health, hosts: AllowedHosts, listener: socket.socket) -> None:
     """Serves health checks in a thread, for as long as the process lives."""
     config = uvicorn.Config(
-        HealthApp(health),
+        HealthApp(health, hosts),
         http=f"{HTTP_PROTOCOLS}:YieldingHttpProtocol",
         # uvloop crashes when the process ends beside a thread that runs it.
         loop="asyncio",

@@ -33,6 +33,7 @@ from service.coordinator import Coordinator
 from service.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from service.loopback import on_loopback
 from service.observability import logging
+from service.security.hosts import AllowedHosts
 from service.workers.announcement import Announcement, admin_url, announce
 from service.workers.health import Health, serve_grpc_health, serve_health
 from service.workers.sockets import http_config, listen, listen_or_any, notify, port_of, reserve
@@ -123,10 +124,11 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop_on_signal)
 
-        serve_health(self._health, sockets["health"])
+        health_host = settings["health_host"] or settings["host"]
+        hosts = AllowedHosts(health_host, settings["allowed_hosts"], accepts_addresses=True)
+        serve_health(self._health, hosts, sockets["health"])
         if "health_grpc" in sockets:
-            host = settings["health_host"] or settings["host"]
-            serve_grpc_health(self._health, host, ports["health_grpc"])
+            serve_grpc_health(self._health, health_host, ports["health_grpc"])
         threading.Thread(target=self._watch, args=(ports,), daemon=True).start()
         self._processes.run()
         return self._coordinator.exit_code(EXIT_OK)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import Standing
-from tests.e2e.process import until
+from tests.e2e.process import WAIT_S, until
 from tests.e2e.services import (
     BODY,
     RETRIEVE,
@@ -113,6 +113,25 @@ def test_service_takes_new_certificates_and_tokens_while_it_serves(
         ):
             outdated.get("/livez")
     assert service.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "page", "probes"),
+    [
+        ("http", "/v1/models", ("/livez", "/readyz")),
+        ("admin", "/v1/status", ()),
+        ("health", "/metrics", ("/livez", "/readyz")),
+    ],
+)
+def test_no_endpoint_shows_a_page_to_a_host_that_is_another_machine(
+    endpoint: str, page: str, probes: tuple[str, ...], standing: Standing
+) -> None:
+    url = f"http://127.0.0.1:{standing.service.ports[endpoint]}"
+    with httpx.Client(base_url=url, timeout=WAIT_S) as client:
+        for host, status in (("localhost", 200), ("[::1]:80", 200), ("pages.example", 403)):
+            assert client.get(page, headers={"host": host}).status_code == status
+        for probe in probes:
+            assert client.get(probe, headers={"host": "10.0.0.7"}).status_code == 200
 
 
 def test_metrics_of_all_workers_count_requests_and_what_towers_computed(

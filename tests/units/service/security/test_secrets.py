@@ -8,7 +8,6 @@ import datetime
 import hashlib
 import logging
 import ssl
-from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -351,24 +350,32 @@ def test_secrets_that_everybody_can_read_are_warned_of(
 
 
 LOOPBACK = ("localhost", "LOCALHOST:8080", "127.0.0.1:8080", "[::1]:8080", "127.8.8.8")
-FOREIGN = ("", "example.com:8080", "127.0.0.1.example.com", "user@evil", "10.0.0.1")
-SHOP = {"allowed_hosts": "Example.com, shop.example.com"}
-HOSTS: list[tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = [
-    ({}, LOOPBACK, FOREIGN),
-    ({"host": "0.0.0.0"}, (*LOOPBACK, *FOREIGN), ()),
-    ({"tokens": Path("tokens")}, (*LOOPBACK, *FOREIGN), ()),
-    (SHOP, (*LOOPBACK, "example.com", "EXAMPLE.com:80", "shop.example.com"), ("a.example.com",)),
-    ({"host": "0.0.0.0", **SHOP}, ("example.com", "shop.example.com:1"), LOOPBACK),
+FOREIGN = ("", "example.com:8080", "127.0.0.1.example.com", "user@evil", "localhost, evil")
+ADDRESSES = ("10.0.0.1", "10.0.0.1:8081", "[2001:db8::1]:8081")
+SHOP = ("Example.com", "shop.example.com")
+HERE = "127.0.0.1"
+ANYWHERE = "0.0.0.0"
+HOSTS: list[tuple[AllowedHosts, tuple[str, ...], tuple[str, ...]]] = [
+    (AllowedHosts(HERE, ()), LOOPBACK, FOREIGN + ADDRESSES),
+    (AllowedHosts(ANYWHERE, ()), LOOPBACK + FOREIGN + ADDRESSES, ()),
+    (AllowedHosts(HERE, (), authenticates=True), LOOPBACK + FOREIGN + ADDRESSES, ()),
+    (AllowedHosts(HERE, SHOP), (*LOOPBACK, "example.com", "EXAMPLE.com:80"), ("a.example.com",)),
+    (AllowedHosts(ANYWHERE, SHOP), ("example.com", "shop.example.com:1"), LOOPBACK + ADDRESSES),
+    (AllowedHosts(HERE, (), accepts_addresses=True), LOOPBACK, FOREIGN + ADDRESSES),
+    (
+        AllowedHosts(ANYWHERE, SHOP, accepts_addresses=True),
+        ("example.com", *ADDRESSES),
+        ("", "a.example.com", "127.0.0.1.example.com", "localhost, evil"),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("settings", "accepted", "refused"), HOSTS)
+@pytest.mark.parametrize(("hosts", "accepted", "refused"), HOSTS)
 def test_hosts_of_web_pages_after_rebinding_are_refused(
-    settings: dict[str, Any], accepted: tuple[str, ...], refused: tuple[str, ...]
+    hosts: AllowedHosts, accepted: tuple[str, ...], refused: tuple[str, ...]
 ) -> None:
-    check: Callable[[str], None] = AllowedHosts(ServiceSettings(root=Path.cwd(), **settings)).check
     for host in accepted:
-        check(host)
+        hosts.check(host)
     for host in refused:
         with pytest.raises(PermissionDenied, match="allowed_hosts"):
-            check(host)
+            hosts.check(host)
