@@ -139,7 +139,7 @@ class Worker:
         self._coordinator = coordinator
         self._grpc_port = grpc_port
         threads = compute_threads(settings.workers, settings.threads)
-        self.metrics = Metrics()
+        self.metrics = Metrics(coordinator.metrics)
         self.versions = VersionManager()
 
         # A shard serves routers, which send other calls than clients.

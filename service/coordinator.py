@@ -190,6 +190,7 @@ class Coordinator:
         self._started = False
         self._failed_starts = 0
         self._exit_code: int | None = None
+        self._render_metrics: Callable[[], bytes] = bytes
 
     def begin_start(self) -> Start:
         """Returns how a worker begins."""
@@ -264,6 +265,18 @@ class Coordinator:
         """Returns the status of each worker that operators see, by process id."""
         with self._lock:
             return [self._workers[pid].report.status for pid in sorted(self._workers)]
+
+    def share_metrics(self, render: Callable[[], bytes]) -> None:
+        """Sets what renders the metrics of all workers for `metrics`."""
+        self._render_metrics = render
+
+    def metrics(self) -> bytes:
+        """Returns the text of `/metrics` for all workers; empty without a supervisor.
+
+        Raises:
+          MetricsMissing: The files of a worker's metrics are gone.
+        """
+        return self._render_metrics()
 
     def begin_load(self, pid: int, model: str, version: int, files: str) -> Permission:
         """Gives a worker the turn to load a version, unless it must not. One worker loads at a
@@ -455,6 +468,7 @@ _METHODS = (
     "peers",
     "await_peers",
     "statuses",
+    "metrics",
     "begin_load",
     "begin_verification",
     "end_load",

@@ -9,25 +9,33 @@ import platform
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
 
 from bundle import native
 from service.admin.status import WorkerStatus
 from service.config import ServiceSettings
-from service.observability import merged_metrics
 from service.observability.derived_metrics import DERIVED
 from service.observability.logging import latest_problems
 from service.resources import usable_cores
 
 
 def report(
-    settings: ServiceSettings, status: dict[str, Any], workers: Iterable[WorkerStatus]
+    settings: ServiceSettings,
+    status: dict[str, Any],
+    workers: Iterable[WorkerStatus],
+    metrics: bytes,
 ) -> dict[str, Any]:
     """Returns versions, the machine, the settings, the status, the quality of responses, and the
     newest problem of each kind in every process.
+
+    Args:
+      settings: The settings of the service.
+      status: The status of the service.
+      workers: The statuses of the workers.
+      metrics: The text of `/metrics` for all workers; empty: it is not known.
     """
     problems = {worker.pid: worker.problems for worker in workers}
     # The worker that responds may not have reported to the coordinator yet.
@@ -43,7 +51,7 @@ def report(
         "packages": {package.name: package.version for package in packages},
         "settings": settings.model_dump(mode="json"),
         "status": status,
-        "quality": _quality(),
+        "quality": _quality(metrics),
         "problems": sorted(
             (line for lines in problems.values() for line in lines),
             key=lambda line: str(line["time"]),
@@ -51,21 +59,11 @@ def report(
     }
 
 
-def _quality() -> list[dict[str, Any]]:
+def _quality(metrics: bytes) -> list[dict[str, Any]]:
     """Returns the live recall and the drift of scores over all workers, where they are known."""
-    directory = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    if directory is None:
-        return []
-    try:
-        values = merged_metrics.derived(Path(directory))
-    except (OSError, ValueError):  # the directory, or the file of a worker that ends, is gone
-        return []
     return [
-        {
-            "metric": f"rowcast_{name}",
-            **dict(zip(labels, label_values, strict=True)),
-            "value": value,
-        }
-        for name, (_, labels) in DERIVED.items()
-        for label_values, value in sorted(values[name].items())
+        {"metric": sample.name, **sample.labels, "value": sample.value}
+        for family in text_string_to_metric_families(metrics.decode())
+        if family.name.removeprefix("rowcast_") in DERIVED
+        for sample in family.samples
     ]

@@ -21,6 +21,7 @@ from service.config import ServiceSettings
 from service.coordinator import Coordinator
 from service.errors import FieldViolation, NotFound, NotReady, one_of
 from service.observability.logging import fields, logger
+from service.observability.merged_metrics import MetricsMissing
 from service.resources import free_bytes
 from service.versions.desired_state import Desired, DesiredModel, invalid
 from service.versions.lifecycle import VersionState
@@ -109,7 +110,10 @@ class Service:
 
     def report(self) -> Status:
         """Returns what an issue about this service needs, without secrets."""
-        return report(self._settings, self.status(), self._workers())
+        metrics = b""
+        with contextlib.suppress(MetricsMissing):
+            metrics = self._coordinator.metrics()
+        return report(self._settings, self.status(), self._workers(), metrics)
 
     def apply(self, name: str, body: bytes, model: str = "", deadline: float = math.inf) -> Status:
         """Applies a command. A change that needs no load is in effect when this returns, unless

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from service.observability.derived_metrics import DerivedMetrics, derived_values
+from service.observability.derived_metrics import DerivedMetrics
 
 CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 _ENDED = "ended"
@@ -56,18 +56,9 @@ def render(directory: Path, process: int | None = None) -> bytes:
     return prometheus.generate_latest(DerivedMetrics(registry))
 
 
-def derived(directory: Path) -> dict[str, dict[tuple[str, ...], float]]:
-    """Returns the values of DERIVED over all workers, by the values of their labels; takes
-    milliseconds.
-    """
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, str(directory))  # type: ignore[no-untyped-call]
-    return derived_values(registry.collect())
-
-
 def forget_ended(directory: Path) -> None:
-    """Removes the files of workers that have ended; their counts are added to those of one file, so
-    that no counter decreases and no files pile up.
+    """Removes the files of the children of this process that have ended; their counts are added to
+    those of one file, so that no counter decreases and no files pile up.
     """
     pids = set[int]()
     for file in directory.glob("*_*.db"):
@@ -75,7 +66,7 @@ def forget_ended(directory: Path) -> None:
         if name.isdecimal():
             pids.add(int(name))
     for pid in pids:
-        if _is_running(pid):
+        if not _has_ended(pid):
             continue
         # `mark_process_dead` removes gauges alone, and prometheus_client has no function that adds
         # the counts of one file to another.
@@ -84,15 +75,13 @@ def forget_ended(directory: Path) -> None:
             _add_to_ended(directory, kind, pid)
 
 
-def _is_running(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        # It is another user's process, which has the number now.
-        return False
-    return True
+        # Not reaped: a worker that ended is there until uvicorn does so, in another thread.
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    except ChildProcessError:
+        # It was reaped. Another program may have the number by now.
+        return True
 
 
 def _add_to_ended(directory: Path, kind: str, pid: int) -> None:

@@ -6,7 +6,7 @@ features, stores, towers and parts come from manifests, never from requests. A r
 is not known, because it was not decoded or names a model that does not exist, has the model "".
 
 In a worker process (PROMETHEUS_MULTIPROC_DIR is set before prometheus_client is imported), the
-metrics are in files of that directory, and every process renders the metrics of all.
+metrics are in files of that directory, and the supervisor renders those of all workers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from itertools import product
-from pathlib import Path
 from typing import Literal, TypeVar
 
 import prometheus_client as prometheus
@@ -390,14 +389,20 @@ def _series(metric: Metric, labels: tuple[str, ...]) -> Callable[..., Metric]:
 class Metrics:
     """The metrics of one process. Every method may be called from any thread."""
 
-    def __init__(self) -> None:
-        """Creates all metrics at 0."""
+    def __init__(self, render_all: Callable[[], bytes] = bytes) -> None:
+        """Creates all metrics at 0.
+
+        Args:
+          render_all: Returns the text of `/metrics` for all workers, empty if there is no other
+            process; raises MetricsMissing if the files of a worker are gone, OSError or EOFError if
+            the supervisor is.
+        """
+        self._render_all = render_all
         # By default, counters and histograms have further series with their times of creation.
         prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._directory = os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")
         registry = CollectorRegistry()
         self._registry = registry
-        if not self._directory:
+        if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
             prometheus.ProcessCollector(registry=registry)
             prometheus.GCCollector(registry=registry)
         self._lock = threading.Lock()
@@ -627,13 +632,15 @@ class Metrics:
         it in a thread.
 
         Raises:
-          NotReady: The files of this process are gone.
+          NotReady: The files of a process are gone, or the supervisor is.
         """
         self.flush()
-        if self._directory:
-            try:
-                merged_metrics.check_files(Path(self._directory), [os.getpid()])
-            except merged_metrics.MetricsMissing as problem:
-                raise NotReady(str(problem)) from None
-            return merged_metrics.render(Path(self._directory))
+        try:
+            page = self._render_all()
+        except merged_metrics.MetricsMissing as problem:
+            raise NotReady(str(problem)) from None
+        except (EOFError, OSError) as problem:
+            raise NotReady(f"the supervisor does not return the metrics: {problem!r}") from problem
+        if page:
+            return page
         return prometheus.generate_latest(derived_metrics.DerivedMetrics(self._registry))

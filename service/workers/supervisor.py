@@ -86,6 +86,7 @@ class Supervisor:
         self._health = Health(
             self._coordinator, self._metrics, settings["workers"], settings["worker_timeout_s"]
         )
+        self._coordinator.share_metrics(self._health.render_metrics)
 
     def run(self) -> int:
         """Runs the service until a signal; returns the exit code."""

@@ -22,7 +22,7 @@ from service.observability import merged_metrics
 
 COUNTERS = {
     "worker_ends": (
-        "Workers that ended unasked; at the health address alone",
+        "Workers that ended unasked",
         ("reason",),
     )
 }

@@ -20,6 +20,7 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from service.observability.metrics import GAUGES
 from service.workers.sockets import listen
 from tests.bundles.sparse_tables import NAME
 from tests.e2e.conftest import Standing
@@ -232,11 +233,16 @@ def test_service_under_load_that_is_terminated_completes_every_request(
     assert set(statuses) == {200}
 
 
-def replace_killed(service: Process, worker: psutil.Process) -> None:
-    """Kills one of two workers and waits for another."""
-    worker.kill()
-    until(lambda: len(workers_of(service)) == 2 and worker not in workers_of(service))
-    wait_for_workers(service, 2)
+def summed_gauges(service: Process, endpoint: str) -> dict[str, float]:
+    """Returns the gauges that are sums over all workers, by their sample, as an endpoint has
+    them.
+    """
+    url = f"http://127.0.0.1:{service.ports[endpoint]}/metrics"
+    page = httpx.get(url, timeout=WAIT_S).raise_for_status().text
+    names = tuple(f"rowcast_{name}" for name, (*_, merge) in GAUGES.items() if merge == "livesum")
+    gauges = [line.rpartition(" ") for line in page.splitlines() if line.startswith(names)]
+    assert gauges
+    return {sample: float(value) for sample, _, value in gauges}
 
 
 def test_killed_workers_are_replaced_and_leave_their_counts_and_no_files(
@@ -249,8 +255,17 @@ def test_killed_workers_are_replaced_and_leave_their_counts_and_no_files(
     assert versions_of(service) == {1}
     requests_ok = 'rowcast_requests_total{call="retrieve",code="OK"'
     until(lambda: count_of(service, requests_ok) == 8)  # workers write their counts every second
-    for worker in workers_of(service):
-        replace_killed(service, worker)
+    first_workers = workers_of(service)
+    pids = {worker.pid for worker in first_workers}
+    for worker in first_workers:
+        worker.kill()
+        # Nobody has read the metrics of the health address meanwhile.
+        while (replacement := service.event("ready")["pid"]) in pids:
+            continue
+        pids.add(replacement)
+        gauges = summed_gauges(service, "http")
+        assert gauges["rowcast_workers"] == 2
+        assert gauges == summed_gauges(service, "health")
         until(lambda: count_of(service, requests_ok) == 8)
     live = {"ended", *(str(worker.pid) for worker in workers_of(service))}
 
