@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from service.errors import DeadlineExceeded, NotReady, Overloaded
@@ -43,7 +44,8 @@ class Permit:
           DeadlineExceeded: The call has not ended by the deadline.
           Exception: Whatever the function raises.
         """
-        call = self._executor.submit(function)
+        # What is logged in the thread names the principal, too.
+        call = self._executor.submit(copy_context().run, function)
         self._call = call
         result = asyncio.wrap_future(call)
         try:

@@ -298,7 +298,9 @@ EVENTS = {
         "Export the bundle again if filtered searches take longer.",
     ),
     "command_applied": (
-        "A command of an operator is in the state file. The other fields are its arguments.",
+        "A command of an operator was applied: it is in the state file, or changed a model. The "
+        "other fields are its arguments. Logged at every log level. Of the changes of rows, "
+        "candidates and contexts, one per second is logged for each operator and kind.",
         "",
     ),
     "request_failed": (

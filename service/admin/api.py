@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from service import errors
 from service.admin.change_routes import admin_change_routes
-from service.admin.commands import MODEL_COMMANDS, SERVICE_COMMANDS
+from service.admin.commands import MODEL_COMMANDS, SERVICE_COMMANDS, log_command
 from service.admin.service import Service, Status, is_followed
 from service.bounded_pool import AFTER_DEADLINE_S, BoundedPool
 from service.change_plane import ChangePlane
@@ -115,6 +115,9 @@ def create_admin_app(
             request.state.context = context
             request.state.headers = headers
             response = await call_next(request)
+            if request.method == "POST" and response.status_code < 400:
+                arguments = getattr(request.state, "arguments", None)
+                log_command(request.url.path, arguments)
         except Exception as problem:  # noqa: BLE001 - nothing but a response leaves the process
             failure = failure_of(problem, request_id)
             log_failure(_LOG, "admin", failure, problem)
@@ -200,8 +203,9 @@ def _add_command(
         except TimeoutError:
             raise errors.DeadlineExceeded("the body did not arrive in time") from None
         # The command waits until the workers follow the new state.
-        command_applied = partial(service.apply, name, body, model, context.deadline)
-        status = await pool.run(command_applied, context.deadline + AFTER_DEADLINE_S)
+        applying = partial(service.apply, name, body, model, context.deadline)
+        status, arguments = await pool.run(applying, context.deadline + AFTER_DEADLINE_S)
+        request.state.arguments = arguments
         if not is_followed(status):
             response.status_code = 202
         return _visible(request, status)
@@ -257,7 +261,7 @@ def _visible(request: Request, status: Status) -> Status:
 
 async def _ignore(_: Request, __: Exception) -> Response:
     # The client is gone, or has its response already: it was too slow. Nobody reads this one.
-    return Response()
+    return Response(status_code=errors.TRANSPORT_STATUS[errors.Code.CANCELLED].http)
 
 
 async def _raise_http(request: Request, problem: Exception) -> Response:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.errors import FieldViolation, InvalidArgument, NotFound, NotReady, TooLarge
+from service.observability.logging import PRINCIPAL, fields, limited, logger
 from service.versions import desired_state
 from service.versions.desired_state import DENIED_MAX, Desired, DesiredModel, Id, LogLevel, Version
 from service.versions.policy import rank_versions
+
+_LOG = logger(__name__)
+# What operators do is logged at any level, since they set the level, too.
+_LOG.setLevel(logging.INFO)
+_PATH = re.compile("/v1/(?:models/(?P<model>[^/]+)/)?(?P<command>.+)")
 
 
 @dataclass(frozen=True)
@@ -286,3 +294,20 @@ COMMANDS: Mapping[str, type[ModelCommand] | type[ServiceCommand]] = {
     **MODEL_COMMANDS,
     **SERVICE_COMMANDS,
 }
+
+
+def log_command(path: str, arguments: Mapping[str, Any] | None) -> None:
+    """Logs a command that was applied, or a change. The line has the operator's name.
+
+    Args:
+      path: The path of the request.
+      arguments: The arguments of the command, and what came of it; None: the path says it all, or
+        the change log does.
+    """
+    names = _PATH.fullmatch(path)
+    assert names is not None  # noqa: S101 - every route of the admin API has such a path
+    extra = fields(command=names["command"], model=names["model"] or "", **(arguments or {}))
+    # Rows may be changed hundreds of times per second.
+    if arguments is None:
+        extra = limited(extra, path, PRINCIPAL.get())
+    _LOG.info("command_applied", extra=extra)

@@ -8,7 +8,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -20,7 +20,6 @@ from service.admin.status import WorkerStatus, merge_versions, read_statuses
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
 from service.errors import FieldViolation, NotFound, NotReady, one_of
-from service.observability.logging import fields, logger
 from service.observability.merged_metrics import MetricsMissing
 from service.resources import free_bytes
 from service.versions.desired_state import Desired, DesiredModel, invalid
@@ -28,7 +27,6 @@ from service.versions.lifecycle import VersionState
 from service.versions.policy import named_versions, rank_versions
 from service.versions.state_file import StateFile, StateUnreadable
 
-_LOG = logger(__name__)
 _FOLLOW_TIMEOUT_S = 2.0
 """Time that a command waits for the workers, which read the desired state ten times per second."""
 _FOLLOW_INTERVAL_S = 0.01
@@ -37,6 +35,19 @@ _MAX_NAMES = 10
 """Number of names that one error message lists."""
 
 Status = dict[str, Any]
+
+
+class Applied(NamedTuple):
+    """A command that was applied.
+
+    Attributes:
+      status: The status after it, with the changes that are not in effect yet as `unmet`, and
+        whether the command `changed` anything.
+      arguments: The arguments of the command for the log.
+    """
+
+    status: Status
+    arguments: dict[str, Any]
 
 
 class Service:
@@ -115,7 +126,7 @@ class Service:
             metrics = self._coordinator.metrics()
         return report(self._settings, self.status(), self._workers(), metrics)
 
-    def apply(self, name: str, body: bytes, model: str = "", deadline: float = math.inf) -> Status:
+    def apply(self, name: str, body: bytes, model: str = "", deadline: float = math.inf) -> Applied:
         """Applies a command. A change that needs no load is in effect when this returns, unless
         `is_followed` is false for the returned status.
 
@@ -125,10 +136,6 @@ class Service:
           model: The model that the command is for; empty: it is for the service.
           deadline: The time until which the state file and the workers are waited for, on the clock
             of `time.monotonic()`.
-
-        Returns:
-          The status after the command, with the changes that are not in effect yet as `unmet`, and
-          whether the command `changed` anything.
 
         Raises:
           ServiceError: The arguments are invalid, there is no such version, or the state file
@@ -153,7 +160,6 @@ class Service:
         if isinstance(command, ModelCommand):
             requested_versions = {arguments.get("version"), *arguments.get("versions", ())}
             facts = self._facts_of(model, requested_versions - {None})
-            arguments["model"] = model
         after = self._state.update(edit, deadline)
 
         # A worker that is busy with something else may follow later; the status then says so.
@@ -164,9 +170,8 @@ class Service:
         # A deny list has up to 100,000 ids, too many for a line of the log.
         if "ids" in arguments:
             arguments["ids"] = len(arguments["ids"])
-        about = fields(command=name, revision=after.revision, **arguments)
-        _LOG.info("command_applied", extra=about)
-        return self.status() | {"changed": after != before}
+        status = self.status() | {"changed": after != before}
+        return Applied(status, {"revision": after.revision, **arguments})
 
     def denied(self, model: str) -> Status:
         """Returns the deny list of a model.

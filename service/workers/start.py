@@ -50,6 +50,9 @@ def start(settings: ServiceSettings) -> None:
 
     The process keeps its number, which systemd and containers watch. The supervisor reads the
     settings from a file in memory, which it inherits.
+
+    Raises:
+      OSError: This Python cannot be run again.
     """
     raise_open_files_limit()
     # Flags of 0, without MFD_CLOEXEC: the supervisor inherits the descriptor.
@@ -60,7 +63,11 @@ def start(settings: ServiceSettings) -> None:
     # The supervisor has no settings class, so that the warnings are due before it.
     warn_of_open_endpoints(settings)
     warn_of_exposed_secrets(settings)
-    # What waits in the log's thread would be lost with this program.
-    logging.shutdown()
+    # What waits in the log's thread would be lost with this program. Not `shutdown`: if the program
+    # cannot be replaced, the caller logs why.
+    logging.finish()
     program = [sys.executable, "-P", "-m", f"{__package__}.supervisor", str(file)]
-    os.execv(sys.executable, program)  # noqa: S606 - the same interpreter
+    try:
+        os.execv(sys.executable, program)  # noqa: S606 - the same interpreter
+    except OSError as problem:
+        raise OSError(f"{sys.executable} cannot be run: {problem.strerror}") from problem

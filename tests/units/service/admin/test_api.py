@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from service.admin.commands import COMMANDS
 from service.versions.state_file import NAME
 from tests.bundles.small import write_small_bundle
 from tests.e2e.process import WAIT_S
-from tests.units.service.running import RunningService
+from tests.units.service.running import RunningService, log_lines
 
 TOKEN = "0123456789abcdef-operator"
 MOVIES_TOKEN = "0123456789abcdef-of-movies"
@@ -152,3 +153,32 @@ def test_openapi_document_describes_every_command(http: httpx.Client) -> None:
     ends = {path.removeprefix("/v1/").removeprefix("models/{model}/") for path in paths}
     assert {*COMMANDS, "deny", "status", "report", "topology"} <= ends
     assert "422" not in paths["/v1/models/{model}/pin"]["post"]["responses"]
+
+
+COMMANDS_SENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("/v1/log-level", {"level": "error"}, {"command": "log-level", "level": "error"}),
+    ("/v1/drain", {}, {"command": "drain"}),
+    ("/v1/undrain", {}, {"command": "undrain"}),
+    (f"{MOVIES}/pin", {"versions": [1]}, {"command": "pin", "model": "movies", "versions": [1]}),
+    (f"{MOVIES}/unpin", {}, {"command": "unpin", "model": "movies"}),
+    (f"{MOVIES}/deny/add", {"ids": [1, 2]}, {"command": "deny/add", "ids": 2}),
+    (f"{MOVIES}/candidates/delete", {"items": [{"id": 1}]}, {"command": "candidates/delete"}),
+    (f"{MOVIES}/changes/compact", {}, {"command": "changes/compact", "model": "movies"}),
+    ("/v1/log-level", {"level": None}, {"command": "log-level"}),
+]
+
+
+def test_every_command_is_logged_with_who_gave_it_at_every_log_level(
+    guarded: httpx.Client,
+) -> None:
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    with log_lines() as lines:
+        for path, body, _ in COMMANDS_SENT:
+            guarded.post(path, json=body, headers=headers).raise_for_status()
+        refused = guarded.post(f"{MOVIES}/pin", json={}, headers=headers)
+        assert refused.status_code == 400
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    applied = [line for line in logged if line["event"] == "command_applied"]
+    assert [line["principal"] for line in applied] == ["me"] * len(COMMANDS_SENT)
+    for line, (_, _, expected) in zip(applied, COMMANDS_SENT, strict=True):
+        assert expected.items() <= line.items()
