@@ -5,7 +5,9 @@ several addresses, gRPC connects to all of them, and calls take them in turns.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import grpc
@@ -28,6 +30,8 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 from rowcast_client.transport import CONNECT_TIMEOUT_S, RESPONSE_BYTES_MAX, Tls, Transport
 
 SERVICE = "/rowcast.embedding.v1.EmbeddingService/"
+PORT_TIMEOUT_S = 0.2
+"""Maximum time for a port to show which protocol it expects."""
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 OPTIONS = (
     # No limit here: the service rejects what is too large, with an error that says how large.
@@ -114,6 +118,10 @@ class GrpcTransport(Transport):
         if status == "DEADLINE_EXCEEDED":
             return self.out_of_time(deadline)
         if status == "UNAVAILABLE":
+            # The reason is that of one address. Of `localhost`, it may be the one at which nobody
+            # listens.
+            if "refused" in text and self._speaks_another_protocol:
+                text += f"; {self.other_schemes()}"
             return self.unreachable("cannot be reached", text)
         if status == "CANCELLED":
             # Not by this client, which would not see the status: the service was shutting down.
@@ -124,6 +132,25 @@ class GrpcTransport(Transport):
             message = f"{self.address.url} rejected the call: {text}"
             return service_error(code, message, retry_after_s)
         return self.invalid_response(f"{status}, {text}")
+
+    @cached_property
+    def _speaks_another_protocol(self) -> bool:
+        """Whether a server at the port responds to HTTP/1.1 as none of the scheme does. Found out
+        once, since an event loop waits for it.
+        """
+        host, _, port = self.address.target.rpartition(":")
+        endpoint = host.strip("[]"), int(port)
+        try:
+            with socket.create_connection(endpoint, PORT_TIMEOUT_S) as connection:
+                connection.sendall(b"HEAD / HTTP/1.1\r\nhost: %b\r\n\r\n" % host.encode())
+                first_byte = connection.recv(1)
+        except OSError:
+            return False
+        # A frame of HTTP/2, or an alert of TLS.
+        expected_byte = b"\x00"
+        if self.address.secure:
+            expected_byte = b"\x15"
+        return first_byte not in {b"", expected_byte}
 
 
 def _error_details(packed: bytes | None) -> pb.ErrorDetails | None:

@@ -238,6 +238,7 @@ class PlainHttp(socketserver.BaseRequestHandler):
         self.request.recv(1 << 16)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 @pytest.mark.parametrize(
     ("scheme", "expected_schemes"),
     [
@@ -247,12 +248,12 @@ class PlainHttp(socketserver.BaseRequestHandler):
     ],
 )
 def test_scheme_of_another_protocol_gets_those_that_the_port_may_expect(
-    scheme: str, expected_schemes: str
+    scheme: str, expected_schemes: str, host: str
 ) -> None:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), PlainHttp) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with (
-            Client(f"{scheme}://127.0.0.1:{server.server_address[1]}", retries=QUICK) as client,
+            Client(f"{scheme}://{host}:{server.server_address[1]}", retries=QUICK) as client,
             pytest.raises(Unreachable) as caught,
         ):
             client.models(timeout_s=30)
