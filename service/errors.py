@@ -18,6 +18,7 @@ ServiceError
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Self
@@ -79,6 +80,23 @@ INTERNAL_MESSAGE = "internal error; the log of the service has the details under
 _WHOLES = frozenset({"body", "call", "message", "request"})
 """Fields that stand for all that was sent; in sentences they have an article."""
 
+_PROCESSES = re.compile(r"process \d+ \(.*\)", re.DOTALL)
+"""Processes with their command lines, as the locks of logs name them."""
+_PATHS = re.compile(
+    r"""(?<!\w)'/[^']*'|(?<!\w)"/[^"]*"|\bfile:/[^\s'"]*|"""
+    r"""(?<![\w./])/(?![/\s])[^\s'"]*(?:\ [^\s'"]*/[^\s'"]*)*(?<![.,;:)])"""
+)
+"""Absolute paths, in quotes or up to a word without a slash. Paths in URLs and within bundles are
+none of this machine.
+"""
+
+
+def without_host(text: str) -> str:
+    """Returns what clients may read of a text: `…` stands for the paths of this machine, and the
+    command lines of its processes are left out. The log and the admin API have the whole text.
+    """
+    return _PATHS.sub("…", _PROCESSES.sub("another process", text))
+
 
 @dataclass(frozen=True)
 class FieldViolation:
@@ -108,7 +126,8 @@ def one_of(listed: str) -> str:
 class ServiceError(Exception):
     """A failed request.
 
-    The message is safe to send to the client. It names the field, its value and what was expected.
+    The message is safe to send to the client, but for what it says of the machine
+    (`without_host`). It names the field, its value and what was expected.
     A message that repeats what a client sent comes with the violations: the log shows the message
     of an error without any.
 

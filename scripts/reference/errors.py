@@ -19,7 +19,8 @@ HEAD = """# Errors
 
 ## Errors of calls
 Every failed call returns a code, a message and the request id under which the service logged the call. In programs,
-use the code and the [violations](#violations): messages can change.
+use the code and the [violations](#violations): messages can change. In messages to clients, `…` stands for paths of the
+service's machine, which its log and the admin API have.
 """
 
 FORMS = """

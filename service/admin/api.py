@@ -119,7 +119,7 @@ def create_admin_app(
                 arguments = getattr(request.state, "arguments", None)
                 log_command(request.url.path, arguments)
         except Exception as problem:  # noqa: BLE001 - nothing but a response leaves the process
-            failure = failure_of(problem, request_id)
+            failure = failure_of(problem, request_id, is_operator=True)
             log_failure(_LOG, "admin", failure, problem)
             status = errors.TRANSPORT_STATUS[failure.code].http
             response = JSONResponse(details_value(failure), status)

@@ -36,6 +36,7 @@ from service.errors import (
     NotReady,
     ServiceError,
     Unimplemented,
+    without_host,
 )
 from service.observability.logging import fields, logger
 from service.observability.metrics import Metrics
@@ -177,7 +178,7 @@ class Changes:
             raise DeadlineExceeded(str(problem)) from problem
         except LogsDiffer as problem:
             violation = FieldViolation("log", str(position), "a record of the log")
-            raise InvalidArgument(f"log: {problem}", violation) from problem
+            raise InvalidArgument(f"log: {without_host(str(problem))}", violation) from problem
         except BundleError as problem:
             raise DataLoss(str(problem)) from problem
         last = 0

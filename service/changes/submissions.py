@@ -32,6 +32,7 @@ from service.errors import (
     InvalidArgument,
     NotReady,
     TooLarge,
+    without_host,
 )
 from service.observability.logging import fields, logger
 from service.versions.lifecycle import VersionManager
@@ -388,7 +389,7 @@ def _rejection(problem: Exception) -> Exception:
     if isinstance(problem, UnknownCandidate):
         return InvalidArgument.of_misfit(problem.field, problem)
     if isinstance(problem, BundleError | ChangeDropped):
-        return InvalidArgument(str(problem))
+        return InvalidArgument(without_host(str(problem)))
     return problem
 
 

@@ -20,6 +20,7 @@ from service.errors import (
     Overloaded,
     RowNotFinite,
     ServiceError,
+    without_host,
 )
 from service.observability.logging import PRINCIPAL, fields, limited
 
@@ -43,6 +44,8 @@ _CLIENT_AT_FAULT = frozenset(
     {Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.PERMISSION_DENIED, Code.TOO_LARGE}
 )
 """The codes whose messages repeat what a client sent."""
+_MACHINE_AT_FAULT = frozenset({Code.DATA_LOSS, Code.DEADLINE, Code.NOT_READY})
+"""The codes whose messages may name files and processes of the machine."""
 _FIELD_NAMES = frozenset(
     [
         field.name
@@ -77,11 +80,16 @@ class Failure:
     violations: tuple[FieldViolation, ...] = ()
 
 
-def failure_of(problem: BaseException, request_id: str) -> Failure:
+def failure_of(problem: BaseException, request_id: str, *, is_operator: bool = False) -> Failure:
     """Returns what the client sees.
 
-    The message of a ServiceError is safe by contract. Anything else is a bug and its text stays in
-    the process, as does that of `Internal`, which wraps a bug.
+    The message of a ServiceError is safe by contract, but for paths of the machine. Anything else
+    is a bug and its text stays in the process, as does that of `Internal`, which wraps a bug.
+
+    Args:
+      problem: The exception.
+      request_id: The id of the request.
+      is_operator: Whether the client operates the service, and may see the paths.
     """
     if isinstance(problem, asyncio.CancelledError):
         return Failure(Code.CANCELLED, "the client cancelled the call", request_id)
@@ -92,7 +100,10 @@ def failure_of(problem: BaseException, request_id: str) -> Failure:
         # Whole seconds, as HTTP has them, so that both transports give the same time.
         retry_after_s = max(1, math.ceil(problem.retry_after_s))
     violations = tuple(map(_shortened, problem.violations))
-    message = _cut(str(problem), MESSAGE_BYTES_MAX)
+    text = str(problem)
+    if not is_operator and problem.code in _MACHINE_AT_FAULT:
+        text = without_host(text)
+    message = _cut(text, MESSAGE_BYTES_MAX)
     return Failure(problem.code, message, request_id, retry_after_s, violations)
 
 

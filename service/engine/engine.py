@@ -52,6 +52,7 @@ from service.errors import (
     Overloaded,
     ServiceError,
     Unimplemented,
+    without_host,
 )
 from service.observability import logging
 from service.observability.metrics import Metrics
@@ -254,8 +255,11 @@ class Engine:
         return self._versions.acquire(target.model, target.version, target.label)
 
     def models(self) -> dict[str, tuple[VersionState, ...]]:
-        """Returns the states of every model's versions, newest first."""
-        return self._versions.models()
+        """Returns the states of every model's versions, newest first, as clients may see them."""
+        return {
+            name: tuple(replace(state, problem=without_host(state.problem)) for state in states)
+            for name, states in self._versions.models().items()
+        }
 
     def bundles(self) -> list[tuple[str, int, int]]:
         """Returns model, version and fingerprint of every loaded version."""

@@ -36,9 +36,9 @@ def check_files(directory: Path, running: Collection[int]) -> None:
     for pid in running:
         if not (directory / f"counter_{pid}.db").exists():
             raise MetricsMissing(
-                f"the metrics of worker {pid} are gone from {directory}, which something has "
-                "cleaned; replace the workers by SIGHUP to the service, and set TMPDIR to a "
-                "directory that nobody cleans"
+                f"the metrics of worker {pid} are gone: something has cleaned its directory for "
+                "temporary files; replace the workers by SIGHUP to the service, and set TMPDIR to "
+                "a directory that nobody cleans"
             )
 
 

@@ -17,7 +17,7 @@ import uvicorn
 
 from service.bounded_pool import BoundedPool
 from service.coordinator import LATE_S, Coordinator
-from service.errors import TRANSPORT_STATUS, NotReady, ServiceError
+from service.errors import TRANSPORT_STATUS, NotReady, ServiceError, without_host
 from service.observability import merged_metrics
 from service.observability.merged_metrics import MetricsMissing
 from service.security.hosts import AllowedHosts
@@ -175,7 +175,8 @@ class HealthApp:
             )
         except ServiceError as problem:
             status = TRANSPORT_STATUS[problem.code].http
-            status, media_type, body = _error(status, problem.code.value, str(problem))
+            text = without_host(str(problem))
+            status, media_type, body = _error(status, problem.code.value, text)
         headers = [
             (b"content-type", media_type.encode()),
             (b"content-length", str(len(body)).encode()),

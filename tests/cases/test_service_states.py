@@ -6,8 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -28,7 +32,7 @@ from tests.e2e.process import WAIT_S, until
 from tests.units.service.cases import MODEL, Case, user
 from tests.units.service.clients import SIMPLE
 from tests.units.service.grpc_api.requests import call
-from tests.units.service.running import FailingTower, log_lines
+from tests.units.service.running import FailingTower, RunningService, flip, log_lines
 
 PROTOCOLS = ("open-inference", "tensorflow-serving")
 QUERY = {"signature_name": "query"}
@@ -215,3 +219,130 @@ def test_client_that_leaves_is_cancelled_and_its_computation_ends(
         until(lambda: ways.service.dataplane.engine.inflight == 0)
     finally:
         tower.release.set()
+
+
+SECRET = "confidential"
+"""A directory of the machine."""
+HOLD = f"""
+import fcntl, sys
+lock = open(sys.argv[1], "ab")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("{SECRET}", flush=True)
+sys.stdin.read()
+"""
+CLIENT = "0123456789-client"
+CHANGES = f"/v1/models/{MODEL}/changes"
+PAGES = ("/v1/models", f"/v1/models/{MODEL}", CHANGES, "/readyz", "/metrics", "/v2/health/ready")
+RECORDS = [
+    f"{CHANGES}/records?log={log}&sequence={sequence}&checksum=0"
+    for log, sequence in (("", 0), ("0" * 32, 7))
+]
+
+
+def damage_vectors(root: Path, _: ExitStack) -> None:
+    for file in root.glob(f"{MODEL}/*/indexes/*/*.bin"):
+        file.write_bytes(b"")
+
+
+def damage_manifest(root: Path, _: ExitStack) -> None:
+    for file in root.glob(f"{MODEL}/*/manifest.json"):
+        file.write_bytes(b"{}")
+
+
+def damage_log(root: Path, _: ExitStack) -> None:
+    flip(root / MODEL / "changes.log", 150)
+
+
+def replace_log(root: Path, _: ExitStack) -> None:
+    log = root / MODEL / "changes.log"
+    log.unlink()
+    log.mkdir()
+
+
+def replace_lock(root: Path, _: ExitStack) -> None:
+    lock = root / MODEL / "changes.log.lock"
+    lock.unlink()
+    lock.mkdir()
+
+
+def hold_lock(root: Path, held: ExitStack) -> None:
+    lock = root / MODEL / "changes.log.lock"
+    holder = held.enter_context(
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline()
+
+
+FAULTS: list[tuple[Callable[[Path, ExitStack], None], bool]] = [
+    (damage_vectors, False),
+    (damage_manifest, False),
+    (damage_log, False),
+    (replace_log, True),
+    (replace_lock, True),
+    (hold_lock, False),
+]
+"""What breaks, and whether the service runs meanwhile."""
+
+
+def received_by_clients(service: RunningService, held: ExitStack) -> str:
+    """Sends each kind of request, of which some must fail; returns all that comes back."""
+    authorization = ("authorization", f"Bearer {CLIENT}")
+    headers = dict([authorization, ("x-request-timeout-ms", "500")])
+    http = held.enter_context(httpx.Client(base_url=service.http, headers=headers, timeout=WAIT_S))
+    channel = held.enter_context(grpc.insecure_channel(service.grpc))
+    model = pb.ModelSpec(name=MODEL)
+    ids = pb.Ids(int64s=np.array([1], np.int64).tobytes())
+    kind = pb.CHANGE_KIND_CANDIDATES
+    change = pb.ChangeRequest(model=model, kind=kind, action=pb.CHANGE_ACTION_DELETE, ids=ids)
+    responses = [http.get(path) for path in (*PAGES, *RECORDS)]
+    responses.append(http.post(f"/v1/models/{MODEL}:retrieve", json=SIMPLE.json))
+    deletion = {"items": [{"id": 1}]}
+    responses.append(http.post(f"/v1/models/{MODEL}/candidates/delete", json=deletion))
+    responses += [http.post(path, json=body) for path, body in OTHERS.items()]
+    outcomes = [
+        call(channel, method, message, token=CLIENT, timeout=5)
+        for method, message in (
+            ("ListModels", pb.ListModelsRequest()),
+            ("GetModel", pb.GetModelRequest(model=model)),
+            ("GetChanges", pb.GetChangesRequest(model=model)),
+            ("Change", change),
+            ("Retrieve", pb.RetrieveRequest(model=model)),
+        )
+    ]
+    assert any(response.status_code >= 500 for response in responses)
+    received = [f"{response.headers} {response.text}" for response in responses]
+    return "\n".join([*received, *map(str, outcomes)])
+
+
+@pytest.mark.parametrize(("break_it", "runs"), FAULTS)
+def test_clients_read_no_paths_and_no_command_lines_and_operators_do(
+    break_it: Callable[[Path, ExitStack], None], runs: bool, root: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / SECRET
+    shutil.copytree(root, place)
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"client {CLIENT}\n")
+    settings = {"tokens": tokens, "changes_from": ("client",), "protocols": PROTOCOLS}
+    with ExitStack() as held, log_lines() as lines:
+        service = RunningService(place, **settings)
+        held.callback(service.close)
+        headers = {"authorization": f"Bearer {CLIENT}"}
+        path = f"{service.http}/v1/models/{MODEL}/candidates/delete"
+        first = httpx.post(path, json={"items": [{"id": 2}]}, headers=headers, timeout=WAIT_S)
+        first.raise_for_status()
+        if runs:
+            break_it(place, held)
+            service.worker.poller.follow()
+        else:
+            service.close()
+            break_it(place, held)
+            service = RunningService(place, **settings)
+            held.callback(service.close)
+        received = received_by_clients(service, held)
+        operators = httpx.get(f"{service.admin}/v1/status", timeout=WAIT_S).text
+    assert SECRET in lines.getvalue() + operators
+    for private in (SECRET, sys.executable, str(tmp_path), "fcntl"):
+        assert private not in received
