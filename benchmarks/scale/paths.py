@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,8 @@ class Handles:
                 for call, response in zip(calls, responses, strict=True)
             ]
 
-        return RemoteCall(self._loop, call)
+        submit = partial(asyncio.run_coroutine_threadsafe, loop=self._loop)
+        return RemoteCall(submit, call)
 
 
 class LocalTables:

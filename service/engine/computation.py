@@ -8,8 +8,8 @@ network: a shard that hangs delays the requests that need it, and no others.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -24,10 +24,17 @@ class RemoteCall(Generic[Result]):
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, make: Callable[[], Coroutine[Any, Any, Result]]
+        self,
+        submit: Callable[[Coroutine[Any, Any, Result]], Future[Result]],
+        make: Callable[[], Coroutine[Any, Any, Result]],
     ) -> None:
-        """Describes a call that is made on an event loop."""
-        self._loop = loop
+        """Describes a call that is made on an event loop.
+
+        Args:
+          submit: Runs a coroutine on the event loop, for another thread.
+          make: See RemoteCall.
+        """
+        self._submit = submit
         self.make = make
 
     def __await__(self) -> Generator[RemoteCall[Any], Any, Result]:
@@ -36,7 +43,7 @@ class RemoteCall(Generic[Result]):
 
     def wait(self) -> Result:
         """Makes the call and waits for it, in a thread that is not the event loop's."""
-        return asyncio.run_coroutine_threadsafe(self.make(), self._loop).result()
+        return self._submit(self.make()).result()
 
 
 Computation = Coroutine[RemoteCall[Any], Any, Result]

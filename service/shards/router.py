@@ -17,7 +17,9 @@ import asyncio
 import contextlib
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -94,6 +96,8 @@ class Shards:
         self._budgets: dict[ShardNumber, RetryBudget] = {}
         self._versions = WeakSet[RemoteVersion]()
         self._comparisons = set[asyncio.Task[None]]()
+        self._stop_lock = threading.Lock()
+        self._stopped = False
 
     @property
     def replicas(self) -> Mapping[str, Replica]:
@@ -107,6 +111,8 @@ class Shards:
 
     async def stop(self) -> None:
         """Disconnects."""
+        with self._stop_lock:
+            self._stopped = True
         for comparison in self._comparisons:
             comparison.cancel()
         await self._membership.stop()
@@ -188,7 +194,21 @@ class Shards:
                     raise Internal(str(response)) from response
             return responses
 
-        return RemoteCall(self.loop, call)
+        return RemoteCall(self._submit, call)
+
+    def _submit(self, call: Coroutine[Any, Any, list[Any]]) -> Future[list[Any]]:
+        """Runs a call on the event loop, for a thread that waits for it.
+
+        Raises:
+          NotReady: The service is shutting down.
+        """
+        # The event loop may end soon after `stop`: a thread would wait forever for what it does not
+        # run any more. A load of a version goes on meanwhile.
+        with self._stop_lock:
+            if not self._stopped:
+                return asyncio.run_coroutine_threadsafe(call, self.loop)
+        call.close()
+        raise NotReady("the service is shutting down")
 
     async def call(self, key: Key, call: ShardCall, left_s: float) -> Any:
         """Calls a shard; returns what was read of the response.

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from bundle.format.checksums import crc32c
 from bundle.format.paths import MANIFEST
 from service.codec.stubs import shard_service_pb2 as shard_pb
+from service.engine.computation import RemoteCall
 from service.errors import NotReady
 from service.shards import replica as replica_module
 from service.shards.router import Shards
@@ -108,6 +110,18 @@ def test_version_whose_load_fails_for_a_reason_of_a_shard_is_loaded_again(
             await until(lambda: failing.calls > calls)
 
     asyncio.run(load())
+
+
+def test_thread_that_calls_shards_while_the_router_ends_gets_an_error(tmp_path: Path) -> None:
+    """As one that loads a version, which nobody waits for."""
+
+    async def stop() -> RemoteCall[list[Any]]:
+        async with routing(tmp_path, f"file:{tmp_path / 'none'}") as router:
+            return router.call_all(KEY, [CALL], WAIT_S)
+
+    call = asyncio.run(stop())
+    with pytest.raises(NotReady, match="shutting down"):
+        call.wait()
 
 
 ROWS: dict[str, list[shard_pb.StoredRows]] = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,8 @@ async def test_scheduler_job_that_waits_for_another_process_takes_no_thread(
     simulation = simulate(inline_max_s=inline_max_s)
     await simulation.learn()
     responds = asyncio.Event()
-    simulation.calls["waits"] = RemoteCall(asyncio.get_running_loop(), responds.wait)
+    submit = partial(asyncio.run_coroutine_threadsafe, loop=asyncio.get_running_loop())
+    simulation.calls["waits"] = RemoteCall(submit, responds.wait)
     waiting = simulation.run("waits")
     assert [await simulation.run(number) for number in range(3)] == [0, 1, 2]
     responds.set()
