@@ -1,5 +1,7 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv by itself.
 export PYTHON ?=
+# Images forbid Python to write compiled modules. Then every program compiles all that it imports: TensorFlow, in 3 s.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 DATA ?=
 DIR ?=
