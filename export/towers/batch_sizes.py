@@ -25,17 +25,17 @@ def take_sizes_from_context(tower: TracedTower, per: Mapping[str, int]) -> Trace
       tower: The traced tower, with one input for each feature.
       per: CONTEXT, CANDIDATE or both for each input by name.
     """
+    # A copy takes much longer than a look, and most towers have none.
+    if not _misplaced_shapes(DataFlow(tower, per)):
+        return tower
     rewriting = GraphRewriter(tower)
     flow = DataFlow(rewriting.tower, per)
-    misplaced = _misplaced_shapes(flow)
-    if not misplaced:
-        return tower
     # The context part must read the input whose size it takes, so the smallest one is taken.
     smallest_input = min(
         (tensor for tensor in rewriting.inputs if flow.per(tensor) == CONTEXT),
         key=lambda tensor: math.prod(size or 1 for size in tensor.shape[1:]),
     )
-    for operation in misplaced:
+    for operation in _misplaced_shapes(flow):
         old_shape = operation.outputs[0]
         with rewriting.graph.as_default():
             batch_size = tf.shape(smallest_input, out_type=old_shape.dtype)[:1]

@@ -43,21 +43,22 @@ def divide_layers(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
       tower: The traced tower, with one input for each feature.
       per: CONTEXT, CANDIDATE or both for each input by name.
     """
+    # A copy takes much longer than a look, and most towers have none.
+    if not _layers(DataFlow(tower, per)):
+        return tower
     rewriting = GraphRewriter(tower)
-    flow = DataFlow(rewriting.tower, per)
     # All layers are found before the first is divided: the flow does not know new operations.
-    layers = []
-    for operation in rewriting.graph.get_operations():
-        layer = _layer(operation, flow)
-        if layer is not None:
-            layers.append(layer)
-    for layer in layers:
+    for layer in _layers(DataFlow(rewriting.tower, per)):
         with rewriting.graph.as_default():
             total = _sum_of_both_sides(layer)
         rewriting.put(layer.product.outputs[0], total)
-    if not layers:
-        return tower
     return rewriting.finished()
+
+
+def _layers(flow: DataFlow) -> list[DividedLayer]:
+    """Returns the layers to divide."""
+    layers = [_layer(operation, flow) for operation in flow.graph.get_operations()]
+    return [layer for layer in layers if layer is not None]
 
 
 def _layer(operation: Any, flow: DataFlow) -> DividedLayer | None:

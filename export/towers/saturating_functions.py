@@ -20,6 +20,10 @@ def with_saturating_functions(tower: Traced) -> Traced:
     """Returns a tower whose sigmoids and softplus functions in float32 LiteRT computes for every
     number.
     """
+    # A copy takes much longer than a look, and most towers have none.
+    operations = tower.function.graph.get_operations()
+    if not any(operation.type in _REWRITTEN for operation in operations):
+        return tower
     rewriting = GraphRewriter(tower)
     for operation in rewriting.graph.get_operations():
         rewritten = _REWRITTEN.get(operation.type)

@@ -6,6 +6,7 @@ large, integers beyond 32 bits are cut, and squares of large numbers overflow.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import numpy as np
@@ -30,12 +31,19 @@ _GRID_HIGH = 1e12
 """The ends of the numbers between which steps are looked for."""
 
 
+@functools.cache
 def hostile_numbers(dtype: NumberType) -> NDArray[Any]:
-    """Returns [m] different hostile numbers of a type, ascending; the same in every run."""
+    """Returns [m] different hostile numbers of a type, ascending; the same in every run, which
+    callers must not change.
+    """
     if dtype == "float32":
-        return _floats()
-    limits = np.iinfo(dtype)
-    return np.array([number for number in _integers() if limits.min <= number <= limits.max], dtype)
+        numbers: NDArray[Any] = _floats()
+    else:
+        limits = np.iinfo(dtype)
+        integers = [number for number in _integers() if limits.min <= number <= limits.max]
+        numbers = np.array(integers, dtype)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def grid(dtype: NumberType, size: int) -> NDArray[Any]:
