@@ -300,12 +300,14 @@ class ModelSpec:
         """The roles of the towers, by name."""
         return {name: tower.role for name, tower in self.towers.items()}
 
-    def of(self, tower: str) -> ModelSpec:
-        """Returns the part of the model that one tower needs."""
-        sources = {source for tensor in self.towers[tower].inputs for source in tensor.sources}
+    def of(self, *towers: str) -> ModelSpec:
+        """Returns the part of the model that some towers need."""
+        specs = {name: self.towers[name] for name in towers}
+        tensors = [tensor for spec in specs.values() for tensor in spec.inputs]
+        sources = {source for tensor in tensors for source in tensor.sources}
         features = {name: spec for name, spec in self.features.items() if name in sources}
         table_names = {
             spec.entry.table for spec in features.values() if isinstance(spec, FeatureSpec)
         }
         tables = {name: table for name, table in self.tables.items() if name in table_names}
-        return ModelSpec(tables, features, {tower: self.towers[tower]})
+        return ModelSpec(tables, features, specs)

@@ -44,39 +44,47 @@ def check_table_orders(reference: Reference, expected: Results) -> None:
       UsageError: They do, and no recorded outputs show that the order is training's; the message
         names the table, the user's line and how to state the order.
     """
+    # A call computes the outputs of all its towers.
+    names_by_call: dict[Call, list[str]] = {}
     for name, tower in reference.model.towers.items():
-        if not tower.call.is_ordered and any(_keys_of_dicts(tower.call)):
-            _check_inputs(reference, name, expected)
+        names_by_call.setdefault(tower.call, []).append(name)
+    for call, names in names_by_call.items():
+        if not call.is_ordered and any(_keys_of_dicts(call)):
+            _check_inputs(reference, call, names, expected)
     for key in ("arguments", "names"):
         if _has_order(getattr(reference.job.code, key)):
             _check_code(reference, key, expected)
 
 
-def _check_inputs(reference: Reference, name: str, expected: Results) -> None:
-    """Checks that the outputs of a tower do not depend on the order of its inputs."""
-    model = reference.model.of(name)
-    tower = model.towers[name]
-    ascending = sorted(tower.call.inputs)
+def _check_inputs(
+    reference: Reference, call: Call, names: Sequence[str], expected: Results
+) -> None:
+    """Checks that the outputs of the towers of a call do not depend on the order of its inputs."""
+    model = reference.model.of(*names)
+    ascending = sorted(call.inputs)
     # Both orders are run at once, so that the model is built and restored once.
-    orders = {name: ascending, name + _REVERSED: ascending[::-1]}
+    orders = {"": ascending, _REVERSED: ascending[::-1]}
     towers = {
-        key: replace(tower, name=key, call=tower.call.in_order(order))
-        for key, order in orders.items()
+        name + end: replace(model.towers[name], name=name + end, call=call.in_order(order))
+        for name in names
+        for end, order in orders.items()
     }
     reordered = replace(reference, model=replace(model, towers=towers))
-    runs = list(_results_of(reordered).values())
-    if not _is_undecided(reference, name, runs, expected):
-        return
+    results = _results_of(reordered)
+    for name in names:
+        runs = [results[name + end] for end in orders if results]
+        if not _is_undecided(reference, name, runs, expected):
+            continue
 
-    with _iterations_noticed(tower.call) as lines:
-        _results_of(reference)
-    line = at_line(next(filter(None, lines), ""))
-    raise UsageError(
-        f"tower {name!r}: {tower.call} iterates over its inputs{line}, and its results depend on "
-        "their order, which a table of a recipe does not have; list them as "
-        f"towers.{name}.inputs in the order in which training passed them (here by the alphabet: "
-        f"{', '.join(ascending)})"
-    )
+        with _iterations_noticed(call) as lines:
+            _results_of(reference)
+        line = at_line(next(filter(None, lines), ""))
+        raise UsageError(
+            f"tower {name!r}: {call} iterates over its inputs{line}, and its results depend on "
+            "their order, which a table of a recipe does not have; list them as "
+            f"towers.{name}.inputs in the order in which training passed them (here by the "
+            f"alphabet: {', '.join(ascending)})"
+        )
 
 
 def _check_code(reference: Reference, key: str, expected: Results) -> None:
