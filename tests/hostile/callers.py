@@ -1,4 +1,4 @@
-"""What hostile clients send, over real sockets. Each attack ends by itself within seconds."""
+"""What hostile clients send, over real sockets. Each attack ends by itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ HALF_MESSAGE = b"\0\0\0\1\0" + bytes(10)
 GOAWAY = 7
 CONTINUATION = 9
 RESET = struct.pack("ii", 1, 0)
-Attack = Callable[[int], None]
+Attack = Callable[[int], Iterator[None] | None]
+"""Attacks a port. Where it yields, it waits until other clients were served beside it."""
 Connect = Callable[[int, int], AbstractContextManager[list[socket.socket]]]
 
 
@@ -200,7 +201,7 @@ def invalid_requests(port: int) -> None:
                 assert b" 200 " not in read(connection)
 
 
-def never_read(port: int) -> None:
+def never_read(port: int) -> Iterator[None]:
     """Bound: what the kernel and one write buffer take of a response, where each connection
     requests 1.4 MB 50 times.
     """
@@ -208,7 +209,7 @@ def never_read(port: int) -> None:
         for connection in opened:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             send(connection, LARGE * 50)
-        time.sleep(1)
+        yield
 
 
 def leave(port: int, connect: Connect = connections) -> None:
@@ -271,7 +272,7 @@ def leave_calls(port: int) -> None:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
-def idle_connections(port: int) -> None:
+def idle_connections(port: int) -> Iterator[None]:
     """10,000 connections that send nothing, or as many as this machine's limit on open files
     allows.
     """
@@ -279,7 +280,7 @@ def idle_connections(port: int) -> None:
     count = 10_000 if hard == resource.RLIM_INFINITY or hard > 12_000 else 1_000
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(count + 2_000, hard)), hard))
     with connections(port, count):
-        time.sleep(1)
+        yield
 
 
 def headers_of(stream: int) -> bytes:
@@ -288,14 +289,14 @@ def headers_of(stream: int) -> bytes:
     return begun[: 9 + int.from_bytes(begun[:3], "big")]
 
 
-def never_ended_calls(port: int) -> None:
+def never_ended_calls(port: int) -> Iterator[None]:
     """Bound: max_concurrent_streams, for calls whose messages never come, or never end."""
     calls = (
         headers_of(number) + frame(DATA, 0, number, b"\0\0\x01\0\0" + bytes(2000))
         for number in range(1, 801, 2)
     )
     with connections(port, 10, PREFACE + b"".join(calls)):
-        time.sleep(0.5)
+        yield
 
 
 @contextmanager
@@ -352,7 +353,7 @@ def compressed_call(body: bytes, declared: int) -> bytes:
     return frame(HEADERS, 4, 3, encoded) + b"".join(parts)
 
 
-def large_messages(port: int) -> None:
+def large_messages(port: int) -> Iterator[None]:
     """Bounds: max_request_bytes, for a message beyond it, declared and compressed; max_values and
     max_features, counted before anything is parsed, for millions of fields of two bytes.
     """
@@ -363,7 +364,7 @@ def large_messages(port: int) -> None:
     ):
         pass
     with connections(port, 5, PREFACE + compressed_call(bomb[: 48 << 10], len(bomb))):
-        time.sleep(0.5)
+        yield
     entries = b"\x22\x00" * (8 * MIB - 50)  # features without a name
     strings = field(6, field(2, b"\x0a\x00" * (8 * MIB - 50)))  # empty ids
     for message in (entries, strings):
@@ -383,7 +384,7 @@ def secured(port: int, count: int) -> Iterator[list[socket.socket]]:
         yield [closing.enter_context(context.wrap_socket(connection)) for connection in plain]
 
 
-def no_handshakes(port: int) -> None:
+def no_handshakes(port: int) -> Iterator[None]:
     """Connections that send nothing, something else, or half of a handshake, and stay."""
     outgoing = ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(
@@ -394,10 +395,10 @@ def no_handshakes(port: int) -> None:
     hello = outgoing.read()
     starts = (b"", hello[: len(hello) // 2], LIVE, hello, b"\x16\x03\x01\xff\xff" + bytes(3000))
     with connections(port, 150, *starts):
-        time.sleep(1)
+        yield
 
 
-def never_read_over_tls(port: int) -> None:
+def never_read_over_tls(port: int) -> Iterator[None]:
     """Large responses, of which nothing is read."""
     with secured(port, 20) as opened:
         for connection in opened:
@@ -405,7 +406,7 @@ def never_read_over_tls(port: int) -> None:
                 connection,
                 (LARGE[:-2] + b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n") * 20,
             )
-        time.sleep(1)
+        yield
 
 
 def wrong_tokens(port: int) -> None:

@@ -62,6 +62,8 @@ LIMITS = (
     # Above the idle ones of an attack, whatever this machine's limit on open files is.
     *("--max-connections", "20000"),
 )
+SERVED = 5
+"""The number of responses that each other client gets while an attack holds."""
 CONNECTIONS = 60
 """Of a service that permits few."""
 RANK = "/v1/models/movies:rank"
@@ -166,17 +168,23 @@ def endure(port: str, attack: Attack, service: Attacked) -> None:
                     responses[caller] += 1
 
     callers = ("gRPC", "one connection", "new connections", "probe")
+
+    def until_served() -> None:
+        """Waits until each caller has got some more responses."""
+        earlier = Counter(responses)
+        until(
+            lambda: (
+                bool(failures)
+                or all(responses[caller] >= earlier[caller] + SERVED for caller in callers)
+            )
+        )
+
     with ThreadPoolExecutor(len(callers)) as pool:
         sending = [pool.submit(send, caller) for caller in callers]
         try:
-            attack(service.ports[port])
-            attacked = Counter(responses)
-            until(
-                lambda: (
-                    bool(failures)
-                    or all(responses[caller] > attacked[caller] for caller in callers)
-                )
-            )
+            for _ in attack(service.ports[port]) or ():
+                until_served()
+            until_served()
         finally:
             done.set()
     for each in sending:
