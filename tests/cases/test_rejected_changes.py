@@ -18,6 +18,7 @@ from service.exit_codes import EXIT_USAGE
 from tests.bundles.small import write_small_bundle
 from tests.cases.rejected_changes import CANDIDATES, LIMITS, MESSAGES, ROWS
 from tests.differential.random_changes import are_alike, send
+from tests.e2e.process import WAIT_S
 from tests.units.service.changes.keyed import USER_KEYS, keyed_features
 from tests.units.service.changes.making import Rejected, change, log_of, request
 from tests.units.service.cli.test_ctl import ctl
@@ -71,7 +72,10 @@ def assert_rejected(
 def clients(services: list[RunningService]) -> Iterator[dict[str, Client]]:
     urls = {"http": services[0].http, "grpc": f"grpc://{services[0].grpc}"}
     with ExitStack() as opened:
-        yield {name: opened.enter_context(Client(url, token=TOKEN)) for name, url in urls.items()}
+        yield {
+            name: opened.enter_context(Client(url, token=TOKEN, timeout_s=WAIT_S))
+            for name, url in urls.items()
+        }
 
 
 @pytest.mark.parametrize(("path", "items", "options", "code", "words"), [*ROWS, *CANDIDATES])

@@ -91,9 +91,13 @@ class Ways:
         self.clients = Clients(service)
         self._urls = {"http": service.http, "grpc": f"grpc://{service.grpc}"}
         one_attempt = Retries(attempts_max=1)
-        self.waiting = {name: Client(url, retries=one_attempt) for name, url in self._urls.items()}
+        self.waiting = {
+            name: Client(url, retries=one_attempt, timeout_s=WAIT_S)
+            for name, url in self._urls.items()
+        }
         self._awaited = {
-            name: AsyncClient(url, retries=one_attempt) for name, url in self._urls.items()
+            name: AsyncClient(url, retries=one_attempt, timeout_s=WAIT_S)
+            for name, url in self._urls.items()
         }
         self._loop = asyncio.Runner()
 

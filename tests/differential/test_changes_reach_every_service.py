@@ -27,7 +27,7 @@ from tests.differential.random_changes import (
     send,
 )
 from tests.differential.random_requests import LIMITS, Call, RandomRequests, differences, responses
-from tests.e2e.process import until
+from tests.e2e.process import WAIT_S, until
 from tests.random_cases import seeds
 from tests.units.service.changes import keyed
 from tests.units.service.changes.making import (
@@ -172,8 +172,8 @@ def test_every_service_responds_as_one_that_received_each_change(
     changes = RandomChanges(seed)
     drawn_names = set[str]()
     with (
-        Client(writer.http, headers=HEADERS) as by_http,
-        Client(f"grpc://{router.grpc}", headers=HEADERS) as by_grpc,
+        Client(writer.http, headers=HEADERS, timeout_s=WAIT_S) as by_http,
+        Client(f"grpc://{router.grpc}", headers=HEADERS, timeout_s=WAIT_S) as by_grpc,
     ):
         ways: list[RunningService | Client] = [writer, by_http, by_grpc]
         for number in range(CHANGES):

@@ -26,6 +26,7 @@ from export.jobs.staged import Published
 from export.model_code.factories import load_factory
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
+from tests.e2e.process import WAIT_S
 from tests.units.export.movies_job import changed, export, toml
 from tests.units.export.traced_models import IDS, MODELS, recipe, save_checkpoint
 from tests.units.service.running import RunningService
@@ -164,7 +165,10 @@ def published(project: Project) -> Published:
 def clients(published: Published) -> Iterator[list[Client]]:
     assert isinstance(published.directory, Path)
     service = RunningService(published.directory.parents[1])
-    clients = [Client(service.http), Client(f"grpc://{service.grpc}")]
+    clients = [
+        Client(service.http, timeout_s=WAIT_S),
+        Client(f"grpc://{service.grpc}", timeout_s=WAIT_S),
+    ]
     yield clients
     for client in clients:
         client.close()

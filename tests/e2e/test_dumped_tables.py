@@ -19,6 +19,7 @@ from rowcast_client import Client
 
 from export.cli.main import main
 from export.graphs.loading import load_tensorflow
+from tests.e2e.process import WAIT_S
 from tests.units.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
 from tests.units.export.movies_job import toml
 from tests.units.export.traced_models import MODELS
@@ -155,7 +156,7 @@ def test_service_looks_up_by_keys_as_the_original_does(shop: Shop, served: Runni
     user = int(shop.users[2999])
     request = {"user": user, "hour": 13, "history": history}
     for url in (served.http, f"grpc://{served.grpc}"):
-        with Client(url) as client:
+        with Client(url, timeout_s=WAIT_S) as client:
 
             def scores(context: dict[str, Any], client: Client = client) -> list[float]:
                 (response,) = client.rank(

@@ -98,7 +98,7 @@ def module_names(tree: ast.Module) -> Iterator[str]:
 
 def assert_responses(url: str, small: SmallBundle) -> None:
     """Asserts that the service at an address retrieves and ranks what numpy computes."""
-    with Client(url) as client:
+    with Client(url, timeout_s=WAIT_S) as client:
         query = small.vectors[3].astype(np.float64)
         actual = client.retrieve(
             vectors=query, k=5, exact=True, attributes=["title"], model="movies"

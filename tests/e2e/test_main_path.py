@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rowcast_client import Client
 
 from export.model_code.factories import load_factory
+from tests.e2e.process import WAIT_S
 from tests.e2e.services import launching, workers_of
 from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.movies_job import (
@@ -140,7 +141,7 @@ def test_exported_model_gives_the_results_of_the_original_over_both_transports(
         service.event("listening")
         ports = service.ports
         for url in (f"grpc://127.0.0.1:{ports['grpc']}", f"http://127.0.0.1:{ports['http']}"):
-            with Client(url) as client:
+            with Client(url, timeout_s=WAIT_S) as client:
                 check_all(client, original)
         (worker,) = workers_of(service)
         maps = Path(f"/proc/{worker.pid}/maps").read_text()

@@ -61,8 +61,8 @@ class Site:
             for entry in WAYS
         }
         with (
-            Client(url["http"]) as http,
-            Client(url["grpc"]) as grpc,
+            Client(url["http"], timeout_s=WAIT_S) as http,
+            Client(url["grpc"], timeout_s=WAIT_S) as grpc,
             httpx.Client(base_url=url["ingress"], timeout=WAIT_S, verify=False) as ingress,
         ):
             yield {
@@ -120,7 +120,7 @@ def test_replicas_respond_alike_over_http_grpc_and_the_ingress(site: Site) -> No
         ) as client:
             assert client.get("/readyz").status_code == 200
             assert_found(client.post(RETRIEVE, json=BODY).json(), nearest(site.bundles[1]))
-    with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
+    with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}", timeout_s=WAIT_S) as client:
         neighbors = client.retrieve({"user": 3}, k=2)[0]
         actual = {"ids": neighbors.ids.tolist(), "scores": neighbors.scores.tolist()}
     assert_found(actual, nearest(site.bundles[1]))
@@ -148,7 +148,7 @@ def test_pin_of_an_older_version_is_followed(site: Site) -> None:
     site.cluster.wait(2)
     with site.callers() as callers:
         until(lambda: {callers[entry]() for entry in WAYS for _ in range(4)} == {1})
-    with Client(f"http://127.0.0.1:{site.cluster.ports['http']}") as client:
+    with Client(f"http://127.0.0.1:{site.cluster.ports['http']}", timeout_s=WAIT_S) as client:
         assert client.retrieve({"user": 3}, k=2, label="next").version == 2
 
 
@@ -158,7 +158,7 @@ def test_killed_replica_is_replaced_while_the_other_serves(site: Site) -> None:
     killed = min(before)
     # What was on its way to the killed one is lost; the client tries again, Serve's ingress does
     # not.
-    with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
+    with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}", timeout_s=WAIT_S) as client:
         os.kill(killed, signal.SIGKILL)
         assert {client.retrieve({"user": 3}, k=2).version for _ in range(100)} == {2}
         until(lambda: len(site.cluster.processes() - {killed}) == 2)
@@ -193,7 +193,7 @@ def test_replica_is_added_for_requests_that_serve_does_not_route(site: Site) -> 
     ended = threading.Event()
 
     def call() -> None:
-        with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
+        with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}", timeout_s=WAIT_S) as client:
             while not ended.is_set():
                 client.retrieve([{"user": 3}] * 500, k=2)
 

@@ -190,7 +190,7 @@ def test_every_message_is_applied_once_when_the_consumer_is_killed(
 def years(service: RunningService) -> dict[int, int]:
     """Returns the attribute of the candidates that were added, as a client is sent it."""
     headers = {"authorization": f"Bearer {TOKEN}"}
-    with Client(f"grpc://{service.grpc}", headers=headers) as client:
+    with Client(f"grpc://{service.grpc}", headers=headers, timeout_s=WAIT_S) as client:
         neighbors = client.retrieve({"user": 3}, k=500, attributes=["year"])[0]
     all_years = {int(neighbor.id): neighbor.attributes["year"] for neighbor in neighbors}
     return {key: year for key, year in all_years.items() if key >= 5000}

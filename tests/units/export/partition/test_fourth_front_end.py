@@ -11,6 +11,7 @@ from rowcast_client import Client
 
 from export import front_end_choice
 from export.graphs.loading import load_tensorflow
+from tests.e2e.process import WAIT_S
 from tests.units.export.job_runs import publish
 from tests.units.service.running import RunningService
 
@@ -72,7 +73,10 @@ def test_model_of_a_fourth_framework_is_served_as_it_computes(
     ]
     expected = scores_of(parts, ("hidden", "scores"), values.__getitem__)[:, 0]
     assert set(published.manifest.tables) == {"users", "items"}
-    with closing(RunningService(tmp_path / "bundles")) as service, Client(service.http) as client:
+    with (
+        closing(RunningService(tmp_path / "bundles")) as service,
+        Client(service.http, timeout_s=WAIT_S) as client,
+    ):
         (ranked,) = client.rank({"user": 7, "hour": 0.5}, candidate_features={"item": items})
     actual = {candidate.position: candidate.score for candidate in ranked}
     scores = [actual[position] for position in range(len(items))]

@@ -47,7 +47,7 @@ def request(method: str, url: str, **options: Any) -> httpx.Response:
 
 
 def operate(
-    service: RunningService, method: str, path: str, timeout_s: float = 60.0, **options: Any
+    service: RunningService, method: str, path: str, timeout_s: float = WAIT_S, **options: Any
 ) -> dict[str, Any]:
     """Calls the admin API; returns the response.
 
@@ -71,7 +71,7 @@ def operate(
 
 
 def change(
-    service: RunningService, path: str, *items: Any, timeout_s: float = 60.0, **options: Any
+    service: RunningService, path: str, *items: Any, timeout_s: float = WAIT_S, **options: Any
 ) -> dict[str, Any]:
     """Makes a change.
 
@@ -89,7 +89,7 @@ def change(
     return operate(service, "POST", path, timeout_s, json=body)
 
 
-def status(service: RunningService, timeout_s: float = 60.0) -> dict[str, Any]:
+def status(service: RunningService, timeout_s: float = WAIT_S) -> dict[str, Any]:
     """Returns what was changed since the export, as operators see it."""
     return operate(service, "GET", "changes", timeout_s)
 

@@ -333,7 +333,7 @@ def test_changes_that_are_rejected_leave_those_written_with_them_alone(
             for number in range(8)
             for options in (no_stream, {"stream": f"stream {number}", "offset": 5})
         ]
-        time.sleep(SOON_S)  # until most of them wait
+        until(lambda: service.worker.change_plane.calls == 17)
         disk.responds.set()
     problems = [result.exception() for result in results]
     codes = [problem.code for problem in problems if isinstance(problem, Rejected)]
@@ -351,7 +351,10 @@ def test_versions_take_changes_that_are_written_together_in_one_order(
     service = serve(**options)
     features = {"movie": [1007], "genres": [["drama"]], "year": [0.5]}
     disk.hangs.set()
-    with Client(service.http, token=COPIES_TOKEN) as client, ThreadPoolExecutor(9) as pool:
+    with (
+        Client(service.http, token=COPIES_TOKEN, timeout_s=WAIT_S) as client,
+        ThreadPoolExecutor(9) as pool,
+    ):
         pool.submit(client.delete_candidates, [1014], version=1)
         assert disk.entered.wait(WAIT_S)
         for number in (1, 2):
@@ -360,11 +363,11 @@ def test_versions_take_changes_that_are_written_together_in_one_order(
             pool.submit(client.delete_candidates, [5003 - number], version=number)
             for key in (1000, 1007):
                 pool.submit(client.set_candidate_attributes, [key], title, version=number)
-        time.sleep(SOON_S)  # until most of them wait
+        until(lambda: service.worker.change_plane.calls == 9)
         disk.responds.set()
     states = []
     for running in (service, serve(**options)):
-        with Client(running.http, token=COPIES_TOKEN) as client:
+        with Client(running.http, token=COPIES_TOKEN, timeout_s=WAIT_S) as client:
             for number in (1, 2):
                 retrieved = client.retrieve(
                     vectors=[[1.0] * 8], k=1000, attributes=["title"], version=number

@@ -10,7 +10,7 @@ import pytest
 from rowcast_client import Client
 
 from tests.bundles.small import SmallBundle
-from tests.e2e.process import until
+from tests.e2e.process import WAIT_S, until
 from tests.units.service.changes import keyed
 from tests.units.service.changes.making import (
     Rejected,
@@ -62,7 +62,7 @@ def test_candidate_that_cannot_be_scored_is_left_out(
 
     sources: list[Any] = [{"ids": [poison, 1000, 1007]}, {"index": "movies"}]
     wanted: dict[str, Any] = {"k": 41, "pool_size": 60, "formula": formula}
-    with Client(service.http) as client:
+    with Client(service.http, timeout_s=WAIT_S) as client:
         after = client.recommend(CONTEXTS, **wanted)
         excluded = client.recommend(CONTEXTS, exclude_ids=[[poison], [poison]], **wanted)
         merged = client.recommend(CONTEXTS[0], k=41, sources=sources, formula=formula)

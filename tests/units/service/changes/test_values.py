@@ -14,6 +14,7 @@ from rowcast_client import Client, RowcastError
 
 from tests.bundles.small import write_small_bundle
 from tests.differential.random_changes import send
+from tests.e2e.process import WAIT_S
 from tests.units.service.changes.making import candidate, responds
 from tests.units.service.running import RunningService
 
@@ -65,7 +66,7 @@ class Library:
     """Sends messages by the client library."""
 
     def __init__(self, url: str) -> None:
-        self._client = Client(url, token=TOKEN)
+        self._client = Client(url, token=TOKEN, timeout_s=WAIT_S)
 
     def close(self) -> None:
         self._client.close()

@@ -110,7 +110,7 @@ def test_responses_say_what_they_cover_and_those_below_the_minimum_are_rejected(
     router = routers[0.5]
     assert router.value("rowcast_partial_searches_total") == 2
     for url in (router.http, f"grpc://{router.grpc}"):
-        with Client(url) as client_of_rowcast:
+        with Client(url, timeout_s=WAIT_S) as client_of_rowcast:
             looked_up = client_of_rowcast.lookup("user", IDS)
         assert looked_up.lost is not None
         assert looked_up.lost.tolist() == [False, False, True, True, False]
