@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Statements
@@ -71,23 +72,28 @@ assert "tensorflow" not in sys.modules
 print(json.dumps({"copied": copied, "all": peak(), "planned": plan.peak_memory_bytes}))
 """
 CHUNK_BYTES = 48 << 20
-LARGE = np.random.default_rng(0).random((4 * CHUNK_BYTES // 512, 128), np.float32)
+CHUNK_ROWS = CHUNK_BYTES // 512
+
+
+def large() -> NDArray[np.float32]:
+    """Returns a table of four chunks."""
+    return np.random.default_rng(0).random((4 * CHUNK_ROWS, 128), np.float32)
 
 
 def write_hdf5(directory: Path) -> Path:
     with h5py.File(directory / "m.weights.h5", "w") as file:
-        chunks = (len(LARGE) // 4, 128)
-        file.create_dataset("t", data=LARGE, chunks=chunks, compression="lzf")
+        chunks = (CHUNK_ROWS, 128)
+        file.create_dataset("t", data=large(), chunks=chunks, compression="lzf")
     return directory / "m.weights.h5"
 
 
 def write_orbax(directory: Path) -> Path:
-    write_item(directory / "item", {"t": LARGE}, chunk_rows=len(LARGE) // 4)
+    write_item(directory / "item", {"t": large()}, chunk_rows=CHUNK_ROWS)
     return directory / "item"
 
 
 def write_slices(directory: Path) -> Path:
-    write_bundle(directory / "ckpt", {"t": LARGE})
+    write_bundle(directory / "ckpt", {"t": large()})
     return directory / "ckpt"
 
 

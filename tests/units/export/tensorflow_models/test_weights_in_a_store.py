@@ -19,7 +19,7 @@ from tests.units.export.traced_models import one_table_recipe
 from tests.units.object_store.memory_stores import uploaded
 
 SMALL = np.arange(1, 61, dtype=np.float32).reshape(20, 3)
-LARGE = np.ones((30_000, 1024), np.float32)
+LARGE = np.broadcast_to(np.float32(1), (30_000, 1024))  # in no memory
 VARIABLES = {
     "user/embeddings": SMALL,
     "user/embeddings/Adagrad": SMALL + 1,
