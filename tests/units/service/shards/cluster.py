@@ -26,7 +26,8 @@ class Cluster:
         return [shard.grpc for shard in self._shards.values()]
 
     def add(self, *numbers: str, shard_min_bytes: int = 1) -> None:
-        """Starts shards, and names them to the router."""
+        """Starts shards, and names them to the router instead of those with the same numbers."""
+        self.drop(*self._shards.keys() & {*numbers})
         for number in numbers:
             self._shards[number] = RunningService(
                 self._root, shard=number, shard_min_bytes=shard_min_bytes
