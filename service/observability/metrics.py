@@ -387,7 +387,11 @@ def _series(metric: Metric, labels: tuple[str, ...]) -> Callable[..., Metric]:
 
 
 class Metrics:
-    """The metrics of one process. Every method may be called from any thread."""
+    """The metrics of one process. Every method may be called from any thread.
+
+    Attributes:
+      registry: Collects the metrics, but those that are derived from others.
+    """
 
     def __init__(self, render_all: Callable[[], bytes] = bytes) -> None:
         """Creates all metrics at 0.
@@ -400,8 +404,7 @@ class Metrics:
         self._render_all = render_all
         # By default, counters and histograms have further series with their times of creation.
         prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
-        registry = CollectorRegistry()
-        self._registry = registry
+        self.registry = registry = CollectorRegistry()
         if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
             prometheus.ProcessCollector(registry=registry)
             prometheus.GCCollector(registry=registry)
@@ -643,4 +646,4 @@ class Metrics:
             raise NotReady(f"the supervisor does not return the metrics: {problem!r}") from problem
         if page:
             return page
-        return prometheus.generate_latest(derived_metrics.DerivedMetrics(self._registry))
+        return prometheus.generate_latest(derived_metrics.DerivedMetrics(self.registry))

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import uvicorn
 from numpy.typing import NDArray
-from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.tower import Tensor, Tower
 from service.admin.server import AdminServer
@@ -30,6 +29,7 @@ from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.http.protocol import HttpProtocol
 from service.loopback import on_loopback
+from service.observability.derived_metrics import DerivedMetrics
 from service.observability.logging import JsonLines
 from service.versions.version import ModelVersion
 from tests.e2e.process import WAIT_S, until
@@ -142,9 +142,11 @@ class RunningService:
     def value(self, metric: str, **labels: str) -> float:
         """Returns the sum of the samples of a metric that have these labels, and any others."""
         total = 0.0
-        lines = self.worker.metrics.render().decode().splitlines()
-        named = [f"{line}\n" for line in lines if line.startswith(metric)]
-        for family in text_string_to_metric_families("".join(named)):
+        metrics = self.worker.metrics
+        metrics.flush()
+        # To collect all of them, again and again, would take longer than what is waited for.
+        families = [*metrics.registry.restricted_registry([metric]).collect()]
+        for family in families or DerivedMetrics(metrics.registry).collect():
             for sample in family.samples:
                 if sample.name == metric and labels.items() <= sample.labels.items():
                     total += sample.value
