@@ -30,12 +30,13 @@ from service.contract.changes import CHANGES
 from service.errors import ServiceError
 from service.versions.version import ModelVersion
 from tests.differential.random_changes import KEYS, NEW, STORED, Change, RandomChanges
+from tests.e2e.process import WAIT_S
 from tests.random_cases import seeds
 from tests.units.service.changes import keyed
 from tests.units.service.changes.making import random_vectors
 from tests.units.service.running import RunningService
 
-HISTORIES = 12
+HISTORIES = 8
 LENGTH = 24
 COMPACTED_MIN = 12
 LIMITS = ServiceSettings(root=Path.cwd())
@@ -161,7 +162,7 @@ def test_any_history_leaves_one_state_in_all_processes(
         random = np.random.default_rng(seed)
         drawn = ManyForms(seed)
         writer = follow(path)
-        assert writer.log.may_write(time.monotonic() + 60)
+        assert writer.log.may_write(time.monotonic() + WAIT_S)
         begun = False
         while not begun:
             begun = bool(_change(writer, drawn, int(random.choice(VERSIONS))))
@@ -206,7 +207,7 @@ def test_compacted_log_leaves_what_the_whole_log_leaves(
             for name in ("log", "whole", "copy")
         ]
         for changes in (compacted, whole, copy):
-            assert changes.log.may_write(time.monotonic() + 60)
+            assert changes.log.may_write(time.monotonic() + WAIT_S)
         for _ in range(LENGTH):
             _change(compacted, drawn, 1)
         # The bundle of the second version contains these changes. Copies have none of them yet.
@@ -228,9 +229,9 @@ def test_compacted_log_leaves_what_the_whole_log_leaves(
         if numbers == [2]:
             for changes in (compacted, whole, copy):
                 changes.log.detach(loaded[0])
-        dropped_count += compacted.compactor.compact(numbers, time.monotonic() + 60).dropped
+        dropped_count += compacted.compactor.compact(numbers, time.monotonic() + WAIT_S).dropped
         content = compacted.log.path.read_bytes()
-        repetition = compacted.compactor.compact(numbers, time.monotonic() + 60)
+        repetition = compacted.compactor.compact(numbers, time.monotonic() + WAIT_S)
         assert (repetition.dropped, repetition.bytes_before, repetition.bytes_after) == (
             0,
             *2 * [len(content)],
@@ -270,7 +271,7 @@ def test_numbered_changes_leave_one_state_in_any_order(
             process = follow(tmp_path / str(seed) / name / "changes.log")
             states = [by_id(version) for version in process.log.versions]
             attributes = attributes_of(states[0])
-            assert process.log.may_write(time.monotonic() + 60)
+            assert process.log.may_write(time.monotonic() + WAIT_S)
             for change, version in changes:
                 _send(process, change, version)
             states = [by_id(version) for version in process.log.versions]
@@ -449,6 +450,6 @@ def _send(changes: ModelChanges, drawn: Change, version: int) -> Any:
     try:
         body_json = orjson.loads(orjson.dumps(body))
         change_request = read_change(change, body_json, LIMITS)
-        return changes.submissions.submit(change_request, version, time.monotonic() + 60)
+        return changes.submissions.submit(change_request, version, time.monotonic() + WAIT_S)
     except ServiceError:
         return None
