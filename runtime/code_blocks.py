@@ -229,8 +229,8 @@ class BlockedCodes:
         for block in self._blocks:
             end = first + len(block.codes)
             start, stop = positions.searchsorted([first, end])
-            inside = positions[start:stop].astype(np.int64) - first
-            blocks.append(block.levels.pack(block.codes[inside]))
+            inside = positions[start:stop] - first
+            blocks.append(block.levels.pack(block.codes, inside))
             first = end
         rest = positions[positions.searchsorted(first) :]
         return PackedBlocks(blocks, self._vectors[rest], self._distance)

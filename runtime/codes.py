@@ -11,6 +11,7 @@ Source: faiss 1.15, `IndexPQFastScan`; https://github.com/facebookresearch/faiss
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle import native
+from bundle.arithmetic import ceil_div
 from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable
 from runtime.exact import prepared
@@ -114,16 +117,59 @@ class CodeBook:
         codes: Codes = self._quantizer.compute_codes(zero_padded(vectors, self._quantizer.d))
         return codes
 
-    def pack(self, codes: Codes) -> PackedCodes:
-        """Returns [n, code_bytes] uint8 codes in the order in which they are compared."""
+    def pack(self, codes: Codes, positions: NDArray[Any] | None = None) -> PackedCodes:
+        """Returns codes in the order in which they are compared.
+
+        Args:
+          codes: [size, code_bytes] uint8.
+          positions: [m] integers below size, of those that are taken; None: all.
+        """
+        if positions is None:
+            positions = np.arange(len(codes))
+        positions = np.ascontiguousarray(positions, np.uint32)
         quantizer = self._quantizer
-        # faiss packs the codes of an index that it has not filled itself, if all members are set.
-        unpacked = faiss.IndexPQ(quantizer.d, quantizer.M, _CODE_BITS, self._metric)
-        unpacked.pq = quantizer
-        unpacked.is_trained = True
-        unpacked.ntotal = len(codes)
-        faiss.copy_array_to_vector(codes.ravel(), unpacked.codes)
-        return PackedCodes(faiss.IndexPQFastScan(unpacked))
+        if native.pack_codes is None or not _is_packed_alike():
+            taken = codes.take(positions, axis=0, mode="clip")
+            return PackedCodes(_packed_by_faiss(quantizer, taken, self._metric))
+        # Compiled code takes a fifth of the time.
+        index = faiss.IndexPQFastScan(quantizer.d, quantizer.M, _CODE_BITS, self._metric)
+        index.pq = quantizer
+        index.is_trained = True
+        index.ntotal = positions.size
+        index.ntotal2 = ceil_div(positions.size, index.bbs) * index.bbs
+        index.codes.resize(index.ntotal2 * self.code_bytes)
+        if positions.size:  # no memory cannot be wrapped
+            memory = faiss.rev_swig_ptr(index.codes.get(), index.codes.size())
+            native.pack_codes(codes, positions, memory)
+        return PackedCodes(index)
+
+
+def _packed_by_faiss(quantizer: Any, codes: Codes, metric: int) -> Any:
+    """Returns an index of [n, code_bytes] uint8 codes that faiss has packed."""
+    # faiss packs the codes of an index that it has not filled itself, if all members are set.
+    unpacked = faiss.IndexPQ(quantizer.d, quantizer.M, _CODE_BITS, metric)
+    unpacked.pq = quantizer
+    unpacked.is_trained = True
+    unpacked.ntotal = len(codes)
+    faiss.copy_array_to_vector(codes.ravel(), unpacked.codes)
+    return faiss.IndexPQFastScan(unpacked)
+
+
+@cache
+def _is_packed_alike() -> bool:
+    """Returns whether compiled code packs codes as the installed release of faiss does, by an
+    example of two blocks.
+    """
+    assert native.pack_codes is not None  # noqa: S101 - the caller looks first
+    quantizer = faiss.ProductQuantizer(12, 6, _CODE_BITS)
+    codes = np.arange(40 * quantizer.code_size, dtype=np.uint8).reshape(40, -1)
+    by_faiss = _packed_by_faiss(quantizer, codes, faiss.METRIC_L2)
+    expected = faiss.AlignedTable_to_array(by_faiss.codes)
+    if expected.size != 64 * quantizer.code_size:
+        return False
+    packed = np.empty_like(expected)
+    native.pack_codes(codes, np.arange(40, dtype=np.uint32), packed)
+    return np.array_equal(packed, expected)
 
 
 class PackedCodes:
@@ -201,7 +247,7 @@ class VectorCodes:
 
     def pack(self, positions: NDArray[Any]) -> PackedCodes:
         """Returns the codes of the vectors at [m] positions, for searches."""
-        return self.book.pack(self.codes.take(positions, axis=0, mode="clip"))
+        return self.book.pack(self.codes, positions)
 
 
 def _pairs(dim: int) -> int:

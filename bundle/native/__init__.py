@@ -1,4 +1,5 @@
-"""Rows gathered, combined and prefetched, and texts hashed, by compiled code where it was built.
+"""Rows gathered, combined and prefetched, texts hashed, and candidates marked and collected, by
+compiled code where it was built.
 
 `_rows.c` is its Python interface, `hatch_build.py` builds it. Without it numpy does the same, to
 the same bits.
@@ -25,6 +26,18 @@ except ImportError as problem:
         Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.uint64]] | None
     ) = None
     """None, as `Rows`."""
+    mark: Callable[[NDArray[np.uint64], NDArray[np.uint32], bool], None] | None = None
+    """None, as `Rows`."""
+    where_marked: Callable[[NDArray[np.uint64], NDArray[np.uint32]], NDArray[np.uint32]] | None = (
+        None
+    )
+    """None, as `Rows`."""
+    marked: Callable[[NDArray[np.uint64]], NDArray[np.uint32]] | None = None
+    """None, as `Rows`."""
+    pack_codes: (
+        Callable[[NDArray[np.uint8], NDArray[np.uint32], NDArray[np.uint8]], None] | None
+    ) = None
+    """None, as `Rows`."""
     MISSING = str(problem)
     """The reason why there is no compiled code; empty if there is."""
 else:
@@ -32,6 +45,20 @@ else:
     read_tables = _rows.read_tables
     text_fingerprints = _rows.text_fingerprints
     column_fingerprints = _rows.column_fingerprints
+    mark = _rows.mark
+    marked = _rows.marked
+    where_marked = _rows.where_marked
+    pack_codes = _rows.pack_codes
     MISSING = ""
 
-__all__ = ["MISSING", "Rows", "column_fingerprints", "read_tables", "text_fingerprints"]
+__all__ = [
+    "MISSING",
+    "Rows",
+    "column_fingerprints",
+    "mark",
+    "marked",
+    "pack_codes",
+    "read_tables",
+    "text_fingerprints",
+    "where_marked",
+]

@@ -1,5 +1,5 @@
 /* The Python interface of kernels.h: Rows(dtype, dim, values, scales) with take and bags over numpy arrays. What else is
-   compiled is in multi_table.h and fingerprints.h. */
+   compiled is in multi_table.h, fingerprints.h and candidates.h. */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000 /* one build for Python 3.11 and all later releases */
@@ -314,6 +314,7 @@ static PyType_Spec spec = {
 
 static PyTypeObject *RowsType; /* made by PyInit__rows */
 
+#include "candidates.h"
 #include "fingerprints.h"
 #include "multi_table.h"
 
@@ -323,6 +324,11 @@ static PyMethodDef functions[] = {
     {"text_fingerprints", text_fingerprints, METH_O, "text_fingerprints(texts) -> [m] uint64"},
     {"column_fingerprints", (PyCFunction)(void (*)(void))column_fingerprints, METH_FASTCALL,
      "column_fingerprints(memory, offsets) -> [m] uint64"},
+    {"mark", (PyCFunction)(void (*)(void))mark, METH_FASTCALL, "mark(bits, positions, value)"},
+    {"marked", marked, METH_O, "marked(bits) -> [m] uint32"},
+    {"where_marked", (PyCFunction)(void (*)(void))where_marked, METH_FASTCALL,
+     "where_marked(bits, positions) -> [n] uint32"},
+    {"pack_codes", (PyCFunction)(void (*)(void))pack_codes, METH_FASTCALL, "pack_codes(codes, positions, out)"},
     {NULL, NULL, 0, NULL},
 };
 

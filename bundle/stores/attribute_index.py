@@ -23,6 +23,7 @@ from bundle.format import manifest
 from bundle.format.indexes import CANDIDATES_MAX
 from bundle.storage import arrow, files
 from bundle.tables.id_values import distinct
+from bundle.tables.position_sets import PositionSet
 from bundle.tables.segments import RowRange
 
 Positions = NDArray[np.uint32]
@@ -119,6 +120,7 @@ class AttributeIndex:
                 f"candidates; the corpus has {size}"
             )
         self.kind = kind
+        self._size = size
         self._served = served
         path = files.locate(directory, entry.rows)
         count, excess_bytes = divmod(path.stat().st_size, 4)
@@ -203,10 +205,25 @@ class AttributeIndex:
         end = self._rows_from(span.stop)
         return self._served_rows(self._rows[first:end])
 
+    def rows_by_bounds(
+        self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None
+    ) -> tuple[Positions, bool]:
+        """Returns what `rows_between` does and True, or the positions of all other candidates and
+        False, whichever are fewer. Without a value of each candidate, the others are not known.
+        """
+        span = self._between(ge, gt, le, lt)
+        first = self._rows_from(span.start)
+        end = self._rows_from(span.stop)
+        has_one_each = self.kind != "list<string>" and self._rows.size == self._size
+        if not has_one_each or 2 * (end - first) <= self._rows.size:
+            return self._served_rows(self._rows[first:end]), True
+        others = np.concatenate([self._rows[:first], self._rows[end:]])
+        return self._served_rows(others), False
+
     def numbers_between(
-        self, ge: Bound = None, le: Bound = None
+        self, ge: Bound, le: Bound, among: PositionSet
     ) -> tuple[Positions, NDArray[np.float64]]:
-        """Returns the candidates whose number is within bounds, with their numbers.
+        """Returns the candidates of a set whose number is within bounds, with their numbers.
 
         Returns:
           [n] uint32 positions in no order, and [n] float64.
@@ -214,15 +231,18 @@ class AttributeIndex:
         span = self._between(ge, None, le, None)
         first = self._rows_from(span.start)
         rows = self._rows[first : self._rows_from(span.stop)]
-        counts = np.diff(self._ends[span.start : span.stop], prepend=first)
-        values = arrow.values(self._values)[span.start : span.stop].astype(np.float64)
-        numbers = np.repeat(values, counts)
-        if self._served is None:
-            return rows, numbers
-        # Unsigned, so that what lies before the first becomes huge.
-        shifted = rows - np.uint32(self._served.first)
-        is_served = shifted < self._served.rows
-        return shifted[is_served], numbers[is_served]
+        served_rows = self._served_rows(rows)
+        kept = among.where(served_rows)
+        positions = served_rows[kept]
+        if self._served is not None:
+            kept = self._is_served(rows).nonzero()[0][kept]
+
+        values = arrow.values(self._values)[span.start : span.stop]
+        # Most often, as many candidates have a number as there are numbers: each has its own.
+        if values.size < rows.size:
+            counts = np.diff(self._ends[span.start : span.stop], prepend=first)
+            kept = np.repeat(np.arange(values.size), counts)[kept]
+        return positions, values[kept].astype(np.float64)
 
     def _between(self, ge: Bound, gt: Bound, le: Bound, lt: Bound) -> range:
         """Returns the numbers of the values that are within all bounds."""
@@ -249,9 +269,13 @@ class AttributeIndex:
         """Returns the positions that are served, counted from the first of them."""
         if self._served is None:
             return rows
+        return rows[self._is_served(rows)] - np.uint32(self._served.first)
+
+    def _is_served(self, rows: Positions) -> NDArray[np.bool_]:
+        """Returns which positions are served, if not all are."""
+        assert self._served is not None  # noqa: S101 - the callers look first
         # Unsigned, so that what lies before the first becomes huge.
-        shifted = rows - np.uint32(self._served.first)
-        return shifted[shifted < self._served.rows]
+        return rows - np.uint32(self._served.first) < self._served.rows
 
 
 def write_attribute_index(

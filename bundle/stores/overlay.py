@@ -36,6 +36,7 @@ from bundle.stores.position_history import PositionHistory
 from bundle.stores.reader import CandidateStore
 from bundle.stores.value_counts import ValueCounts
 from bundle.tables.id_values import distinct
+from bundle.tables.position_sets import PositionSet
 
 _EXACT_MAX = 1 << 53
 """Integers up to this one are exact as floats."""
@@ -522,15 +523,22 @@ class ChangedAttributeIndex:
         is_within = _within(arrow.values(values), ge, gt, le, lt)
         return _rows(positions[is_within[numbers]])
 
+    def rows_by_bounds(
+        self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None
+    ) -> tuple[RowPositions, bool]:
+        """See `AttributeIndex.rows_by_bounds`; the positions are always those within."""
+        return self.rows_between(ge, gt, le, lt), True
+
     def numbers_between(
-        self, ge: Bound = None, le: Bound = None
+        self, ge: Bound, le: Bound, among: PositionSet
     ) -> tuple[RowPositions, NDArray[np.float64]]:
         """See `AttributeIndex.numbers_between`."""
         distinct_values, positions, numbers = self._distinct_values
         values = arrow.values(distinct_values)
         is_within = _within(values, ge, None, le, None)[numbers]
-        candidate_values = values.astype(np.float64)[numbers[is_within]]
-        return _rows(positions[is_within]), candidate_values
+        rows = _rows(positions[is_within])
+        kept = among.where(rows)
+        return rows[kept], values.astype(np.float64)[numbers[is_within][kept]]
 
     @cached_property
     def _distinct_values(self) -> DistinctValues:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ from bundle.errors import FeatureError
 from bundle.stores.overlay import ChangedAttributeIndex, PickedCandidates
 from bundle.tables import id_values
 from bundle.tables.id_values import distinct
+from bundle.tables.position_sets import PositionSet
 from runtime.exact import VectorBlock
 from service.contract.messages import BOUNDS, Circle, Condition, Filter, Ids
 from service.engine.validation import check_names, name_hint, show_id
@@ -38,6 +41,14 @@ _POSITIONS_PER_LEFT = 10
 """Number of all positions for each that is left from which on it takes no longer to look up those
 that are left than to mark the others (measured with a million positions).
 """
+_CANDIDATES_PER_SORTED = 16
+"""Number of candidates for each position from which on it takes less time to sort the positions
+than to mark them (measured with a million candidates).
+"""
+_HAVERSINE_MARGIN = 1e-9
+"""Share of a haversine by which rounding may change it, and more."""
+_NO_POSITIONS = np.empty(0, np.uint32)
+_POSITION_BYTES = 4
 _OBJECT_BYTES = 512
 """Memory of the Python objects of a filter in the cache, in bytes, about."""
 _TOKENS_EXPLAINED_MAX = 100
@@ -50,39 +61,61 @@ class Matches:
     """The candidates that match a filter.
 
     Attributes:
-      positions: [m] uint32, ascending.
-      mask: [size] bool; None: not needed yet, as are the block and the codes.
+      count: The number of matches, m.
+      listed: [m] uint32 positions, ascending; None: they are listed from the set when needed.
+      as_set: The same positions; None: not needed yet, as are the block and the codes.
       block: Their vectors side by side, in the order of positions.
       codes: Their codes, in the same order.
     """
 
-    positions: NDArray[np.uint32]
-    mask: Mask | None = None
+    count: int
+    listed: NDArray[np.uint32] | None = None
+    as_set: PositionSet | None = None
     block: VectorBlock | None = None
     codes: PackedCodes | PackedBlocks | None = None
 
+    @classmethod
+    def at(cls, positions: NDArray[np.uint32], block: VectorBlock | None = None) -> Matches:
+        """Returns the matches at [m] uint32 positions, ascending and distinct."""
+        return cls(positions.size, positions, block=block)
+
+    @cached_property
+    def positions(self) -> NDArray[np.uint32]:
+        """[m] uint32, ascending."""
+        if self.listed is not None:
+            return self.listed
+        assert self.as_set is not None  # noqa: S101 - otherwise they are listed
+        return self.as_set.positions()
+
     @property
     def bytes(self) -> int:
-        """Memory that the matches take."""
-        size = _OBJECT_BYTES + self.positions.nbytes
-        if self.mask is not None:
-            size += self.mask.nbytes
+        """Memory that the matches take, at most."""
+        size = _OBJECT_BYTES + _POSITION_BYTES * self.count
+        if self.as_set is not None:
+            size += self.as_set.bytes
         if self.block is not None:
             size += self.block.vectors.nbytes
         if self.codes is not None:
             size += self.codes.bytes
         return size
 
-    def with_mask(self, size: int) -> Matches:
-        """Returns these matches with a mask over `size` candidates."""
-        if self.mask is not None:
+    def with_set(self, size: int) -> Matches:
+        """Returns these matches with the set of them among `size` candidates."""
+        if self.as_set is not None:
             return self
-        return replace(self, mask=_mask(self.positions, size))
+        return replace(self, as_set=PositionSet.of(self.positions, size))
+
+    def among(self, candidates: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Returns those of some candidates that match, in their order; needs `with_set`."""
+        assert self.as_set is not None  # noqa: S101 - the search made it
+        matching: NDArray[np.uint32] = candidates[self.as_set.where(candidates)]
+        return matching
 
     def with_block(self, index: LoadedIndex) -> Matches:
         """Returns these matches with a block of the vectors of an index."""
         vectors = index.vectors.take(self.positions, axis=0, mode="clip")
-        return replace(self, block=VectorBlock(vectors, index.entry.distance))
+        block = VectorBlock(vectors, index.entry.distance)
+        return replace(self, listed=self.positions, block=block)
 
 
 class CompiledFilter(NamedTuple):
@@ -142,8 +175,10 @@ def match_candidates(
     indexes = {name: ChangedAttributeIndex(picked, name) for name in corpus.filters}
     candidates = FilteredCorpus(corpus.name, corpus.entry, indexes)
     size = int(positions.size)
-    matches = _matches(candidates, size, wanted, check)
-    return _mask(matches.positions, size)
+    parts = _condition_parts(candidates, wanted)
+    is_matching = np.zeros(size, bool)
+    is_matching[_matching(candidates, wanted, parts, size, check).positions()] = True
+    return is_matching
 
 
 def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
@@ -379,11 +414,11 @@ def _matches(
     parts = _condition_parts(corpus, checked_filter)
     if len(parts) == 1 and not checked_filter.nested and not checked_filter.near:
         positions, required = parts[0]
-        # To sort few positions costs less than to search a mask.
-        if required and positions.size * 4 < size:
-            return Matches(distinct(positions))
-    mask = _filter_mask(corpus, checked_filter, parts, size, check)
-    return Matches(np.flatnonzero(mask).astype(np.uint32), mask)
+        # To sort few positions costs less than to look through a set.
+        if required and positions.size * _CANDIDATES_PER_SORTED < size:
+            return Matches.at(distinct(positions))
+    matching = _matching(corpus, checked_filter, parts, size, check)
+    return Matches(len(matching), as_set=matching)
 
 
 class _ConditionPart(NamedTuple):
@@ -402,22 +437,23 @@ def _condition_parts(corpus: FilteredCorpus, checked_filter: Filter) -> list[_Co
         if condition.allow is not None:
             parts.append(_ConditionPart(indexed.rows_of(condition.allow), True))
         if any(getattr(condition, bound) is not None for bound in BOUNDS):
-            rows = indexed.rows_between(condition.ge, condition.gt, condition.le, condition.lt)
-            parts.append(_ConditionPart(rows, True))
+            bounds = condition.ge, condition.gt, condition.le, condition.lt
+            parts.append(_ConditionPart(*indexed.rows_by_bounds(*bounds)))
         if condition.deny is not None:
             parts.append(_ConditionPart(indexed.rows_of(condition.deny), False))
         if condition.is_null is not None:
-            parts.append(_ConditionPart(indexed.rows_between(), not condition.is_null))
+            rows, have_value = indexed.rows_by_bounds()
+            parts.append(_ConditionPart(rows, have_value != condition.is_null))
     return parts
 
 
-def _filter_mask(
+def _matching(
     corpus: FilteredCorpus,
     checked_filter: Filter,
     parts: list[_ConditionPart],
     size: int,
     check: Callable[[], object],
-) -> Mask:
+) -> PositionSet:
     """Returns which of the candidates match a filter.
 
     Args:
@@ -428,32 +464,28 @@ def _filter_mask(
       check: As of `compile_filter`.
     """
 
-    def mask_of(nested: Filter) -> Mask:
+    def set_of(nested: Filter) -> PositionSet:
         check()
-        return _filter_mask(corpus, nested, _condition_parts(corpus, nested), size, check)
+        return _matching(corpus, nested, _condition_parts(corpus, nested), size, check)
 
-    mask = np.ones(size, bool)
-    for positions, required in parts:
-        if required:
-            mask &= _mask(positions, size)
-        else:
-            mask[positions] = False
-    for nested_filter in checked_filter.all:
-        mask &= mask_of(nested_filter)
-    for nested_filter in checked_filter.none:
-        mask &= ~mask_of(nested_filter)
+    required_sets = [PositionSet.of(positions, size) for positions, required in parts if required]
+    required_sets += map(set_of, checked_filter.all)
     if checked_filter.any:
-        matching = np.zeros(size, bool)
-        for nested_filter in checked_filter.any:
-            matching |= mask_of(nested_filter)
-        mask &= matching
+        required_sets.append(reduce(operator.ior, map(set_of, checked_filter.any)))
     if checked_filter.near:
-        inside = np.zeros(size, bool)
+        inside = PositionSet.of(_NO_POSITIONS, size)
         for circle in checked_filter.near:
             check()
-            inside[_circle_positions(corpus, circle, size)] = True
-        mask &= inside
-    return mask
+            inside.add(_circle_positions(corpus, circle, size))
+        required_sets.append(inside)
+    matching = reduce(operator.iand, required_sets) if required_sets else PositionSet.all(size)
+
+    for positions, required in parts:
+        if not required:
+            matching.remove(positions)
+    for nested_filter in checked_filter.none:
+        matching -= set_of(nested_filter)
+    return matching
 
 
 def _circle_positions(corpus: FilteredCorpus, circle: Circle, size: int) -> NDArray[np.uint32]:
@@ -464,39 +496,72 @@ def _circle_positions(corpus: FilteredCorpus, circle: Circle, size: int) -> NDAr
     angle = circle.radius_m / _EARTH_RADIUS_M
     center_latitude = math.radians(circle.latitude)
     height = math.degrees(angle) + _BOX_MARGIN
-    latitude_index = corpus.filters[circle.latitude_attribute]
-    positions, latitudes = latitude_index.numbers_between(
-        circle.latitude - height, circle.latitude + height
-    )
+    south = circle.latitude - height
+    north = circle.latitude + height
 
     # A box around the circle, whose candidates the indexes give without a pass over all of them.
-    width = 180.0
+    west: float | None = None
+    east: float | None = None
     if abs(circle.latitude) + height < 90:  # no pole is in the circle
         width = math.degrees(math.asin(math.sin(angle) / math.cos(center_latitude))) + _BOX_MARGIN
-    west = circle.longitude - width
-    east = circle.longitude + width
+        # Where the box crosses the date line, any longitude may lie in it.
+        if circle.longitude - width >= -180 and circle.longitude + width <= 180:
+            west = circle.longitude - width
+            east = circle.longitude + width
+    latitude_index = corpus.filters[circle.latitude_attribute]
     longitude_index = corpus.filters[circle.longitude_attribute]
-    if west >= -180 and east <= 180:
-        rows_in_longitude, longitudes = longitude_index.numbers_between(west, east)
-    else:
-        # The box crosses the date line or has a pole in it: any longitude may lie in it.
-        rows_in_longitude, longitudes = longitude_index.numbers_between()
-    # Candidates without a longitude in the box stay NaN, which is within no distance.
-    longitude_of = np.full(size, np.nan)
+    box = PositionSet.of(latitude_index.rows_between(ge=south, le=north), size)
+    box &= PositionSet.of(longitude_index.rows_between(ge=west, le=east), size)
+    positions, latitudes = latitude_index.numbers_between(south, north, box)
+    rows_in_longitude, longitudes = longitude_index.numbers_between(west, east, box)
+    # By candidate: most of this memory is never touched.
+    longitude_of = np.empty(size)
     longitude_of[rows_in_longitude] = longitudes
+    longitudes = longitude_of[positions]
 
-    latitudes_rad = np.radians(latitudes)
-    longitude_distances_rad = np.radians(longitude_of[positions] - circle.longitude)
+    # What is far enough from the edge needs no sines.
+    latitude_distances = np.radians(latitudes - circle.latitude)
+    longitude_distances = np.radians(longitudes - circle.longitude)
+    least, most = _haversine_bounds(center_latitude, latitude_distances, longitude_distances)
+    limit = math.sin(min(angle, math.pi) / 2) ** 2
+    is_inside = most < limit * (1 - _HAVERSINE_MARGIN)
+    (near_edge,) = ((least <= limit * (1 + _HAVERSINE_MARGIN)) & ~is_inside).nonzero()
+
+    latitudes_rad = np.radians(latitudes[near_edge])
     haversine = np.sin((latitudes_rad - center_latitude) / 2) ** 2
     haversine += (
-        math.cos(center_latitude) * np.cos(latitudes_rad) * np.sin(longitude_distances_rad / 2) ** 2
+        math.cos(center_latitude)
+        * np.cos(latitudes_rad)
+        * np.sin(longitude_distances[near_edge] / 2) ** 2
     )
     distance = 2 * _EARTH_RADIUS_M * np.arcsin(np.sqrt(np.minimum(haversine, 1)))
-    inside: NDArray[np.uint32] = positions[distance <= circle.radius_m]
+    is_inside[near_edge] = distance <= circle.radius_m
+    inside: NDArray[np.uint32] = positions[is_inside.nonzero()]
     return inside
 
 
-def _mask(positions: NDArray[Any], size: int) -> Mask:
-    mask = np.zeros(size, bool)
-    mask[positions] = True
-    return mask
+def _haversine_bounds(
+    center_latitude: float,
+    latitude_distances: NDArray[np.float64],
+    longitude_distances: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns limits of the haversine of the angle between a center and points, [n] each.
+
+    Args:
+      center_latitude: The latitude of the center, in radians.
+      latitude_distances: [n] latitudes of the points less that of the center, in radians.
+      longitude_distances: [n] the same of their longitudes.
+    """
+    # sin(x / 2)² is at most x² / 4, and at least this less x⁴ / 48.
+    highest = np.abs(latitude_distances).max(initial=0)
+    widest = np.abs(longitude_distances).max(initial=0)
+    by_latitude = latitude_distances**2 / 4
+    by_longitude = longitude_distances**2 / 4 * math.cos(center_latitude)
+    # The cosine of a latitude is near its tangent at the center, within half of the square.
+    cosines = math.cos(center_latitude) - math.sin(center_latitude) * latitude_distances
+    error = highest**2 / 2
+    least_cosines = np.maximum(cosines - error, 0)
+    most_cosines = np.minimum(cosines + error, 1)
+    least = by_latitude * max(0, 1 - highest**2 / 12)
+    least += by_longitude * max(0, 1 - widest**2 / 12) * least_cosines
+    return least, by_latitude + by_longitude * most_cosines

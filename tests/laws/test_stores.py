@@ -27,6 +27,7 @@ from bundle.stores.attribute_index import AttributeIndex, write_attribute_index
 from bundle.stores.overlay import ChangedAttributeIndex, StoreOverlay, StoreSnapshot
 from bundle.stores.reader import CandidateStore
 from bundle.stores.writer import StoreWriter, write_store
+from bundle.tables.position_sets import PositionSet
 from bundle.tables.segments import RowRange
 from tests.units.bundle.features.readers import objects
 
@@ -426,9 +427,14 @@ def assert_filters(
         return all(meets(value, limit) for meets, limit in limits)
 
     assert sorted(index.rows_between(**bounds)) == having(values, is_between)
-    rows, numbers = index.numbers_between(bounds["ge"], bounds["le"])
+    rows, is_within = index.rows_by_bounds(**bounds)
+    found = {*rows.tolist()} if is_within else {*range(len(values))} - {*rows.tolist()}
+    assert sorted(found) == having(values, is_between)
+    among = PositionSet.of(np.arange(0, len(values), 2, dtype=np.uint32), len(values))
+    rows, numbers = index.numbers_between(bounds["ge"], bounds["le"], among)
     assert numbers.dtype == np.float64
-    assert sorted(rows) == having(values, lambda value: is_between(value, ("ge", "le")))
+    between = having(values, lambda value: is_between(value, ("ge", "le")))
+    assert sorted(rows) == [position for position in between if position % 2 == 0]
     assert numbers.tolist() == [float(values[position]) for position in rows]
 
 

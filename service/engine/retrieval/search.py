@@ -202,7 +202,7 @@ class _Search:
         if not options.exact:
             matching = None
             if self._matches is not None:
-                matching = self._matches.positions.size
+                matching = self._matches.count
             self._plan = plan_search(index, options.recall, options.k, matching)
         # Many candidates are denied: to search deeper for the others may cost more than to score
         # them.
@@ -222,7 +222,7 @@ class _Search:
         depth, scan = self._plan
         if depth is not None:
             if self._matches is not None:
-                self._matches = self._matches.with_mask(self._size)
+                self._matches = self._matches.with_set(self._size)
 
             def search_tree(number: int) -> None:
                 fetched = self._fetch(number, depth)
@@ -263,7 +263,7 @@ class _Search:
                 return True
             matching = self._size
         else:
-            matching = self._matches.positions.size
+            matching = self._matches.count
         return scores_live_alone(self._index, self._plan, self._live_share, matching)
 
     def _score_live_alone(self) -> None:
@@ -272,7 +272,7 @@ class _Search:
         if self._matches is None:
             if isinstance(self._index, LiveIndex):
                 # Their vectors lie side by side already. Few others are denied.
-                self._matches = Matches(self._index.live, block=self._index.live_block)
+                self._matches = Matches.at(self._index.live, self._index.live_block)
                 return
             if self._denied_mask is None:
                 live = not_among(self._denied, self._size)
@@ -281,7 +281,7 @@ class _Search:
         else:
             positions = self._matches.positions
             live = positions[~self._is_denied(positions)]
-        self._matches = Matches(live)
+        self._matches = Matches.at(live)
         # What the filter matches outlives the deny list: these are not kept in its place.
         self._compiled = None
         self._denied = self._denied[:0]
@@ -370,9 +370,7 @@ class _Search:
         assert tree is not None  # noqa: S101 - else the plan is an exact search
         query = self._vectors[vector]
         excluded_count = self._excluded_count(vector)
-        mask = None
-        if self._matches is not None:
-            mask = self._matches.mask
+        matches = self._matches
         share = depth.share
         first_pool = depth.pool
         if self._is_worn:
@@ -384,7 +382,7 @@ class _Search:
         pool = first_pool
         while pool == first_pool or depth.pays(pool):
             fetched = tree.candidates(query, pool, depth.leaves(pool))
-            matching = fetched if mask is None else fetched[mask[fetched]]
+            matching = fetched if matches is None else matches.among(fetched)
             if self._is_worn:
                 matching = matching[~self._is_denied(matching)]
 
@@ -430,10 +428,11 @@ class _Search:
         matches = self._matches
         codes: PackedCodes | PackedBlocks
         if matches is not None:
-            codes = matches.codes or depth.codes.pack(matches.positions)
+            positions = matches.positions
+            codes = matches.codes or depth.codes.pack(positions)
             if matches.codes is None:
-                self._matches = replace(matches, codes=codes)
-            scan = _Scan(depth, codes, matches.positions, 1.0)
+                self._matches = replace(matches, listed=positions, codes=codes)
+            scan = _Scan(depth, codes, positions, 1.0)
         else:
             # Of candidates behind the bundle's, all codes are packed.
             assert isinstance(self._index, LiveIndex)  # noqa: S101
@@ -636,7 +635,9 @@ def _complete_explanation(
     if allowed.filter is None:
         count = size - allowed.denied.size - excluded.size
     else:
-        positions = allowed.filter.matches.positions
-        denied_count = _count_among(allowed.denied, positions)
-        count = positions.size - denied_count - _count_among(excluded, positions)
+        matches = allowed.filter.matches
+        count = matches.count
+        if allowed.denied.size or excluded.size:
+            positions = matches.positions
+            count -= _count_among(allowed.denied, positions) + _count_among(excluded, positions)
     return explanation._replace(matches=count, selectivity=count / size, search_ms=search_ms)

@@ -214,7 +214,7 @@ def _search_added(
     if options.filter:
         compiled = filters.compile_filter(added, options.filter, execution.check)
         matching = compiled.matches.positions
-        live_matches = Matches(matching[is_among(matching, added.live)])
+        live_matches = Matches.at(matching[is_among(matching, added.live)])
         allowed = allowed._replace(filter=CompiledFilter(b"", live_matches, False))
     neighbors = search.nearest(
         added, Queries(vectors, allowed, offsets), options, execution, floors

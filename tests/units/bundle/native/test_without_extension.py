@@ -1,5 +1,5 @@
-"""Where there is no C compiler NumPy reads and combines rows and hashes texts, and the same tests
-pass.
+"""Where there is no C compiler NumPy reads and combines rows, hashes texts and marks candidates,
+and the same tests pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bundle import native
 ROOT = Path(__file__).parents[4]
 TESTS = (
     ["tests/laws/test_features.py", "tests/laws/test_fingerprints.py", "tests/laws/test_tables.py"],
-    ["tests/laws/test_keys.py"],
+    ["tests/laws/test_keys.py", "tests/laws/test_stores.py"],
     ["tests/cases/test_requests.py", "-k", "overflow"],
 )
 CODE = """
