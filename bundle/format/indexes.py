@@ -62,6 +62,25 @@ class DepthPoint(StrictModel):
     recall: float
 
 
+class CurvePoint(StrictModel):
+    """One depth of the searches for some k, and the recall that was measured there."""
+
+    leaves_to_search: Positive
+    reorder: Positive
+    recall: float
+    """The mean over all queries."""
+    low: float
+    """The lower end of its 95 % interval: the recall that other queries reach."""
+
+
+class RecallCurve(StrictModel):
+    """How deep a tree is searched for a k, by the recall that is to be reached."""
+
+    k: Positive
+    points: tuple[CurvePoint, ...]
+    """By rising cost, and rising `low`."""
+
+
 class Codes(StrictModel):
     """Codes of the vectors of a tree, half a byte for every two dims: searches with a filter
     compare those of its matches.
@@ -109,6 +128,10 @@ class Index(StrictModel):
     curve: tuple[CostPoint, ...] = ()
     depths: tuple[DepthPoint, ...] = ()
     """How a tree is searched for larger k, by rising k; each k is above that of `recall`."""
+    recall_curves: tuple[RecallCurve, ...] = ()
+    """How deep a tree is searched, by rising k, the first of which is that of `recall`; (): the
+    index was exported before they were measured.
+    """
     codes: Codes | None = None
     """The codes of a tree, where filters may match so many candidates that their exact scores cost
     more.

@@ -111,6 +111,17 @@ class SearchCosts(StrictModel):
         }
         return costs.model_copy(update=codes)
 
+    def of_tree(self, leaf_vectors: float, fetched: float, reordered: float) -> float:
+        """Returns the cost of one search of a tree.
+
+        Args:
+          leaf_vectors: The number of vectors in the leaves that are searched.
+          fetched: The number of candidates that the tree returns.
+          reordered: The number of those that are scored exactly.
+        """
+        fetching = self.tree_start + self.leaf_vector * leaf_vectors + self.fetched * fetched
+        return fetching + self.reordered * reordered
+
     def implausible_part(self, size: int, dim: int, *, coded: bool) -> str:
         """Returns which cost cannot be true, and what is possible; empty: all of them can.
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import paths
-from bundle.format.indexes import Codes, DepthPoint, Engine
+from bundle.format.indexes import Codes, DepthPoint, Engine, RecallCurve
 from bundle.format.manifest import Corpus, CostPoint, Distance, Index
 from bundle.format.search_costs import SearchCosts
 from bundle.storage.staging import Staging
@@ -26,10 +27,12 @@ from export.corpora.recall import (
     Measured,
     QuerySplit,
     Setting,
+    curve_of,
     load_written,
     open_vectors,
     recall_entry,
     sample_rows,
+    shares_by_depth,
 )
 from export.corpora.search_costs import COST_QUERIES_MAX
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
@@ -56,10 +59,14 @@ _REORDER_PER_NEIGHBOR = (2, 5, 15, 45)
 """Numbers of reordered candidates that are tried, for each neighbor of the recipe's k."""
 _LEVELS_BEYOND_TARGET = 2
 """Numbers of leaves that are tried after the first one that reaches the target."""
-_DEPTHS = (100, 1000)
-"""Other k at which the recall of a tree is measured."""
-_GROWTHS = ((0.5, 0.75), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.0, 1.25))
-"""How the leaves and the reordered candidates may grow with k, as powers, by rising cost."""
+_LARGER_K = (30, 100, 300, 1000)
+"""Larger k than that of the recipe at which the recall of a tree is measured."""
+_POOLS_PER_NEIGHBOR = (1.2, 1.7, 2.5, 3.5, 5, 7, 10, 15, 22, 33, 45)
+"""Numbers of reordered candidates at which it is measured, for each neighbor."""
+_POOL_PER_LARGEST_K = 10
+"""Maximum number of reordered candidates for each neighbor of the largest k. Each is looked up for
+each query and number of leaves.
+"""
 
 
 class IndexChoice(NamedTuple):
@@ -125,7 +132,7 @@ def build_index(
     row_ranges = partition_rows(len(vectors), section.partitions)
     partitions = paths.index_partitions(directory, len(row_ranges))
     directories = [base / partition for partition in partitions]
-    deeper_k = _deeper_k(kind, section, len(vectors))
+    measured_k = _measured_k(kind, section.recall.k, len(vectors))
     try:
         _remove_others(base / directory, directories)
         # The smallest partition, which is the last one, comes first: it fails first.
@@ -133,7 +140,7 @@ def build_index(
             _build_partition(base, vectors, section.distance, choice, partition, rows, run, stage)
         sampled = queries[sample_rows(len(queries), section.recall.queries)]
         exact = ExactNeighbors(
-            vectors, section.distance, section.recall.k, sampled, k_max=max(deeper_k, default=0)
+            vectors, section.distance, section.recall.k, sampled, k_max=max(measured_k, default=0)
         )
     except (InvalidIndex, InvalidInput) as problem:
         raise NotConvertible(f"index {name!r}: {problem}") from problem
@@ -167,14 +174,18 @@ def build_index(
     exact_search_s = exact.search_s()
     points = [trial.point(exact_search_s) for trial in trials]
     parameters |= best.setting
-    depths = _measure_depths(index, exact, section, parameters, deeper_k)
-    # The process that measures the costs loads the index, too.
-    del index
     costs = None
+    curves: tuple[RecallCurve, ...] = ()
     if kind == "tree_ah":
+        leaves = sorted({math.ceil(share * parameters["num_leaves"]) for share in _LEAF_SHARES})
+        pools = _pools(measured_k, len(vectors))
+        shares = shares_by_depth(index, exact, leaves, pools, measured_k)
+        # The process that measures the costs loads the index, too.
+        del index
         costs = _costs(
             base, name, section.distance, choice, directories, vectors, exact.queries, coded
         )
+        curves = _curves(shares, measured_k, leaves, pools, costs, len(vectors))
     codes = None
     if coded:
         codes = Codes.of(name)
@@ -194,7 +205,8 @@ def build_index(
             judging, section.recall.k, section.recall.value, split.chosen_on, representative
         ),
         curve=tuple(sorted(points, key=lambda point: point.relative_cost)),
-        depths=depths,
+        depths=_depths(curves, section.recall.value),
+        recall_curves=curves,
         codes=codes,
         costs=costs,
     )
@@ -362,42 +374,52 @@ def _choose(trials: Sequence[_Trial], target: float) -> _Trial:
     return max(trials, key=lambda trial: trial.choosing.recall)
 
 
-def _deeper_k(kind: Kind, section: IndexSection, size: int) -> list[int]:
-    """Returns the other k at which recall is measured: beyond that of the recipe, and so few that
-    a tree searches less than all candidates.
+def _measured_k(kind: Kind, k: int, size: int) -> list[int]:
+    """Returns the k at which the recall of searches is measured by their depth: that of the recipe,
+    and larger ones.
     """
     if kind == "brute_force":
         return []
-    return [k for k in _DEPTHS if section.recall.k < k <= size // 10]
+    # As many neighbors are at most half of the candidates; beyond that, exact search is cheaper.
+    return [k, *(larger_k for larger_k in _LARGER_K if k < larger_k <= size // 2)]
 
 
-def _measure_depths(
-    index: CandidateIndex,
-    exact: ExactNeighbors,
-    section: IndexSection,
-    parameters: Mapping[str, Any],
-    deeper_k: Sequence[int],
-) -> tuple[DepthPoint, ...]:
-    """Finds how deep to search for a larger k: the smallest growth of the setting before that
-    reaches the recall, or else the largest.
-    """
+def _pools(ks: Sequence[int], size: int) -> list[int]:
+    """Returns the numbers of reordered candidates at which recall is measured."""
+    pools = {math.ceil(factor * k) for k in ks for factor in _POOLS_PER_NEIGHBOR}
+    pool_max = _POOL_PER_LARGEST_K * max(ks)
+    return sorted({min(pool, pool_max, size) for pool in pools})
+
+
+def _curves(
+    shares: NDArray[np.float32],
+    ks: Sequence[int],
+    leaves: Sequence[int],
+    pools: Sequence[int],
+    costs: SearchCosts,
+    size: int,
+) -> tuple[RecallCurve, ...]:
+    """Returns the depths that pay for each k, of [leaves, pools, ks, queries] shares."""
+
+    def cost(leaves_to_search: int, pool: int) -> float:
+        return costs.of_tree(size * leaves_to_search / leaves[-1], pool, pool)
+
+    curves = []
+    for column, k in enumerate(ks):
+        # Fewer candidates than are wanted are never reordered.
+        first = bisect_left(pools, min(size, k))
+        curves.append(curve_of(k, shares[:, first:, column], leaves, pools[first:], cost))
+    return tuple(curves)
+
+
+def _depths(curves: Sequence[RecallCurve], target: float) -> tuple[DepthPoint, ...]:
+    """Returns how deep is searched for each k but the first one to reach a recall."""
     depths = []
-    k_before = section.recall.k
-    leaves_before = parameters.get("leaves_to_search", 0)
-    reorder_before = parameters.get("reorder", 0)
-    for k in deeper_k:
-        for leaves_power, reorder_power in _GROWTHS:
-            leaves = math.ceil(leaves_before * (k / k_before) ** leaves_power)
-            leaves = min(leaves, parameters["num_leaves"])
-            reorder = math.ceil(reorder_before * (k / k_before) ** reorder_power)
-            setting = {"leaves_to_search": leaves, "reorder": reorder}
-            recall = exact.measure(index, setting, k=k).recall
-            if recall >= section.recall.value:
-                break
-        depths.append(DepthPoint(k=k, leaves_to_search=leaves, reorder=reorder, recall=recall))
-        k_before = k
-        leaves_before = leaves
-        reorder_before = reorder
+    for curve in curves[1:]:
+        reaching = [point for point in curve.points if point.low >= target]
+        point = next(iter(reaching), curve.points[-1])
+        fields = point.model_dump(exclude={"low"})
+        depths.append(DepthPoint(k=curve.k, **fields))
     return tuple(depths)
 
 

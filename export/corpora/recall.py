@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.format.indexes import Engine
+from bundle.format.indexes import CurvePoint, Engine, RecallCurve
 from bundle.format.manifest import Distance, Index, Recall
 from export.errors import DestinationError, NotConvertible, VerificationFailed
 from export.recipe.schema import IndexSection
@@ -34,6 +35,10 @@ _EXACT_TIMED_BLOCKS = 4
 """The maximum number of blocks of vectors that a timed exact search reads."""
 _TIE = 1e-6
 """The share of a score within which float32 does not distinguish close neighbors."""
+_NEARLY_ALL = 0.9995
+"""The recall from which on no more leaves are tried."""
+_LESS_MISSED = 0.9
+"""The share of the neighbors missed that a deeper setting may miss at most to be kept."""
 _Z95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution, for intervals of 95 %."""
 
@@ -115,9 +120,9 @@ class ExactNeighbors:
         Args:
           vectors: The vectors that are searched.
           distance: The distance of the index.
-          k: The number of neighbors that `measure` compares by default.
+          k: The number of neighbors that `measure` compares.
           queries: [n, dim] float32, the queries.
-          k_max: The maximum number of neighbors that `measure` can compare; 0: k.
+          k_max: The maximum number of neighbors that `are_near` can compare; 0: k.
 
         Raises:
           InvalidInput: A query or a vector holds NaN or infinities.
@@ -126,9 +131,11 @@ class ExactNeighbors:
         self._distance = distance
         self.k = min(k, len(vectors))
         self.queries = np.ascontiguousarray(queries, np.float32)
-        # One search serves all k that are measured later.
-        deepest = min(max(k, k_max), len(vectors))
+        # One search serves all k that are measured later. One neighbor more than the largest takes
+        # shows whether others are as near as the last one.
+        deepest = min(max(k, k_max) + 1, len(vectors))
         nearest, _ = ExactIndex(vectors, distance).search(self.queries, deepest)
+        self._nearest = nearest
         # The score that a right neighbor reaches, for each k: that of the k-th nearest.
         self._scores_to_reach = [
             # Exact search ranks by float32, so that scores of close neighbors may not descend here.
@@ -137,11 +144,7 @@ class ExactNeighbors:
         ]
 
     def measure(
-        self,
-        index: CandidateIndex,
-        setting: Setting,
-        sent_queries: Vectors | None = None,
-        k: int = 0,
+        self, index: CandidateIndex, setting: Setting, sent_queries: Vectors | None = None
     ) -> Measured:
         """Searches an index for the queries.
 
@@ -153,28 +156,63 @@ class ExactNeighbors:
           setting: The parameters of the searches; {}: those that the index was written with.
           sent_queries: [n, dim] float32, the vectors that are sent in place of the queries; None:
             the queries themselves.
-          k: The number of neighbors to compare; 0: `self.k`.
         """
-        k = min(k or self.k, len(self._vectors))
         searched_queries = self.queries
         if sent_queries is not None:
             searched_queries = np.ascontiguousarray(sent_queries, np.float32)
         shares = []
         times = []
-        queries = zip(self.queries, self._scores_to_reach, searched_queries, strict=True)
-        for query, scores_to_reach, searched_query in queries:
+        for number, searched_query in enumerate(searched_queries):
             # One query at a time: the times are those of single searches.
             began = time.perf_counter()
-            neighbors, _ = index.search(searched_query[np.newaxis], k, **setting)
+            neighbors, _ = index.search(searched_query[np.newaxis], self.k, **setting)
             times.append(time.perf_counter() - began)
 
-            score_to_reach = scores_to_reach[k - 1]
-            tolerance = _TIE * abs(score_to_reach)
             # -1 stands for neighbors that were not found. One that is found twice counts once.
             positions = np.unique(neighbors[0][neighbors[0] >= 0])
-            is_right = self._scores(positions, query) >= score_to_reach - tolerance
-            shares.append(np.count_nonzero(is_right) / k)
+            is_right = self.are_near(number, positions, [self.k])
+            shares.append(np.count_nonzero(is_right) / self.k)
         return Measured(np.array(shares), float(np.median(times)))
+
+    def searchable(self, query: Vectors) -> Vectors:
+        """Returns a query as `CandidateIndex.candidates` takes it."""
+        if self._distance != "cosine":
+            return query
+        (unit,) = normalized(query[np.newaxis])
+        return np.asarray(unit, np.float32)
+
+    def are_near(
+        self, number: int, positions: NDArray[Any], ks: Sequence[int]
+    ) -> NDArray[np.bool_]:
+        """Returns which positions are among the k nearest of a query, as `measure` counts them.
+
+        Args:
+          number: The number of the query.
+          positions: [m], distinct.
+          ks: The numbers of neighbors, each at most `k_max`.
+
+        Returns:
+          [len(ks), m] bool.
+        """
+        nearest = self._nearest[number]
+        reached = self._scores_to_reach[number]
+        order = nearest.argsort()
+        places = np.minimum(nearest[order].searchsorted(positions), nearest.size - 1)
+        ranks = order[places]
+        is_ranked = nearest[ranks] == positions
+        near = []
+        for k in ks:
+            score_to_reach = reached[k - 1]
+            lowest = score_to_reach - _TIE * abs(score_to_reach)
+            near_count = np.count_nonzero(reached >= lowest)
+            is_near = is_ranked & (ranks < near_count)
+            if near_count == nearest.size < len(self._vectors):
+                # Further candidates may be as near as the last one that is known.
+                (others,) = (~is_ranked).nonzero()
+                scores = self._scores(positions[others].astype(np.int64), self.queries[number])
+                is_near[others] = scores >= lowest
+            near.append(is_near)
+        return np.stack(near)
 
     def search_s(self) -> float:
         """Returns the median time of one exact search in seconds.
@@ -346,6 +384,94 @@ def measure_again(
     return recall_entry(measured, before.k, before.target, split.chosen_on, before.representative)
 
 
+def shares_by_depth(
+    index: CandidateIndex,
+    exact: ExactNeighbors,
+    leaves: Sequence[int],
+    pools: Sequence[int],
+    ks: Sequence[int],
+) -> NDArray[np.float32]:
+    """Returns the shares of their true neighbors that queries find, by the depth of the search.
+
+    Args:
+      index: The index, a tree.
+      exact: The true neighbors of n queries.
+      leaves: The l numbers of leaves to search, ascending.
+      pools: The p numbers of candidates to reorder, ascending.
+      ks: The numbers of neighbors, each at most the `k_max` of the true ones.
+
+    Returns:
+      [l, p, k, n]. Numbers of leaves are left out once the one before finds nearly all: fewer than
+      l may come.
+    """
+    shares = []
+    for count in leaves:
+        level = np.empty((len(pools), len(ks), len(exact.queries)), np.float32)
+        for number, query in enumerate(exact.queries):
+            # A smaller pool is the beginning of the largest one, so that one search tells of all.
+            fetched = index.candidates(exact.searchable(query), pools[-1], count)
+            # How many are found among the first of them; leaves may hold no candidate at all.
+            found = np.zeros((len(ks), fetched.size + 1), np.int64)
+            exact.are_near(number, fetched, ks).cumsum(axis=1, out=found[:, 1:])
+            ends = np.minimum(pools, fetched.size)
+            level[:, :, number] = np.minimum(found[:, ends].T, ks) / ks
+        shares.append(level)
+        if level[-1].mean(axis=1).min() >= _NEARLY_ALL:
+            break
+    return np.stack(shares)
+
+
+def curve_of(
+    k: int,
+    shares: NDArray[np.float32],
+    leaves: Sequence[int],
+    pools: Sequence[int],
+    cost: Callable[[int, int], float],
+) -> RecallCurve:
+    """Returns the depths that pay, of all that were measured for a k.
+
+    Args:
+      k: The number of neighbors.
+      shares: [l, p, n], of `shares_by_depth`.
+      leaves: The l numbers of leaves, or more.
+      pools: The p numbers of candidates to reorder.
+      cost: Returns the cost of a search, by its leaves and its pool.
+    """
+    points = []
+    for level, count in zip(shares, leaves, strict=False):
+        for of_pool, pool in zip(level, pools, strict=True):
+            recall = float(of_pool.mean())
+            low = mean_low(of_pool, k)
+            points.append(CurvePoint(leaves_to_search=count, reorder=pool, recall=recall, low=low))
+    points.sort(key=lambda point: cost(point.leaves_to_search, point.reorder))
+    paying: list[CurvePoint] = []
+    for point in points:
+        missed = 1 - paying[-1].low if paying else 2.0
+        if 1 - point.low < missed * _LESS_MISSED:
+            paying.append(point)
+    return RecallCurve(k=k, points=tuple(paying))
+
+
+def mean_low(shares: NDArray[np.floating[Any]], k: int) -> float:
+    """Returns the lower end of the 95 % interval of the mean of shares.
+
+    It is that of Wilson for as many independent neighbors as would vary as much: as many as there
+    are queries, where a query finds all of its neighbors or none, and k times as many, where
+    neighbors are found or missed by themselves.
+
+    Args:
+      shares: [n], of k neighbors each.
+      k: The number of neighbors.
+    """
+    mean = float(shares.mean())
+    variance = float(shares.var())
+    most = shares.size * k
+    independent = float(most)
+    if variance:
+        independent = min(most, max(shares.size, mean * (1 - mean) / variance * shares.size))
+    return wilson_low(mean, independent)
+
+
 def recall_entry(
     measured: Measured, k: int, target: float, chosen_on: int, representative: bool
 ) -> Recall:
@@ -362,7 +488,7 @@ def recall_entry(
     )
 
 
-def wilson_low(share: float, queries: int) -> float:
+def wilson_low(share: float, queries: float) -> float:
     """Returns the lower end of the 95 % Wilson interval of a share.
 
     The neighbors of one query are found or missed together, so queries are counted, not neighbors:

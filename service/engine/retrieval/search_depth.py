@@ -14,12 +14,13 @@ of them computes it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.format.manifest import Index
+from bundle.format.indexes import CurvePoint, Index
 from bundle.format.search_costs import SearchCosts
 from service.versions.version import LiveIndex, LoadedIndex
 
@@ -73,29 +74,22 @@ was 0.918 instead of 0.95 where a tenth of 100,000 candidates matched.
 """
 _PLANS_MAX = 1000
 """Maximum number of plans that are kept of an index: clients choose k, recall and filters."""
-_LEAVES_BY_K = 0.5
-"""How the leaves grow with k beyond the largest k that was measured, as a power."""
-_POOL_BY_K = 0.75
-"""How the pool grows with k beyond the largest k that was measured, as a power."""
-_POOL_BY_K_FOR_MORE = 0.85
-"""How the pool grows with k, at least, for a recall that was not measured at a larger k."""
+_LEAVES_BY_K = 0.75
+"""How the leaves grow with k beyond the largest k that was measured, as a power. There, as many
+candidates are reordered for each neighbor.
+"""
 
 
 class Setting(NamedTuple):
-    """How an index is searched for the k of the recipe.
+    """How deep a tree is searched for some k where no filter is.
 
     Attributes:
-      leaves: The number of leaves to search; None: as it was exported.
-      reorder: The number of candidates to reorder; None: as it was exported.
-      recall: The recall to reach at every k; 0: that of the recipe.
+      leaves: The number of leaves to search; None: the index has none.
+      reorder: The number of candidates to reorder.
     """
 
-    leaves: int | None = None
-    reorder: int | None = None
-    recall: float = 0.0
-
-
-_EXPORTED = Setting()
+    leaves: int | None
+    reorder: int
 
 
 class SearchDepth:
@@ -117,7 +111,7 @@ class SearchDepth:
 
         Args:
           index: The index that is searched.
-          setting: The leaves and the reordering for the k of the recipe.
+          setting: The leaves and the reordering for k.
           k: The number of neighbors.
           matching: The number of candidates that match the filter.
           otherwise: The cost of a search of these without the tree.
@@ -128,19 +122,12 @@ class SearchDepth:
         matches_min = math.ceil(_SPARE_FACTOR * (k + _SPARE_NEIGHBORS))
         self.share = max(1, matching) / self._size
 
-        leaves_growth, pool_growth = _growth(index.entry, k, setting.recall)
-        tree = index.approximate
-        assert tree is not None  # noqa: S101 - else all searches are exact
-        reorder = setting.reorder or tree.reorder
-        self.reorder = max(math.ceil(reorder * pool_growth), matches_min)
+        self.reorder = max(setting.reorder, matches_min)
         matches = max(_matches_fetched(k, self.reorder, self.share), matches_min)
         self.pool = min(self._size, math.ceil(matches / self.share))
 
-        self._leaves: float | None = None
+        self._leaves = setting.leaves
         self._total_leaves: int = index.entry.parameters.get("num_leaves", 0)
-        if self._total_leaves:
-            leaves = setting.leaves or index.entry.parameters["leaves_to_search"]
-            self._leaves = leaves * leaves_growth
         self._first_leaves = self._leaves_of(self.pool)
 
     def leaves(self, pool: int) -> int | None:
@@ -153,6 +140,8 @@ class SearchDepth:
         """Computes `leaves`: the deeper the pool, the more leaves have some of it (measured)."""
         if self._leaves is None:
             return None
+        if pool <= self.reorder:  # as it was measured
+            return min(self._total_leaves, self._leaves)
         deeper = self._leaves * math.sqrt(pool / self.reorder)
         scanned = _SCANNED_PER_FETCHED * pool * self._total_leaves / self._size
         return min(self._total_leaves, math.ceil(max(deeper, scanned)))
@@ -171,9 +160,8 @@ class SearchDepth:
             return math.inf
         # Leaves have about equally many vectors.
         leaf_vectors = self._size * leaves / self._total_leaves
-        fetching = costs.tree_start + costs.leaf_vector * leaf_vectors + costs.fetched * pool
         reordered = min(pool * self.share, self.reorder * pool / self.pool)
-        return fetching + costs.reordered * reordered
+        return costs.of_tree(leaf_vectors, pool, reordered)
 
 
 class ScanDepth:
@@ -320,7 +308,7 @@ def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Pl
         # filter, only what matches is scored.
         if filtered:
             return Plan(None, None)
-        return Plan(SearchDepth(index, _EXPORTED, k, count, 0.0), None)
+        return Plan(SearchDepth(index, _exported(index.entry), k, count, 0.0), None)
 
     otherwise = _exact_cost(costs, count, filtered)
     scan = None
@@ -330,7 +318,7 @@ def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Pl
             otherwise = scan.cost(scan.pool)
         else:
             scan = None
-    setting = choose_setting(index, recall)
+    setting = choose_setting(index.entry, k, recall)
     if setting is None:
         return Plan(None, scan)
     depth = SearchDepth(index, setting, k, count, otherwise)
@@ -378,62 +366,92 @@ def _matches_fetched(k: int, reorder: int, share: float) -> float:
     return max(by_share, by_neighbor)
 
 
-def choose_setting(index: LoadedIndex, recall: float) -> Setting | None:
-    """Returns the cheapest setting that was measured to reach a recall.
+def choose_setting(entry: Index, k: int, recall: float) -> Setting | None:
+    """Returns the cheapest depth that reaches a recall for a k, by what was measured.
 
     Args:
-      index: The index, a tree.
-      recall: The minimum recall, by the measured curve; 0: as exported.
+      entry: The manifest entry of the index, a tree.
+      k: The number of neighbors.
+      recall: The minimum recall; 0: that of the recipe, or else the highest that was measured. Up
+        to the k of the recipe, the tree is then searched as it was exported.
 
     Returns:
-      The setting; None: exact search alone reaches it.
+      The depth; None: exact search alone reaches it.
     """
-    if not recall:
-        return _EXPORTED
+    if not recall and k <= entry.recall.k:
+        return _exported(entry)
     if recall >= 1:
         return None
-    reaching = [point for point in index.entry.curve if point.recall >= recall]
-    if reaching:
-        cheapest = min(reaching, key=lambda point: point.relative_cost).parameters
-        return Setting(cheapest["leaves_to_search"], cheapest["reorder"], recall)
-    # The exported setting, which may lie between two points of the curve.
-    if index.entry.recall.value >= recall:
-        return Setting(recall=recall)
-    return None
+    settings = _settings_by_k(entry, recall)
+    below = max((key for key in settings if key <= k), default=min(settings))
+    above = min((key for key in settings if key >= k), default=0)
+    lower = settings[below]
+    if k <= below:
+        return lower
+    if not above:
+        return lower and _grown(lower, k / below, entry)
+    upper = settings[above]
+    if lower is None or upper is None or lower.leaves is None or upper.leaves is None:
+        return upper
+    # Between measured k, along a line between the logarithms.
+    share = math.log(k / below) / math.log(above / below)
+    return Setting(
+        math.ceil(lower.leaves * math.pow(upper.leaves / lower.leaves, share)),
+        math.ceil(lower.reorder * math.pow(upper.reorder / lower.reorder, share)),
+    )
 
 
-def _growth(entry: Index, k: int, recall: float) -> tuple[float, float]:
-    """Returns by how much the leaves and the pool of a tree grow from the k of its recall to k.
-
-    Between two measured k, both grow by a power of k. What was measured there is the least that
-    reaches the recall of the recipe. For a higher one, more candidates are reordered.
-
-    Args:
-      entry: The manifest entry of the index.
-      k: The number of neighbors.
-      recall: The recall to reach; 0: that of the recipe.
+def _settings_by_k(entry: Index, recall: float) -> dict[int, Setting | None]:
+    """Returns the cheapest depth that reaches a recall for each k that was measured; None: no depth
+    does. See `choose_setting`.
     """
-    ks = [entry.recall.k, *(depth.k for depth in entry.depths)]
-    if k <= ks[0] or entry.kind == "brute_force":
-        return 1.0, 1.0
-    exported = entry.parameters
-    leaves = [1.0]
-    pools = [1.0]
+    is_older = not entry.recall_curves
+    target = recall or entry.recall.target
+    settings: dict[int, Setting | None] = {}
+    for k, points in _measured_points(entry).items():
+        best = next((point for point in points if point.low >= target), None)
+        if best is None and not recall:
+            best = max(points, key=lambda point: point.low, default=None)
+        if best is not None:
+            settings[k] = Setting(best.leaves_to_search, best.reorder)
+        elif not is_older:
+            settings[k] = None
+        # Older bundles have one depth for each larger k. Where it does not reach the recall, what
+        # is known of a smaller k is continued.
+    exported_k = entry.recall.k
+    is_exported_enough = is_older and entry.recall.value >= target
+    if not recall or (is_exported_enough and exported_k not in settings):
+        settings[exported_k] = _exported(entry)
+    settings.setdefault(exported_k, None)
+    return settings
+
+
+def _exported(entry: Index) -> Setting:
+    """Returns the depth that an index was exported with."""
+    parameters = entry.parameters
+    return Setting(parameters.get("leaves_to_search"), parameters.get("reorder", 0))
+
+
+def _measured_points(entry: Index) -> dict[int, Sequence[CurvePoint]]:
+    """Returns the depths that were measured for each k, by rising cost."""
+    if entry.recall_curves:
+        return {curve.k: curve.points for curve in entry.recall_curves}
+    # Older bundles have a curve for the k of the recipe, and one depth for each larger k.
+    curve = [
+        CurvePoint(**point.parameters, recall=point.recall, low=point.recall)
+        for point in sorted(entry.curve, key=lambda point: point.relative_cost)
+    ]
+    points: dict[int, Sequence[CurvePoint]] = {entry.recall.k: curve}
     for depth in entry.depths:
-        leaves.append(depth.leaves_to_search / exported["leaves_to_search"])
-        pools.append(depth.reorder / exported["reorder"])
-    # Between measured k, the growth is read from the curve; beyond the largest, powers continue it.
-    beyond = max(1.0, k / ks[-1])
-    leaves_growth = _between(k, ks, leaves) * math.pow(beyond, _LEAVES_BY_K)
-    pool_growth = _between(k, ks, pools) * math.pow(beyond, _POOL_BY_K)
-
-    target = entry.recall.target
-    reached = min([target, *(depth.recall for depth in entry.depths)])
-    if (recall or target) > reached:
-        pool_growth = max(pool_growth, math.pow(k / ks[0], _POOL_BY_K_FOR_MORE))
-    return leaves_growth, pool_growth
+        fields = depth.model_dump(exclude={"k"})
+        points[depth.k] = [CurvePoint(**fields, low=depth.recall)]
+    return points
 
 
-def _between(k: int, ks: list[int], growths: list[float]) -> float:
-    """Returns the growth at k, along a line between the logarithms; at an end, that of the end."""
-    return math.exp(float(np.interp(math.log(k), np.log(ks), np.log(growths))))
+def _grown(setting: Setting, factor: float, entry: Index) -> Setting:
+    """Returns the depth for a k that is larger than the measured ones by a factor."""
+    leaves = setting.leaves
+    if leaves is not None:
+        grown_leaves = math.ceil(leaves * math.pow(factor, _LEAVES_BY_K))
+        leaves = min(entry.parameters["num_leaves"], grown_leaves)
+    return Setting(leaves, math.ceil(setting.reorder * factor))

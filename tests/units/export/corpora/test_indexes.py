@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from bundle.format import paths
-from bundle.format.indexes import Engine, Index
+from bundle.format.indexes import CurvePoint, DepthPoint, Engine, Index
 from export.corpora.indexes import build_index
 from export.corpora.recall import (
     measure_again,
@@ -58,13 +58,19 @@ def staged(base: Path, vectors: Vectors) -> Path:
     return base
 
 
-def share_found(base: Path, index: Index, vectors: Vectors, queries: Vectors, k: int = 10) -> float:
+def share_found(
+    base: Path,
+    index: Index,
+    vectors: Vectors,
+    queries: Vectors,
+    k: int = 10,
+    point: DepthPoint | CurvePoint | None = None,
+) -> float:
     """Returns the share of the true neighbors that an index finds, by float64 and a full sort; one
     that is as near as the last of them is true, too.
     """
     directories = [base / directory for directory in index.directories]
-    depth = next((depth for depth in index.depths if depth.k == k), None)
-    setting = [] if depth is None else [depth.leaves_to_search, depth.reorder]
+    setting = [] if point is None else [point.leaves_to_search, point.reorder]
     loaded = load_index(index.engine, directories, index.distance, vectors)
     positions, _ = loaded.search(queries, k, *setting)
     wide = vectors.astype(np.float64)
@@ -96,7 +102,7 @@ def test_brute_force_finds_all_of_many_ties(
     assert index.parameters == {}
     assert (index.recall.value, index.recall.queries, index.recall.chosen_on) == (1, 10, 0)
     assert index.recall.low == pytest.approx(0.722467, abs=1e-6)  # R: prop.test(10, 10)
-    assert (index.depths, index.costs) == ((), None)
+    assert (index.depths, index.recall_curves, index.costs) == ((), (), None)
     assert share_found(tmp_path, index, vectors, vectors[:10]) == 1
 
 
@@ -126,10 +132,18 @@ def test_tree_records_its_true_recall_and_how_deep_to_search_for_more_neighbors(
     assert index.recall.value >= 0.9
     assert index.recall.low < index.recall.value
     assert (index.recall.queries, index.recall.chosen_on) == (30, 30)
-    assert [depth.k for depth in index.depths] == [k for k in (100, 1000) if k <= size / 10]
+    assert [depth.k for depth in index.depths] == [30, 100, 300, 1000]
     for depth in index.depths:
-        share = share_found(tmp_path, index, vectors, queries, depth.k)
+        share = share_found(tmp_path, index, vectors, queries, depth.k, depth)
         assert depth.recall == pytest.approx(share, abs=0.005)
+    assert [curve.k for curve in index.recall_curves] == [10, 30, 100, 300, 1000]
+    for curve in index.recall_curves:
+        lows = [point.low for point in curve.points]
+        assert lows == sorted(lows)
+        assert all(point.low < point.recall or point.recall == 1 for point in curve.points)
+        for point in (curve.points[0], curve.points[-1]):
+            share = share_found(tmp_path, index, vectors, queries, curve.k, point)
+            assert point.recall == pytest.approx(share, abs=0.005)
     points = {tuple(sorted(point.parameters.items())): point for point in index.curve}
     assert len(points) == len(index.curve)
     costs = [point.relative_cost for point in index.curve]
