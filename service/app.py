@@ -88,7 +88,9 @@ def create_app(start: WorkerStart, coordinator: Coordinator, *, is_replacement: 
     try:
         worker = Worker(settings, coordinator, start.grpc_port, is_replacement)
         if start.admin is not None:
-            worker.admin = AdminServer(settings, coordinator, start.admin, worker.change_plane)
+            worker.admin = AdminServer(
+                settings, coordinator, start.admin, worker.versions, worker.change_plane
+            )
         return worker.asgi_app()
     except Exception:
         log.exception("cannot_start")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bundle.format.manifest import Corpus
 from bundle.stores.columns import Positions
 from bundle.stores.reader import CandidateStore
-from bundle.tables.id_values import integers, strings
+from bundle.tables.id_values import ids_of
 
 _NEVER = (1 << 32) - 1
 """The end of a live position: a number that no change has."""
@@ -36,9 +36,7 @@ class PositionHistory:
           corpus: The entry of the store in the manifest.
         """
         self.base = base
-        self._checked_keys = strings
-        if corpus.id_dtype == "int64":
-            self._checked_keys = integers
+        self._id_dtype = corpus.id_dtype
         # The number of the change that ended each position. Behind those of the bundle stands one
         # that was ended before all changes, which the position of an unknown id, -1, leads to.
         self._base_ends = np.full(base.size + 1, _NEVER, np.uint32)
@@ -66,7 +64,7 @@ class PositionHistory:
         positions[self._base_ends.take(positions, mode="wrap") <= number] = -1
         missing = (positions < 0).nonzero()[0]
         if missing.size and slot_count:
-            keys = self._checked_keys("id", ids[missing]).tolist()
+            keys = ids_of(self._id_dtype, "id", ids[missing]).tolist()
             positions[missing] = [self._slot_position(key, number, slot_count) for key in keys]
         return positions
 

@@ -22,10 +22,37 @@ DECIMAL = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
 _INT64 = np.iinfo(np.int64)
 _ID_RANGE = "an id in [-2^63, 2^63)"
 _ID_KINDS = "an integer or a string"
+_INTEGER = "an integer in [-2^63, 2^63)"
+_STRING = "a string"
 
 
-def known_kind(feature: str, values: Values) -> Values:
+def ids_of(id_dtype: str, field: str, values: Values) -> Values:
+    """Returns ids as a store of one kind of ids holds them. Whatever takes ids of a store checks
+    them by this rule.
+
+    Args:
+      id_dtype: The dtype of the store's ids, "int64" or "string".
+      field: What the ids are called where they were sent, for the error.
+      values: [m] values that were sent as ids.
+
+    Returns:
+      [m] int64, or [m] object holding str.
+
+    Raises:
+      FeatureError: A value is no id of this kind.
+    """
+    if id_dtype == "int64":
+        return integers(field, values)
+    return strings(field, values)
+
+
+def known_kind(feature: str, values: Values, expected: str = _ID_KINDS) -> Values:
     """Returns ids as [m] int64 or [m] object holding str.
+
+    Args:
+      feature: The name of the feature, for the error.
+      values: [m] values that were sent as ids.
+      expected: The ids that the feature takes, for the error.
 
     Raises:
       FeatureError: They are neither: floats, bools, nulls, or integers beyond int64.
@@ -42,7 +69,7 @@ def known_kind(feature: str, values: Values) -> Values:
     if kind == "O":
         for value in values.tolist():
             if type(value) is not str:
-                raise FeatureError(feature, short_text(value), _ID_KINDS, "is no id")
+                raise FeatureError(feature, short_text(value), expected, "is no id")
         return values
     if not values.size:
         return np.empty(0, np.int64)  # an empty list has no type of its own
@@ -50,7 +77,7 @@ def known_kind(feature: str, values: Values) -> Values:
     # Unlike format(), str() is exact for float32.
     if kind == "f" and 2**63 <= abs(wrong) < np.inf:
         raise FeatureError(feature, f"an id of about {wrong!s}", _ID_RANGE, "is beyond int64")
-    raise FeatureError(feature, wrong, _ID_KINDS, "is no id")
+    raise FeatureError(feature, wrong, expected, "is no id")
 
 
 def _first_wrong(values: Values) -> Any:
@@ -84,15 +111,14 @@ def integers(feature: str, values: Values) -> NDArray[np.int64]:
     """
     if values.dtype == np.int64:
         return values
-    ids: Values = known_kind(feature, values)
+    ids: Values = known_kind(feature, values, _INTEGER)
     if ids.dtype == np.int64:
         return ids
     numbers_of_texts = np.empty(ids.size, np.int64)
     for position, text in enumerate(ids.tolist()):
         number = int64_of(text)
         if number is None:
-            expected = "an integer in [-2^63, 2^63)"
-            raise FeatureError(feature, short_text(text), expected, "is no integer id")
+            raise FeatureError(feature, short_text(text), _INTEGER, "is no integer id")
         numbers_of_texts[position] = number
     return numbers_of_texts
 
@@ -103,10 +129,10 @@ def strings(feature: str, values: Values) -> NDArray[Any]:
     Raises:
       FeatureError: A value is no string.
     """
-    ids = known_kind(feature, values)
+    ids = known_kind(feature, values, _STRING)
     if ids.dtype == np.int64:
         if ids.size:
-            raise FeatureError(feature, ids[0], "a string", "is an integer")
+            raise FeatureError(feature, ids[0], _STRING, "is an integer")
         return np.empty(0, object)
     return ids
 

@@ -266,6 +266,11 @@ EVENTS = {
         "The worker now follows this revision of the desired state.",
         "",
     ),
+    "denied_ids_invalid": (
+        "The deny list in the state file has ids that no corpus of the version can have, such as "
+        "`047` among integers. They deny nothing. `count` is their number, `ids` the first ones.",
+        "Run `rowcast-serve ctl deny remove`, and add the ids as the corpus has them.",
+    ),
     "state_unreadable": (
         "The file of the desired state cannot be read. The loaded versions stay; a service that "
         "starts loads nothing.",

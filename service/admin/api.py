@@ -50,6 +50,7 @@ from service.query_strings import query_check
 from service.security.hosts import AllowedHosts
 from service.security.principal import Principal, authorize, authorize_all
 from service.security.tokens import TokenStore
+from service.versions.lifecycle import VersionManager
 
 _LOG = logger(__name__)
 MAX_BODY_BYTES = 8 << 20
@@ -67,7 +68,8 @@ def create_admin_app(
     settings: ServiceSettings,
     coordinator: Coordinator,
     tokens: TokenStore | None,
-    changes: ChangePlane | None = None,
+    versions: VersionManager,
+    changes: ChangePlane,
 ) -> FastAPI:
     """Creates the application of the admin listener.
 
@@ -76,7 +78,8 @@ def create_admin_app(
       coordinator: Knows the workers' statuses.
       tokens: Operators' tokens; None: requests are accepted from this machine alone, without a
         token.
-      changes: Changes rows, candidates and contexts; None: nothing does.
+      versions: The loaded versions of this worker.
+      changes: Changes rows, candidates and contexts.
     """
     version = metadata.version("rowcast")
     app = FastAPI(
@@ -87,11 +90,10 @@ def create_admin_app(
         responses=_ERRORS,
         dependencies=[query_check()],
     )
-    app.include_router(_routes(Service(settings, coordinator)))
-    if changes is not None:
-        app.include_router(admin_change_routes(changes))
-        name = "ChangeResponse"
-        add_schemas(app, lambda: change_schemas() | {name: SCHEMAS[name]})
+    app.include_router(_routes(Service(settings, coordinator, versions)))
+    app.include_router(admin_change_routes(changes))
+    name = "ChangeResponse"
+    add_schemas(app, lambda: change_schemas() | {name: SCHEMAS[name]})
     app.add_exception_handler(HTTPException, _raise_http)
     app.add_exception_handler(RequestValidationError, raise_query_problem)
     app.add_exception_handler(ClientDisconnect, _ignore)

@@ -5,16 +5,35 @@ from __future__ import annotations
 import logging
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from service.errors import FieldViolation, InvalidArgument, NotFound, NotReady, TooLarge
+from bundle.errors import FeatureError
+from bundle.tables.id_values import ids_of, known_kind
+from service.contract.columns import flat_ids, shown
+from service.errors import (
+    FieldViolation,
+    InvalidArgument,
+    NotFound,
+    NotReady,
+    TooLarge,
+    one_of,
+)
 from service.observability.logging import PRINCIPAL, fields, limited, logger
 from service.versions import desired_state
-from service.versions.desired_state import DENIED_MAX, Desired, DesiredModel, Id, LogLevel, Version
+from service.versions.desired_state import (
+    DENIED_MAX,
+    ID_CHARS_MAX,
+    Desired,
+    DesiredModel,
+    LogLevel,
+    Version,
+)
 from service.versions.policy import rank_versions
 
 _LOG = logger(__name__)
@@ -164,9 +183,10 @@ class Unlabel(ModelCommand):
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
         """Returns the desired state after the command."""
         if self.label not in desired.labels:
-            labels = f"{sorted(desired.labels) or 'none'}"
+            labels = ", ".join(map(repr, sorted(desired.labels))) or "none"
             message = f"label is {self.label!r}; the model has {labels}"
-            raise InvalidArgument(message, FieldViolation("label", repr(self.label), labels))
+            violation = FieldViolation("label", repr(self.label), one_of(labels))
+            raise InvalidArgument(message, violation)
         remaining_labels = dict(desired.labels)
         del remaining_labels[self.label]
         return desired.changed(labels=remaining_labels)
@@ -209,18 +229,45 @@ class Rollback(ModelCommand):
 
 class _DenyList(ModelCommand):
     ids: Annotated[
-        list[Annotated[int, Field(ge=-(2**63), lt=2**63)] | Id],
+        list[Annotated[Any, WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})]],
         Field(min_length=1, max_length=DENIED_MAX),
     ]
+
+    @cached_property
+    def _packed(self) -> NDArray[Any]:
+        """The ids as any other request has them; raises InvalidArgument."""
+        return flat_ids(self.ids, "ids")
 
     @property
     def texts(self) -> list[str]:
         """The ids as the desired state has them: as text, whatever the type of the model's ids."""
-        return [*map(str, self.ids)]
+        return [*map(str, self._packed.tolist())]
 
 
 class DenyAdd(_DenyList):
     """Withdraw candidates: retrieve and recommend return them no more, from no version."""
+
+    def check(self, id_dtypes: Collection[str]) -> None:
+        """Checks the ids by the rule of the model's corpora, of which any may have an id.
+
+        Args:
+          id_dtypes: The dtypes of the ids of these corpora; empty: they are not known.
+
+        Raises:
+          InvalidArgument: A value is no id of any corpus.
+        """
+        try:
+            if len(id_dtypes) == 1:
+                (id_dtype,) = id_dtypes
+                ids_of(id_dtype, "ids", self._packed)
+            else:
+                known_kind("ids", self._packed)
+        except FeatureError as problem:
+            raise InvalidArgument.of_misfit("ids", problem) from problem
+        for text in self.texts:
+            if not 0 < len(text) <= ID_CHARS_MAX:
+                expected = f"an id of 1 to {ID_CHARS_MAX} characters"
+                raise InvalidArgument.of_field("ids", shown(text), expected, "holds")
 
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
         """Returns the desired state after the command."""

@@ -17,6 +17,7 @@ from service.coordinator import Coordinator
 from service.http.protocol import HttpProtocol
 from service.loopback import on_loopback
 from service.security.tokens import TokenStore
+from service.versions.lifecycle import VersionManager
 from service.workers.sockets import UVICORN, ssl_context
 
 
@@ -28,6 +29,7 @@ class AdminServer:
         settings: ServiceSettings,
         coordinator: Coordinator,
         listener: socket.socket,
+        versions: VersionManager,
         changes: ChangePlane,
     ) -> None:
         """Prepares; `accept` begins.
@@ -36,6 +38,7 @@ class AdminServer:
           settings: The settings of the service.
           coordinator: Knows the workers' statuses.
           listener: Accepts the connections of all workers.
+          versions: The loaded versions of the worker.
           changes: Makes the changes that operators send.
         """
         self._listener = listener
@@ -46,7 +49,7 @@ class AdminServer:
         if settings.tls_cert is not None and not on_loopback(settings.admin_host):
             create_ssl_context = functools.partial(ssl_context, settings)
         self._config = uvicorn.Config(
-            create_admin_app(settings, coordinator, tokens, changes),
+            create_admin_app(settings, coordinator, tokens, versions, changes),
             http=HttpProtocol,
             loop="asyncio",  # uvloop crashes when a process ends beside its thread
             lifespan="off",

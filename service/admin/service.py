@@ -7,14 +7,15 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from bundle.errors import BundleError
 from bundle.format import paths
 from bundle.storage import catalog
-from service.admin.commands import COMMANDS, ModelCommand, ModelFacts
+from service.admin.commands import COMMANDS, DenyAdd, ModelCommand, ModelFacts
 from service.admin.report import report
 from service.admin.status import WorkerStatus, merge_versions, read_statuses
 from service.config import ServiceSettings
@@ -23,7 +24,7 @@ from service.errors import FieldViolation, NotFound, NotReady, one_of
 from service.observability.merged_metrics import MetricsMissing
 from service.resources import free_bytes
 from service.versions.desired_state import Desired, DesiredModel, invalid
-from service.versions.lifecycle import VersionState
+from service.versions.lifecycle import VersionManager, VersionState
 from service.versions.policy import named_versions, rank_versions
 from service.versions.state_file import StateFile, StateUnreadable
 
@@ -53,10 +54,19 @@ class Applied(NamedTuple):
 class Service:
     """One service. The methods block, and may be called from any thread."""
 
-    def __init__(self, settings: ServiceSettings, coordinator: Coordinator) -> None:
-        """Creates the service of a coordinator, to which the workers report."""
+    def __init__(
+        self, settings: ServiceSettings, coordinator: Coordinator, versions: VersionManager
+    ) -> None:
+        """Creates the service.
+
+        Args:
+          settings: The settings of the service.
+          coordinator: Knows the workers' statuses.
+          versions: The loaded versions of this worker, by which ids are checked.
+        """
         self._settings = settings
         self._coordinator = coordinator
+        self._versions = versions
         self._state = StateFile.of(settings)
 
     def status(self) -> Status:
@@ -160,6 +170,8 @@ class Service:
         if isinstance(command, ModelCommand):
             requested_versions = {arguments.get("version"), *arguments.get("versions", ())}
             facts = self._facts_of(model, requested_versions - {None})
+        if isinstance(command, DenyAdd):
+            command.check(self._id_dtypes(model, facts.existing))
         after = self._state.update(edit, deadline)
 
         # A worker that is busy with something else may follow later; the status then says so.
@@ -171,10 +183,12 @@ class Service:
         if "ids" in arguments:
             arguments["ids"] = len(arguments["ids"])
         status = self.status() | {"changed": after != before}
+        if isinstance(command, DenyAdd):
+            status["in_no_corpus"] = self._in_no_corpus(model, command.texts)
         return Applied(status, {"revision": after.revision, **arguments})
 
     def denied(self, model: str) -> Status:
-        """Returns the deny list of a model.
+        """Returns the deny list of a model, and those of its ids that are `in_no_corpus`.
 
         Raises:
           NotFound: There is no such model.
@@ -188,7 +202,31 @@ class Service:
         if not ids:
             # An empty list of a model that does not exist would hide a typing mistake.
             self._facts_of(model, set())
-        return {"model": model, "revision": desired.revision, "ids": ids}
+        return {
+            "model": model,
+            "revision": desired.revision,
+            "ids": ids,
+            "in_no_corpus": self._in_no_corpus(model, ids),
+        }
+
+    def _id_dtypes(self, model: str, versions: Iterable[int]) -> set[str]:
+        """Returns the dtypes of the ids of the corpora of a model, in all versions that can be
+        read: a deny list holds for each of them.
+        """
+        with self._versions.leased(model) as loaded:
+            manifests = [version.manifest for version in loaded]
+        for number in versions:
+            with contextlib.suppress(BundleError, OSError):
+                directory = self._settings.root / model / str(number)
+                manifests.append(catalog.read_manifest(directory))
+        return {entry.id_dtype for manifest in manifests for entry in manifest.corpora.values()}
+
+    def _in_no_corpus(self, model: str, ids: Sequence[str]) -> Sequence[str]:
+        """Returns those of some ids that no corpus of any loaded version has."""
+        with self._versions.leased(model) as loaded:
+            for version in loaded:
+                ids = version.without_known(ids)
+        return ids
 
     def _workers(self) -> list[WorkerStatus]:
         return read_statuses(self._coordinator.statuses())

@@ -16,7 +16,7 @@ from bundle.features.input_lengths import default_column, fit_length
 from bundle.format.input_lengths import InputLength
 from bundle.stores.attributes import AttributeMisfit, array_of_values
 from bundle.stores.writer import feature_array
-from bundle.tables.id_values import integers, known_kind, numbers, strings
+from bundle.tables.id_values import ids_of, integers, known_kind, numbers
 from bundle.tables.row_records import KEY, SEQUENCE
 from bundle.tables.stored_rows import stored_rows
 from runtime.vectors import SEARCHABLE, find_unsearchable
@@ -265,9 +265,7 @@ def _store(version: ChangedVersion, request: ChangeRequest) -> tuple[ChangedCorp
 def _typed_ids(store: ChangedCorpus, ids: Ids) -> Ids:
     """Returns ids as the store holds them."""
     try:
-        if store.base.entry.id_dtype == "int64":
-            return integers("id", ids)
-        return strings("id", ids)
+        return ids_of(store.base.entry.id_dtype, "id", ids)
     except FeatureError as problem:
         raise InvalidArgument.of_misfit("ids", problem) from problem
 

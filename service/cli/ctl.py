@@ -15,7 +15,7 @@ from bundle.storage.output_file import OutputFile, OutputRejected
 from command_line.program import OptionsAnywhere, Program, check_variables
 from service.cli.admin_client import Admin, CtlError, json_text, scope
 from service.cli.change_batches import read_lines
-from service.cli.ctl_changes import GROUPS, Model
+from service.cli.ctl_changes import GROUPS, Model, first_ids
 from service.exit_codes import EXIT_OK, EXIT_USAGE
 
 EXIT_NOT_IN_EFFECT = 5
@@ -193,6 +193,7 @@ def _deny_list(context: typer.Context, model: Model) -> None:
     admin: Admin = context.obj
     deny_list = admin.request(f"{scope(model)}deny")
     admin.print(deny_list, lambda document: "".join(f"{key}\n" for key in document["ids"]))
+    _say_in_no_corpus(deny_list)
 
 
 def _change_denied(
@@ -318,6 +319,7 @@ def _run(context: typer.Context, command: str, body: _Status | None, model: str 
         if command == "load" and body == {"version": None}:
             reason = f"{model} is not unloaded; name a version to load it as well"
         sys.stderr.write(f"rowcast-serve ctl: nothing changed: {reason}\n")
+    _say_in_no_corpus(status)
 
     # A load goes on after the response of the service, and other workers follow a moment later.
     end = time.monotonic() + admin.wait_s
@@ -337,6 +339,14 @@ def _run(context: typer.Context, command: str, body: _Status | None, model: str 
     if unmet or (body is not None and _is_behind(status)):
         raise typer.Exit(EXIT_NOT_IN_EFFECT)
     raise typer.Exit(EXIT_OK)
+
+
+def _say_in_no_corpus(document: _Status) -> None:
+    """Says which ids of a deny list no candidate has now: they may be misspelt."""
+    ids = document.get("in_no_corpus")
+    if ids:
+        listed = first_ids([*map(repr, ids)])
+        sys.stderr.write(f"rowcast-serve ctl: in no corpus now: {len(ids):,} ids{listed}\n")
 
 
 def _unmet(status: _Status, model: str) -> list[_Status]:

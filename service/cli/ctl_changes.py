@@ -163,9 +163,9 @@ class _Totals:
         if self.sequence:
             parts[0] += f" (sequence {self.sequence})"
         if self.outdated_count:
-            parts.append(f"{self.outdated_count:,} outdated{_first_ids(self.outdated)}")
+            parts.append(f"{self.outdated_count:,} outdated{first_ids(self.outdated)}")
         if self.unknown_count:
-            parts.append(f"{self.unknown_count:,} unknown{_first_ids(self.unknown)}")
+            parts.append(f"{self.unknown_count:,} unknown{first_ids(self.unknown)}")
         if self.repeated:
             parts.append(f"{self.repeated:,} applied before")
         return f"{self.model}: {', '.join(parts)}\n"
@@ -339,7 +339,7 @@ def _line(problem: CtlError, batch: ChangeBatch) -> str:
     return f"{first}-{last}"
 
 
-def _first_ids(ids: Sequence[int | str]) -> str:
+def first_ids(ids: Sequence[int | str]) -> str:
     """Returns the first ids, in brackets."""
     listed = ", ".join(map(str, ids[:_SHOWN_MAX]))
     if len(ids) > _SHOWN_MAX:

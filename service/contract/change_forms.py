@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.tables.id_values import int64_of
-from service.contract.columns import column, flat, numbers, shown
+from service.contract.columns import column, flat_ids, numbers, shown
 from service.contract.forms import Form
 from service.contract.packed import FLOAT32, INT64, read_column, read_ids, unpack
 from service.errors import InvalidArgument
@@ -55,7 +55,7 @@ class ItemIds(ItemForm):
 
     def pack(self, values: list[Any], where: str) -> Any:
         """See `Form`."""
-        return flat(values, where)
+        return flat_ids(values, where)
 
     def unpack(self, value: Any, where: str, count: int) -> Any:  # noqa: ARG002 - as all
         """See `ItemForm`."""

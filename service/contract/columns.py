@@ -124,7 +124,12 @@ def check_list(value: object, where: str) -> list[Any]:
     return values
 
 
-def flat(values: list[Any], where: str, kinds: set[type] | None = None) -> NDArray[Any]:
+def flat(
+    values: list[Any],
+    where: str,
+    kinds: set[type] | None = None,
+    expected: str = "an integer, a string or a number",
+) -> NDArray[Any]:
     """Packs m scalars of one kind.
 
     Args:
@@ -132,6 +137,7 @@ def flat(values: list[Any], where: str, kinds: set[type] | None = None) -> NDArr
         JSON carries integers beyond 2^53 so.
       where: The name of the values in an error.
       kinds: The types of the values, if they are known.
+      expected: What may be sent, for the error.
 
     Returns:
       [m] int64, [m] float32 (if any is no integer), or [m] object holding str.
@@ -153,8 +159,12 @@ def flat(values: list[Any], where: str, kinds: set[type] | None = None) -> NDArr
     if kinds <= {int, float, str}:
         raise InvalidArgument.of_field(where, "numbers and strings", "one kind", "mixes")
     odd = next(value for value in values if type(value) not in {int, str, float})
-    expected = "an integer, a string or a number"
     raise InvalidArgument.of_field(where, shown(odd), expected, "holds")
+
+
+def flat_ids(values: list[Any], where: str) -> NDArray[Any]:
+    """Packs m ids as `flat` does. Numbers are left to whoever knows the kind of the ids."""
+    return flat(values, where, expected="an integer or a string")
 
 
 def numbers(values: list[Any], where: str) -> NDArray[np.float32]:

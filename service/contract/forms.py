@@ -27,6 +27,7 @@ from service.contract.columns import (
     column,
     columns_of_one,
     flat,
+    flat_ids,
     numbers,
     pack_together,
     shown,
@@ -306,11 +307,11 @@ class Ids(Form):
 
     def pack(self, values: list[Any], where: str) -> Any:
         """See `Form`."""
-        return flat(values, where)
+        return flat_ids(values, where)
 
     def pack_entries(self, lists: list[Any], where: str, counts: list[int]) -> Any:  # noqa: ARG002
         """See `Form`."""
-        return flat(list(chain.from_iterable(lists)), where)
+        return flat_ids(list(chain.from_iterable(lists)), where)
 
     def from_message(self, value: Any, where: str) -> Any:
         """See `Form`."""
@@ -363,7 +364,7 @@ class Lists(Form):
         """Reads one list for all examples, or a list of lists."""
         lists = check_list(value, where)
         if not lists or not isinstance(lists[0], list):
-            return IdLists(flat(lists, where))
+            return IdLists(flat_ids(lists, where))
         for number, ids in enumerate(lists):
             check_list(ids, f"{where}[{number}]")
         return self.pack(lists, where)
@@ -371,7 +372,7 @@ class Lists(Form):
     def pack(self, values: list[Any], where: str) -> Any:
         """See `Form`."""
         lists = [check_list(ids, where) for ids in values]
-        ids = flat(list(chain.from_iterable(lists)), where)
+        ids = flat_ids(list(chain.from_iterable(lists)), where)
         return IdLists(ids, offsets_of(list(map(len, lists))))
 
     def from_message(self, value: Any, where: str) -> Any:

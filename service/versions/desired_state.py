@@ -33,9 +33,10 @@ only if something has changed.
 DENIED_MAX = 100_000
 """Maximum number of ids on the deny list of one model, as text: 5 and "5" are the same id."""
 
-Id = Annotated[str, Field(min_length=1, max_length=256)]
+ID_CHARS_MAX = 256
+"""Maximum length of an id on a deny list."""
 Ids = Annotated[
-    tuple[Id, ...],
+    tuple[Annotated[str, Field(min_length=1, max_length=ID_CHARS_MAX)], ...],
     Field(max_length=DENIED_MAX),
     AfterValidator(lambda ids: tuple(sorted(set(ids)))),
 ]

@@ -329,6 +329,22 @@ class VersionManager:
             loaded.leases += 1
             return Lease(self, loaded)
 
+    @contextmanager
+    def leased(self, model: str) -> Iterator[list[ModelVersion]]:
+        """Yields every loaded version of a model with the changes so far, also while no requests
+        are served.
+        """
+        with self._lock:
+            holders = [*(self._models.get(model) or _Model()).loaded.values()]
+            for holder in holders:
+                holder.leases += 1
+            leases = [Lease(self, holder) for holder in holders]
+        try:
+            yield [lease.version for lease in leases]
+        finally:
+            for lease in leases:
+                lease.release()
+
     def _name_of(self, model: str) -> str:
         if model in self._models:
             return model

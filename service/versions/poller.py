@@ -42,6 +42,8 @@ FOLLOW_S = 0.1
 """Time between two reads of the state file, and between two waits for what the other workers serve:
 within it a command takes effect, and workers switch versions together.
 """
+_LISTED_MAX = 10
+"""Number of ids that a line of the log lists."""
 _TURN_S = 0.05
 """Time between two requests for the turn to load, a small part of what a load takes."""
 
@@ -489,7 +491,15 @@ class Poller:
     def _deny(self, version: ModelVersion) -> None:
         """Brings the deny list of a version up to date."""
         ids = (self.state.desired or Desired()).of(version.model).denied
-        version.deny(ids)
+        misfits = version.deny(ids)
+        if misfits:
+            about = fields(
+                model=version.model,
+                version=version.version,
+                ids=misfits[:_LISTED_MAX],
+                count=len(misfits),
+            )
+            log.warning("denied_ids_invalid", extra=about)
         self._metrics.set("denied_ids", len(ids), version.model)
 
     def _arrange(self, model: str) -> None:

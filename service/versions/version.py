@@ -326,12 +326,8 @@ class Denied:
         with self._lock:
             if ids == self.ids:
                 return
-            keys = np.array(ids, object)
-            if id_dtype == "int64":
-                # One deny list serves all corpora of a model. A text that is no number can be no id
-                # of this one.
-                numbers = map(int64_of, ids)
-                keys = np.array([number for number in numbers if number is not None], np.int64)
+            # One deny list serves all corpora of a model, of which another may have the other ids.
+            keys, _ = _ids_among(ids, id_dtype)
             self.ids = ids
             self._keys = keys
             self._texts = frozenset(ids)
@@ -435,6 +431,13 @@ class LoadedStore(FilteredCorpus):
     def deny(self, ids: tuple[str, ...]) -> None:
         """Denies the candidates that have one of these ids, and no others."""
         self.denied.replace(ids, self.store, self.entry.id_dtype)
+
+    def without_known(self, texts: Sequence[str]) -> list[str]:
+        """Returns those of some ids, as texts, that no candidate has."""
+        ids, is_id = _ids_among(texts, self.entry.id_dtype)
+        is_known = np.zeros(len(texts), bool)
+        is_known[is_id] = self.store.positions(ids) >= 0
+        return [text for text, known in zip(texts, is_known, strict=True) if not known]
 
 
 @dataclass(frozen=True, eq=False)
@@ -737,12 +740,43 @@ class ModelVersion:
             positions += [corpus.denied.positions, corpus.denied_added.positions]
         return positions
 
-    def deny(self, ids: tuple[str, ...]) -> None:
+    def deny(self, ids: tuple[str, ...]) -> list[str]:
         """Denies the candidates that have one of these ids, in every corpus; replaces those denied
         before.
+
+        Returns:
+          Those that are no ids of any corpus, such as words where all have integers; none if the
+          same ids were denied before.
         """
+        if all(corpus.denied.ids == ids for corpus in self.corpora.values()):
+            return []
+        misfits = list(ids)
         for corpus in self.corpora.values():
             corpus.deny(ids)
+            _, is_id = _ids_among(misfits, corpus.entry.id_dtype)
+            misfits = [text for text, fits in zip(misfits, is_id, strict=True) if not fits]
+        return misfits
+
+    def without_known(self, texts: Sequence[str]) -> list[str]:
+        """Returns those of some ids, as texts, that no candidate of any corpus has."""
+        unknown = list(texts)
+        for corpus in self.corpora.values():
+            unknown = corpus.without_known(unknown)
+        return unknown
+
+
+def _ids_among(texts: Sequence[str], id_dtype: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Returns those of m texts that are ids of a corpus, as it holds them, and which these are.
+
+    Args:
+      texts: The texts.
+      id_dtype: The dtype of the ids of the corpus.
+    """
+    if id_dtype != "int64":
+        return np.array(texts, object), np.ones(len(texts), bool)
+    numbers = [*map(int64_of, texts)]
+    is_id = np.array([number is not None for number in numbers], bool)
+    return np.array([number for number in numbers if number is not None], np.int64), is_id
 
 
 def _ascending(positions: NDArray[np.int64]) -> NDArray[np.uint32]:

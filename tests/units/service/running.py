@@ -96,9 +96,13 @@ class RunningService:
     def admin(self) -> str:
         """The base URL of the admin API, which starts when it is first needed."""
         listener = socket.create_server(("127.0.0.1", 0))
-        plane = self.worker.change_plane
-        server = AdminServer(self.settings, self._coordinator, listener, plane)
-
+        server = AdminServer(
+            self.settings,
+            self._coordinator,
+            listener,
+            self.worker.versions,
+            self.worker.change_plane,
+        )
         server.accept(True)
         self.worker.admin = server
         self._opened.callback(listener.close)

@@ -108,7 +108,7 @@ def test_change_whose_output_cannot_be_written_is_in_effect_and_says_so(
 ) -> None:
     write()
     service = serve()
-    line = f"--admin {service.admin} deny add movies 5"
+    line = f"--admin {service.admin} deny add movies 1007"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "service.cli.main", "ctl", *line.split()],
@@ -119,13 +119,13 @@ def test_change_whose_output_cannot_be_written_is_in_effect_and_says_so(
         )
     assert (done.returncode, done.stderr.count("\n")) == (6, 1)
     assert "succeeded, but standard output cannot be written: No space left" in done.stderr
-    assert printed(service, "deny list movies") == "5\n"
+    assert printed(service, "deny list movies") == "1007\n"
 
 
 def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(
     write: Write, serve: Serve, tmp_path: Path
 ) -> None:
-    write()
+    write(id_kind="string")
     service = serve()
     file = tmp_path / "recalled"
     file.write_text("1007\n\n  m-7 \n", encoding="utf-8-sig")
@@ -136,6 +136,7 @@ def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(
         ("add movies 5", 0, "nothing changed"),
         ("remove movies 5 6", 2, "'6'"),
         (f"remove movies --file {file}", 0, ""),
+        ("add movies -5", 2, "write -- before an argument that begins with -"),
         ("add movies -- -5 --json", 0, ""),
         ("list movies", 0, "--json\n-5\n5\n"),
         ("add movies", 2, "no ids"),
