@@ -96,7 +96,7 @@ class Service:
             for worker in workers
         ]
         return {
-            "root": str(self._settings.root),
+            "root": str(self._settings.root.absolute()),
             "processes": processes,
             "revision": desired.revision,
             "state_file": str(self._state.path),

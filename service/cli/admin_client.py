@@ -159,24 +159,26 @@ class Admin:
 
         # A root names a service better than a port, which anything could have.
         services = find_services()
-        roots = ", ".join(service.root for service in services) or "none"
         if self.root is not None:
-            root = str(self.root.absolute())
-            matching = [service for service in services if service.root == root]
+            # Resolved now, also that of the service: a link may have been changed since its start.
+            root = self.root.resolve()
+            matching = [service for service in services if Path(service.root).resolve() == root]
             meant = f"a service of {root}"
         else:
             matching = services
             meant = "a service"
+        listed = ", ".join(f"{service.root} (process {service.pid})" for service in services)
         if not matching:
             raise CtlError(
                 f"{meant} does not run on this machine, as far as user {os.geteuid()} may see; "
-                f"services run of: {roots}. --admin names one on another machine",
+                f"services run of: {listed or 'none'}. --admin names one on another machine",
                 EXIT_UNREACHABLE,
                 UNREACHABLE,
             )
         if len(matching) > 1:
             raise CtlError(
-                f"several services run on this machine, of: {roots}; name one by --root or --admin",
+                f"several services run on this machine, of: {listed}; name one by --root, or by "
+                "--admin where they have one root",
                 EXIT_USAGE,
             )
         (service,) = matching

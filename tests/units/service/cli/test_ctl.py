@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli import serve as program
 from service.observability import logging
+from service.workers.announcement import Announcement, announce
 from tests.bundles.small import SmallBundle
 from tests.units.service.running import RunningService, flip
 from tests.units.service.security.authorities import Authority
@@ -149,6 +150,24 @@ def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(
         done = ctl("--admin", service.admin, "deny", *arguments.split())
         page = done.stdout + done.stderr
         assert (done.exit_code, words in page) == (code, True), page
+
+
+@pytest.mark.parametrize("as_started", ["{root}/../{root.name}", "{link}", "{root}"])
+def test_service_is_found_by_any_path_of_its_root(
+    write: Write, serve: Serve, root: Path, as_started: str
+) -> None:
+    write()
+    service = serve()
+    link = root.with_name("link")
+    link.symlink_to(root)
+    started = Announcement(1, as_started.format(root=root, link=link), service.admin)
+    with announce(started):
+        for path in (root, link, root / ".." / root.name):
+            done = ctl("--root", str(path), "status")
+            assert done.exit_code == 0, done.stderr
+        done = ctl("--root", str(root.parent), "status")
+        listed = f"{started.root} (process {os.getpid()})"
+        assert (done.exit_code, done.stderr.count(listed)) == (3, 1)
 
 
 def test_report_has_versions_settings_states_and_problems_and_no_secret(
