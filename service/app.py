@@ -75,7 +75,7 @@ _NOT_LISTENING = "the worker does not listen yet"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def create_app(start: WorkerStart, coordinator: Coordinator, *, is_replacement: bool) -> ASGIApp:
+def create_app(start: WorkerStart, coordinator: Coordinator, is_replacement: bool) -> ASGIApp:
     """Returns the application of this worker process.
 
     Args:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from rowcast_client.interruptions import raise_when_interrupted
 from rowcast_client.output_file import OutputFile, OutputRejected
 from rowcast_client.program import (
     OUTPUT_CODE,
@@ -138,8 +139,10 @@ def main() -> None:
     """Runs the command line."""
     # gRPC would otherwise print lines of its own in addition to the error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    program = app()
+    raise_when_interrupted()
     with standard_streams(PROGRAM):
-        app()(prog_name=PROGRAM)
+        program(prog_name=PROGRAM)
 
 
 def app() -> typer.Typer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from command_line.interruptions import raise_when_interrupted
 from command_line.program import CommandError, report_error, standard_streams
 from export.cli.commands import app
 from export.errors import ExportError, UsageError
@@ -17,6 +18,7 @@ def main() -> None:
     """Runs the command line and exits the process: with a code of `export.errors`, 130 when
     interrupted.
     """
+    raise_when_interrupted()
     with standard_streams(PROGRAM):
         try:
             app(prog_name=PROGRAM)

@@ -14,7 +14,7 @@ from service.admin.api import create_admin_app
 from service.change_plane import ChangePlane
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
-from service.http.protocol import HttpProtocol
+from service.http_protocol import HttpProtocol
 from service.loopback import on_loopback
 from service.security.tokens import TokenStore
 from service.versions.lifecycle import VersionManager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_line.interruptions import raise_when_interrupted
 from command_line.program import CommandError, Program, show_version
 from service.cli.command_options import SETTINGS, SettingOption
 from service.exit_codes import EXIT_OK, EXIT_USAGE
@@ -31,11 +32,14 @@ def command() -> typer.Typer:
     app = typer.Typer(cls=Program, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     def serve(context: typer.Context, **options: Any) -> None:
-        if context.invoked_subcommand is None:
+        if context.invoked_subcommand is not None:
+            raise_when_interrupted()
+        else:
             only_print = options.pop(PRINT_SETTINGS)
             is_demo = options.pop(DEMO)
             del options["version"]
             if is_demo:
+                raise_when_interrupted()
                 arguments = [text for text in sys.argv[1:] if text != "--demo"]
                 raise typer.Exit(demo(options, arguments))
             # Settings take tuples; an empty one says that the option is not set.
@@ -133,6 +137,7 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     # This program can say what to install, the supervisor cannot.
     import uvicorn  # noqa: F401
 
+    from service import program
     from service.observability import logging
 
     logging.configure(settings.log_level)
@@ -151,7 +156,7 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
         )
     # Returns only if the service cannot be started: it replaces this process.
     try:
-        start(settings)
+        start(settings, program.__name__)
     except OSError as problem:
         logging.logger(__name__).error("cannot_start", extra=logging.fields(problem=str(problem)))
     logging.finish()

@@ -40,8 +40,8 @@ from service.http.calls import BodyTimeout
 from service.http.errors import MethodNotAllowed
 from service.http.other_protocols import OtherProtocol, error_response, protocol_of
 from service.http.pages import DOCUMENTATION, PartwiseSending, Turns
-from service.http.protocol import UnknownConnection
 from service.http.start_page import is_of_start_page
+from service.http_protocol import UnknownConnection
 from service.observability import logging
 from service.security.client_certificate import client_name
 from service.security.hosts import AllowedHosts

@@ -18,10 +18,11 @@ import uvicorn
 from service.bounded_pool import BoundedPool
 from service.coordinator import LATE_S, Coordinator
 from service.errors import TRANSPORT_STATUS, NotReady, ServiceError, without_host
+from service.http_protocol import YieldingHttpProtocol
 from service.observability import merged_metrics
 from service.observability.merged_metrics import MetricsMissing
 from service.security.hosts import AllowedHosts
-from service.workers.sockets import HTTP_PROTOCOLS, UVICORN
+from service.workers.sockets import UVICORN
 from service.workers.supervisor_metrics import SupervisorMetrics
 
 _START_S = 300.0
@@ -215,7 +216,7 @@ def serve_health(health: Health, hosts: AllowedHosts, listener: socket.socket) -
     """Serves health checks in a thread, for as long as the process lives."""
     config = uvicorn.Config(
         HealthApp(health, hosts),
-        http=f"{HTTP_PROTOCOLS}:YieldingHttpProtocol",
+        http=YieldingHttpProtocol,
         # uvloop crashes when the process ends beside a thread that runs it.
         loop="asyncio",
         lifespan="off",

@@ -7,14 +7,14 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from importlib.util import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import uvicorn
+
+from service.http_protocol import HttpProtocol
 from service.observability import logging
 
 if TYPE_CHECKING:
-    import uvicorn
-
     from service.config import ServiceSettings
 
 log = logging.logger(__name__)
@@ -28,10 +28,6 @@ UVICORN: dict[str, Any] = {
     "ws": "none",
 }
 """Options of every HTTP server."""
-HTTP_PROTOCOLS = resolve_name("..http.protocol", __package__)
-"""The module of uvicorn's HTTP protocols, which uvicorn loads by its name in the process that
-serves.
-"""
 
 
 def http_config(
@@ -46,18 +42,16 @@ def http_config(
     """Returns the configuration of uvicorn for the HTTP endpoint of an application.
 
     Args:
-      app: The application, or the name of its factory.
+      app: The application, or its factory.
       keep_alive_s: See ServiceSettings.
       drain_timeout_s: See ServiceSettings.
       max_connections: See ServiceSettings.
       ssl_context_factory: Creates the context of TLS, in the worker; None: there is none.
       options: Further options of uvicorn.
     """
-    import uvicorn
-
     return uvicorn.Config(
         app,
-        http=f"{HTTP_PROTOCOLS}:HttpProtocol",
+        http=HttpProtocol,
         timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=max(1, round(drain_timeout_s)),
         limit_concurrency=max_connections,

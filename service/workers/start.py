@@ -45,11 +45,15 @@ def fitted(settings: ServiceSettings, open_files: int, memory: int) -> ServiceSe
     )
 
 
-def start(settings: ServiceSettings) -> None:
+def start(settings: ServiceSettings, program: str) -> None:
     """Replaces this process, which has loaded the settings' libraries, by the supervisor.
 
     The process keeps its number, which systemd and containers watch. The supervisor reads the
     settings from a file in memory, which it inherits.
+
+    Args:
+      settings: The settings.
+      program: The name of the module that runs the supervisor.
 
     Raises:
       OSError: This Python cannot be run again.
@@ -66,8 +70,8 @@ def start(settings: ServiceSettings) -> None:
     # What waits in the log's thread would be lost with this program. Not `shutdown`: if the program
     # cannot be replaced, the caller logs why.
     logging.finish()
-    program = [sys.executable, "-P", "-m", f"{__package__}.supervisor", str(file)]
+    arguments = [sys.executable, "-P", "-m", program, str(file)]
     try:
-        os.execv(sys.executable, program)  # noqa: S606 - the same interpreter
+        os.execv(sys.executable, arguments)  # noqa: S606 - the same interpreter
     except OSError as problem:
         raise OSError(f"{sys.executable} cannot be run: {problem.strerror}") from problem

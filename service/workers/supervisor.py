@@ -1,4 +1,5 @@
-"""The supervisor: the first process of a service, which is always there and stays small.
+"""The supervisor: the first process of a service, which is always there and stays small
+(`service/program.py`).
 
 uvicorn's supervisor starts the workers, replaces those that have ended, and passes signals on. This
 module adds what it lacks: it kills a worker whose event loop stands still, so that it is replaced,
@@ -12,13 +13,12 @@ gRPC only for `health_grpc_port`.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
-import sys
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
@@ -40,8 +40,7 @@ from service.workers.sockets import http_config, listen, listen_or_any, notify, 
 from service.workers.supervisor_metrics import SupervisorMetrics
 from service.workers.worker_start import WorkerStart
 
-# Not `__name__`, which is `__main__` in this program.
-log = logging.logger(f"{__package__}.supervisor")
+log = logging.logger(__name__)
 
 _ADMIN_PORT = 8090
 _HEALTH_PORT = 8081
@@ -60,16 +59,22 @@ _EXIT_S = 5.0
 class Supervisor:
     """One running service."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        create_app: Callable[[WorkerStart, Coordinator, bool], Any],
+    ) -> None:
         """Creates the supervisor of a service.
 
         Args:
           settings: The settings by name, as JSON values.
+          create_app: See WorkerStart.
 
         Raises:
           OSError: There is no directory for temporary files.
         """
         self._settings = settings
+        self._create_app = create_app
         self._opened = contextlib.ExitStack()
         self._stopping = False
         self._drain_s = settings["drain_delay_s"] + settings["drain_timeout_s"] + _EXIT_S
@@ -104,7 +109,9 @@ class Supervisor:
         # prometheus_client reads the variable as soon as a worker imports it.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics.directory)
         address = coordinator.serve(self._coordinator)
-        start = WorkerStart(settings, address, ports["grpc"], sockets.get("admin"))
+        start = WorkerStart(
+            settings, address, ports["grpc"], sockets.get("admin"), self._create_app
+        )
         ssl_context_factory = None
         if settings["tls_cert"] is not None:
             ssl_context_factory = start.ssl_context
@@ -342,23 +349,3 @@ def _write_ports(path: Path, ports: dict[str, int]) -> None:
     except (OutputRejected, OSError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
         log.error("ports_file_unwritable", extra=logging.fields(file=str(path), problem=reason))
-
-
-def main() -> None:
-    """Supervises a service. The command line has the descriptor of a file with its settings."""
-    with open(int(sys.argv[1]), "rb") as file:
-        settings = json.load(file)
-    logging.configure(settings["log_level"])
-    code = EXIT_USAGE
-    try:
-        code = Supervisor(settings).run()
-    except OSError as problem:
-        log.error("cannot_start", extra=logging.fields(problem=str(problem)))
-    finally:
-        # Not `shutdown`: threads may still log.
-        logging.finish()
-    sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

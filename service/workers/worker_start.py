@@ -6,13 +6,13 @@ The supervisor imports this module, so that it must stay light.
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import socket
 import ssl
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -36,19 +36,19 @@ class WorkerStart:
       grpc_port: The port that all workers share.
       admin: The socket from which all workers accept connections of operators; None: there is no
         admin API.
+      create_app: Creates the ASGI application of a worker; takes this value, the coordinator, and
+        whether the worker is a replacement.
     """
 
     settings: dict[str, Any]
     coordinator: str
     grpc_port: int
     admin: socket.socket | None
+    create_app: Callable[[WorkerStart, Coordinator, bool], Any]
 
     def __call__(self) -> Any:
         """Returns the ASGI application of this process."""
-        service_coordinator, is_replacement = _begin(self.coordinator)
-        # By name: the supervisor imports this module and must not load the application.
-        app = importlib.import_module("..app", __package__)
-        return app.create_app(self, service_coordinator, is_replacement=is_replacement)
+        return self.create_app(self, *_begin(self.coordinator))
 
     def ssl_context(self, *_: object) -> ssl.SSLContext:
         """Returns the TLS context of the HTTP server; uvicorn's factory, which it calls first.

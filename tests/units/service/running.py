@@ -27,7 +27,7 @@ from service.config import ServiceSettings
 from service.coordinator import Coordinator
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
-from service.http.protocol import HttpProtocol
+from service.http_protocol import HttpProtocol
 from service.loopback import on_loopback
 from service.observability.derived_metrics import DerivedMetrics
 from service.observability.logging import JsonLines

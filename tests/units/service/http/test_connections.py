@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.http.protocol import HEADERS_MAX
+from service.http_protocol import HEADERS_MAX
 from tests.e2e.process import WAIT_S, until
 from tests.units.service.conftest import COPIES_TOKEN
 from tests.units.service.http.clients import BODY, RETRIEVE, connected, received
