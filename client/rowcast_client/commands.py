@@ -282,7 +282,7 @@ def _connect(
 
 def _read_token(file: Path) -> str:
     try:
-        return file.read_text().strip()
+        return file.read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(
             f"--token-file {str(file)!r} cannot be read: {_reason(error)}"

@@ -113,7 +113,8 @@ class Leader:
         try:
             # Read for each request: the file may be replaced while the service runs.
             if self._token is not None:
-                headers["authorization"] = f"Bearer {self._token.read_text().strip()}"
+                token = self._token.read_text(encoding="utf-8-sig").strip()
+                headers["authorization"] = f"Bearer {token}"
             response = exchange(
                 f"{self.url}{path}?{query}",
                 headers,

@@ -216,7 +216,7 @@ class Admin:
                 url = f"{scheme}://127.0.0.1:{port}"
             file = self.token_file
             if file is not None:
-                token = file.read_text().strip()
+                token = file.read_text(encoding="utf-8-sig").strip()
             file = self.ca
             tls = ssl.create_default_context(cafile=file)
             file = self.cert

@@ -113,7 +113,8 @@ def _read_tokens(file: Path) -> Mapping[bytes, Principal]:
     """
     principals: dict[bytes, Principal] = {}
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # Editors on Windows begin a file with a byte order mark.
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise ValueError(f"{file} is not UTF-8 text") from None
     for number, line in enumerate(lines, 1):

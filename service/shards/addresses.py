@@ -71,7 +71,7 @@ async def resolve(source: str) -> list[str]:
     kind, _, location = source.partition(":")
     # Files and the dashboard may hang, such as on a network file system: only a thread waits.
     if kind == "file":
-        content = await asyncio.to_thread(Path(location).read_text)
+        content = await asyncio.to_thread(Path(location).read_text, encoding="utf-8-sig")
         lines = [line.strip() for line in content.splitlines()]
         return [line for line in lines if line]
     if kind == "ray":

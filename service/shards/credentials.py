@@ -34,7 +34,7 @@ class ShardCredentials:
         try:
             if token is not None:
                 self._token = WatchedFiles(
-                    [token], lambda: token.read_text().strip(), "shard_token"
+                    [token], lambda: token.read_text(encoding="utf-8-sig").strip(), "shard_token"
                 )
             if authorities is not None:
                 files = [file for file in (authorities, chain, key) if file is not None]

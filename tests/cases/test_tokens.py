@@ -108,7 +108,7 @@ def bearer(token: str | None) -> dict[str, str]:
 def ways(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterator[Ways]:
     root = tmp_path_factory.mktemp("root")
     tokens = tmp_path_factory.mktemp("secrets") / "tokens"
-    tokens.write_text(TOKENS)
+    tokens.write_text("\ufeff" + TOKENS)  # as editors on Windows write it
     write_small_bundle(root, small_towers)
     protocols = ("open-inference", "tensorflow-serving")
     with serving(root, tokens=tokens, protocols=protocols) as ways:

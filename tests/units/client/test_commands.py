@@ -276,7 +276,7 @@ def test_token_is_that_of_the_environment_or_of_a_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("ROWCAST_CLIENT_TOKEN", "from-the-environment")
-    (tmp_path / "token").write_text("from-a-file\n")
+    (tmp_path / "token").write_text("\ufefffrom-a-file\n")
     with http_server([OK]) as server:
         monkeypatch.setenv("ROWCAST_CLIENT_URL", server.url)
         assert rowcast(*EMBED) == 0

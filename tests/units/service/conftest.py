@@ -36,7 +36,7 @@ def serve(root: Path) -> Iterator[Callable[..., RunningService]]:
 def copies_token(tmp_path: Path) -> Path:
     """The file with the token by which followers copy."""
     path = tmp_path / "token"
-    path.write_text(COPIES_TOKEN)
+    path.write_text("\ufeff" + COPIES_TOKEN)
     return path
 
 

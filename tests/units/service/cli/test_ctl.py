@@ -180,7 +180,7 @@ def test_report_has_versions_settings_states_and_problems_and_no_secret(
     write()
     operators, mine, client = (tmp_path / name for name in ("operators", "mine", "client"))
     operators.write_text(f"me {TOKEN}\n")
-    mine.write_text(TOKEN)
+    mine.write_text("\ufeff" + TOKEN)
     client.write_text("ranker another-0123456789abcdef\n")
     signed = Authority(tmp_path).sign("server")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-environment")

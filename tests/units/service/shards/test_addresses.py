@@ -88,7 +88,7 @@ def test_dashboard_without_shards_is_an_error_so_that_routers_keep_their_address
 
 def test_addresses_of_a_file_are_its_lines(tmp_path: Path) -> None:
     file = tmp_path / "addresses"
-    file.write_text("one:1\n\n two:2 \n")
+    file.write_text("\ufeffone:1\n\n two:2 \n")
     assert asyncio.run(addresses.resolve(f"file:{file}")) == ["one:1", "two:2"]
 
 

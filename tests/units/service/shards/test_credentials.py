@@ -49,5 +49,5 @@ def test_routers_and_shards_authenticate_by_certificates_names_and_tokens(
         shutil.copy(by, aside)
         aside.replace(file)
     until(lambda: "UNAUTHENTICATED" in router.problem(1))
-    token.write_text(f"{TOKEN}\n")
+    token.write_text(f"\ufeff{TOKEN}\n")
     until(lambda: router.states() == {1: "available"})
