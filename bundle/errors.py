@@ -16,7 +16,7 @@ BundleError
 │   │   ├── NotSent         an input without a default that was not sent
 │   │   ├── UnknownRejected an unknown id of a feature whose rule is `refuse`
 │   │   └── WrongLength     a list of another length than its input takes
-│   ├── UnknownCandidate    a value that is not an id of the candidate store
+│   ├── UnknownCandidate    a value that is not an id of the corpus
 │   └── VectorRejected      a new vector of a row that the table's dtype cannot hold
 ├── RowUnavailable          a row that could not be fetched, where unknown ids are rejected
 ├── RecordDamaged           a TFRecord file with a record that is damaged
@@ -161,7 +161,7 @@ class WrongLength(FeatureError):
 
 
 class UnknownCandidate(Misfit):
-    """A value is not an id of the type that the candidate store has.
+    """A value is not an id of the type that the corpus has.
 
     Attributes:
       field: What the values are called where they were sent.

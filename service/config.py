@@ -315,8 +315,8 @@ class ServiceSettings(BaseModel):
     max_queries: int = Field(default=1_024, ge=1, le=1_000_000)
     """Maximum number of queries, contexts or examples in one request."""
     max_changed_candidates: int = Field(default=100_000, ge=1, le=100_000_000)
-    """Maximum number of changes of candidates of one corpus, or of contexts of one store, that are
-    held beside those of the bundle.
+    """Maximum number of changes of candidates of one corpus, or of contexts of one context store,
+    that are held beside those of the bundle.
     """
     max_changed_rows: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
     """Maximum number of rows of one table that are held beside those of the bundle."""

@@ -121,7 +121,7 @@ class StoredColumns:
         absent = [name for name in names if name not in self._features]
         if absent:
             expected = f"one of {', '.join(self._features)}"
-            raise FeatureError(absent[0], "no such feature", expected, "is in the candidate store")
+            raise FeatureError(absent[0], "no such feature", expected, "is stored")
         selection = self._select(positions)
         first = self.batches[0]
         features = {}

@@ -117,7 +117,7 @@ def _checked_batches(table: Any, path: Path, corpus: Corpus) -> list[ColumnBatch
     """
     import pyarrow as pa
 
-    where = f"candidate store {path.name!r}"
+    where = f"file {path.name!r}"
     if table.num_rows != corpus.size:
         raise FormatError(
             f"{where} holds {table.num_rows} candidates, the manifest says {corpus.size}"

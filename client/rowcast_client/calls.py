@@ -213,7 +213,7 @@ def rank(
       candidate_ids: The ids of the candidates; for several contexts a list of lists, one per
         context. None: Candidates are given by features alone.
       candidate_features: One value per candidate, by the name of the feature; a list of such dicts
-        for several contexts. The candidate store has the others.
+        for several contexts. The corpus has the others.
       k: The number of candidates of each context to return, best first; all, in the order
         sent, if left out or 0.
       heads: Names of outputs to return in addition to the score.
@@ -222,7 +222,7 @@ def rank(
       context_ids: The ID, or a list of IDs, of contexts whose stored features are read where
         `context` has none.
       tower: The name of the ranking tower; the only one if left out.
-      not_found: What happens with candidates that the candidate store does not have. "error": The
+      not_found: What happens with candidates that the corpus does not have. "error": The
         call fails; "skip": They are left out, and the response has their ids in `not_found`.
       min_score: The minimum score; candidates with lower scores are left out.
       options: The model, version, label, timeout_s and request_id: see CallOptions.

@@ -266,7 +266,8 @@ class ChangedVersion:
         else:
             store = self.store(head.kind, head.target)
             if store is None:
-                raise ChangeDropped(f"there is no store {head.target!r}")
+                what = "corpus" if head.kind == "candidates" else "context store"
+                raise ChangeDropped(f"there is no {what} {head.target!r}")
             if head.action == "delete":
                 store.delete(change.ids)
             elif head.action == "attributes":

@@ -544,9 +544,9 @@ SETTINGS = (
         "max_changed_candidates",
         "<int>",
         False,
-        "Maximum number of changes of candidates of one corpus, or of contexts of one store, that "
-        "are held beside those of the bundle. (at least 1, at most 100000000) [default: 100000] "
-        "[env: ROWCAST_MAX_CHANGED_CANDIDATES]",
+        "Maximum number of changes of candidates of one corpus, or of contexts of one context "
+        "store, that are held beside those of the bundle. (at least 1, at most 100000000) "
+        "[default: 100000] [env: ROWCAST_MAX_CHANGED_CANDIDATES]",
     ),
     SettingOption(
         "max_changed_rows",

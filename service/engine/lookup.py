@@ -196,7 +196,7 @@ def complete(
             # The first such context suffices: a message that lists all could be as long as the
             # request.
             id_text = show_id(ids[~is_known][0])
-            store_text = f"store {store.name!r} of {store.entry.size} contexts"
+            store_text = f"context store {store.name!r} of {store.entry.size} contexts"
             message = (
                 f"context_ids: context {id_text} is not in {store_text}, and its features without "
                 f"a default are {name_list(required)}; send these"

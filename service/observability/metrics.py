@@ -306,7 +306,7 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         "livemax",
     ),
     "changed_contexts": (
-        "Contexts of a store that were added or replaced while it was served",
+        "Contexts of a context store that were added or replaced while it was served",
         ("model", "store"),
         "livemax",
     ),

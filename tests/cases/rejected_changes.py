@@ -131,8 +131,14 @@ ROWS: Bodies = [
 CANDIDATES: Bodies = [
     ("candidates/upsert", [candidate(1)], {"corpus": "movie"}, GONE, ["'movie'", "'movies'"]),
     ("candidates/upsert", [candidate("a")], {}, BAD, ["ids"]),
-    ("candidates/upsert", [featured(year=None)], {}, BAD, ["'year'", "features"]),
-    ("candidates/upsert", [featured(yeer=1)], {}, BAD, ["features", "'yeer'"]),
+    (
+        "candidates/upsert",
+        [featured(year=None)],
+        {},
+        BAD,
+        ["'year'", "features", "all features of corpus 'movies'"],
+    ),
+    ("candidates/upsert", [featured(yeer=1)], {}, BAD, ["a feature of corpus 'movies'", "'yeer'"]),
     ("candidates/upsert", [featured(genres=[1])], {}, BAD, ["features.genres", "string"]),
     (
         "candidates/upsert",
@@ -234,7 +240,7 @@ CANDIDATES: Bodies = [
         [{"id": 7, "attributes": {"title": "x"}}],
         {},
         BAD,
-        ["attributes", "'title'"],
+        ["an attribute of context store 'users'", "'title'"],
     ),
 ]
 

@@ -199,5 +199,5 @@ def test_expired_candidate_is_in_no_response_from_that_time_on(write: Write, ser
     assert (deleted["changed"], deleted["unknown"]) == (0, [5000])
     change(service, "candidates/upsert", candidate(1000), candidate(5002))
     assert {1000, 5002} <= ids_of(service)
-    with pytest.raises(Rejected, match="would have 5 changed entries"):
+    with pytest.raises(Rejected, match="corpus 'movies' would have 5 changed entries"):
         change(service, "candidates/upsert", candidate(5003))
