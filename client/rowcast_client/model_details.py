@@ -139,7 +139,7 @@ class FeatureDetails:
       table: The table that it reads.
       required: Whether a request must send it.
       default: What an example has if the input is left out; None: there is none.
-      stored: A store holds it: send the id of the candidate or context instead.
+      stored: A corpus or context store holds it: send the id of the candidate or context instead.
       readers: The readers that use it, by name.
       input_length: None: kind, shape and length say how many values an example has.
     """

@@ -254,8 +254,9 @@ SCHEMAS = {'State': {'type': 'string', 'enum': ['loading', 'available', 'kept', 
                                                               'left out; null: there is none.',
                                                'title': 'Default'},
                                    'stored': {'type': 'boolean',
-                                              'description': 'A store holds it: send the id of the '
-                                                             'candidate or context instead.',
+                                              'description': 'A corpus or context store holds it: '
+                                                             'send the id of the candidate or '
+                                                             'context instead.',
                                               'title': 'Stored'},
                                    'readers': {'items': {'type': 'string'},
                                                'type': 'array',
