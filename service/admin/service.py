@@ -215,7 +215,7 @@ class Service:
         """
         with self._versions.leased(model) as loaded:
             manifests = [version.manifest for version in loaded]
-        for number in versions:
+        for number in {*versions} - {manifest.version for manifest in manifests}:
             with contextlib.suppress(BundleError, OSError):
                 directory = self._settings.root / model / str(number)
                 manifests.append(catalog.read_manifest(directory))
