@@ -338,7 +338,9 @@ class ServiceSettings(BaseModel):
     max_features: int = Field(default=10_000, ge=1, le=1_000_000)
     """Maximum number of features in one request."""
     max_names: int = Field(default=1_000, ge=1, le=1_000_000)
-    """Maximum number of attributes, and of heads, in one request."""
+    """Maximum number of attributes, of heads, and of indexes whose vectors a change has, in one
+    request.
+    """
     max_filter_terms: int = Field(default=100, ge=1, le=10_000)
     """Maximum number of conditions, circles and nested filters in the filter of one request."""
     max_request_bytes: int = Field(default=16 * MIB, ge=1_024, le=1 << 30)

@@ -9,7 +9,8 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from typing import Any, TypeVar
 
-from service.engine.context import DECODING, RequestContext
+from service.decoding import DECODING
+from service.engine.context import RequestContext
 from service.observability import logging
 from service.observability.metrics import Metrics
 
@@ -18,7 +19,9 @@ _PAUSE_FROM_S = 0.02
 for each other; with more, they could silence the event loop.
 """
 _LONG_S = 5.0
-"""Time after which a turn is logged. At the default limits none takes more than about 2 s."""
+"""Time after which a turn is logged. At the default limits none takes more than about 2 s, since
+what a request has too much of is counted before it is read.
+"""
 
 Returned = TypeVar("Returned")
 _log = logging.logger(__name__)
@@ -58,8 +61,8 @@ class DecodeTurns:
     async def run(
         self, context: RequestContext, function: Callable[..., Returned], *args: Any
     ) -> Returned:
-        """Runs a function in a thread, in the turn of a request. Its steps find the request in
-        `DECODING`.
+        """Runs a function in a thread, in the turn of a request. Its steps look at the request
+        (`service/decoding.py`).
 
         Raises:
           DeadlineExceeded: The deadline has passed.
@@ -67,7 +70,7 @@ class DecodeTurns:
         """
         context.check()
         snapshot = copy_context()
-        snapshot.run(DECODING.set, context)
+        snapshot.run(DECODING.set, context.check)
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._threads, snapshot.run, function, *args)
         self._work = work

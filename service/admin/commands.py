@@ -11,10 +11,13 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from bundle.errors import FeatureError
 from bundle.tables.id_values import ids_of, known_kind
+from service.codec import json
+from service.config import ServiceSettings
+from service.contract import columns
 from service.contract.columns import flat_ids, shown
 from service.errors import (
     FieldViolation,
@@ -33,6 +36,7 @@ from service.versions.desired_state import (
     DesiredModel,
     LogLevel,
     Version,
+    invalid,
 )
 from service.versions.policy import rank_versions
 
@@ -144,7 +148,7 @@ class Unload(ModelCommand):
 class Pin(ModelCommand):
     """Serve only these versions."""
 
-    versions: Annotated[list[Version], Field(min_length=1, max_length=1000)]
+    versions: Annotated[list[Version], Field(min_length=1, max_length=1000, fail_fast=True)]
 
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
         """Returns the desired state after the command."""
@@ -230,7 +234,7 @@ class Rollback(ModelCommand):
 class _DenyList(ModelCommand):
     ids: Annotated[
         list[Annotated[Any, WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})]],
-        Field(min_length=1, max_length=DENIED_MAX),
+        Field(min_length=1, max_length=DENIED_MAX, fail_fast=True),
     ]
 
     @cached_property
@@ -341,6 +345,25 @@ COMMANDS: Mapping[str, type[ModelCommand] | type[ServiceCommand]] = {
     **MODEL_COMMANDS,
     **SERVICE_COMMANDS,
 }
+
+
+def read_command(
+    name: str, body: bytes, settings: ServiceSettings
+) -> ModelCommand | ServiceCommand:
+    """Returns the command that a body has the arguments of; empty: none.
+
+    Raises:
+      InvalidArgument: The body is not JSON, or the command has no such arguments.
+      TooLarge: The body may hold more values than the limit.
+    """
+    command = COMMANDS[name]
+    # Of many unknown names, the first one is an error, and not each.
+    value = json.parse(body or b"{}", settings)
+    arguments = columns.fields(value, tuple(command.model_fields), "body")
+    try:
+        return command.model_validate(arguments)
+    except ValidationError as problem:
+        raise invalid(command, problem) from None
 
 
 def log_command(path: str, arguments: Mapping[str, Any] | None) -> None:

@@ -10,12 +10,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
 from bundle.errors import BundleError
 from bundle.format import paths
 from bundle.storage import catalog
-from service.admin.commands import COMMANDS, DenyAdd, ModelCommand, ModelFacts
+from service.admin.commands import DenyAdd, ModelCommand, ModelFacts, read_command
 from service.admin.report import report
 from service.admin.status import WorkerStatus, merge_versions, read_statuses
 from service.config import ServiceSettings
@@ -23,7 +21,7 @@ from service.coordinator import Coordinator
 from service.errors import FieldViolation, NotFound, NotReady, one_of
 from service.observability.merged_metrics import MetricsMissing
 from service.resources import free_bytes
-from service.versions.desired_state import Desired, DesiredModel, invalid
+from service.versions.desired_state import Desired, DesiredModel
 from service.versions.lifecycle import VersionManager, VersionState
 from service.versions.policy import named_versions, rank_versions
 from service.versions.state_file import StateFile, StateUnreadable
@@ -151,10 +149,7 @@ class Service:
           ServiceError: The arguments are invalid, there is no such version, or the state file
             cannot be written by the deadline; nothing was changed.
         """
-        try:
-            command = COMMANDS[name].model_validate_json(body or b"{}")
-        except ValidationError as problem:
-            raise invalid(COMMANDS[name], problem) from None
+        command = read_command(name, body, self._settings)
         arguments = command.model_dump(exclude_none=True)
         before = Desired()
 

@@ -598,8 +598,8 @@ SETTINGS = (
         "max_names",
         "<int>",
         False,
-        "Maximum number of attributes, and of heads, in one request. (at least 1, at most "
-        "1000000) [default: 1000] [env: ROWCAST_MAX_NAMES]",
+        "Maximum number of attributes, of heads, and of indexes whose vectors a change has, in "
+        "one request. (at least 1, at most 1000000) [default: 1000] [env: ROWCAST_MAX_NAMES]",
     ),
     SettingOption(
         "max_filter_terms",

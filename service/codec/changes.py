@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from service.codec import protobuf
-from service.codec.message_fields import check_fields
 from service.codec.message_values import word_of
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
@@ -25,9 +24,10 @@ from service.contract.changes import (
 )
 from service.contract.columns import check_list, fields, json_value
 from service.contract.layouts import layout_of
-from service.contract.limits import at_most
+from service.contract.limits import check_count
 from service.contract.messages import Target
 from service.contract.packed import read_ids
+from service.decoding import check_decoding, in_steps
 from service.errors import InvalidArgument
 
 _ALWAYS = ("model", "version", "sequence", "changed")
@@ -55,7 +55,7 @@ def read_change(change: ChangeClass, body: Any, settings: ServiceSettings) -> Ch
     if not items:
         raise InvalidArgument.of_field("items", "empty", "at least one item")
     names = tuple(layout.parts)
-    for number, item in enumerate(items):
+    for number, item in in_steps(items):
         fields(item, names, f"items[{number}]", layout.tables)
         if "id" not in item:
             raise InvalidArgument.of_field(f"items[{number}]", "no id", "an id", "has")
@@ -68,10 +68,11 @@ def read_change(change: ChangeClass, body: Any, settings: ServiceSettings) -> Ch
     if content.get("stream") and "offset" not in content:
         raise stream_without_offset(content["stream"])
     for name, field in layout.parts.items():
-        values = field.form.pack([item.get(name, ABSENT) for item in items], name)
-        if field.form.limit:
-            at_most(settings, field.form.limit, len(values), name)
-        content[field.name] = values
+        check_decoding()
+        values = [item.get(name, ABSENT) for item in items]
+        # All items have the same names.
+        check_count(field.form.limit, values[0], name, settings)
+        content[field.name] = field.form.pack(values, name)
     request: ChangeRequest = change(**content)
     return request
 
@@ -88,10 +89,7 @@ def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target,
         another number of values than of ids; the message names the field.
       TooLarge: More fields or values than the limits.
     """
-    # Before the parser, which builds an object for each field and cannot be interrupted.
-    if len(body) > protobuf.SMALL_BYTES:
-        fields_max = settings.max_features + settings.max_names + settings.max_values
-        check_fields(pb.ChangeRequest.DESCRIPTOR, body, fields_max, settings.max_values)
+    protobuf.check_size(pb.ChangeRequest, body, settings)
     message = protobuf.parse(pb.ChangeRequest, body)
     change = _change_of(message)
     layout = layout_of(change)
@@ -111,8 +109,8 @@ def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target,
         if name not in names:
             continue
         value = getattr(message, name)
-        if form.limit:
-            at_most(settings, form.limit, len(value), name)
+        check_decoding()
+        check_count(form.limit, value, name, settings)
         if isinstance(form, ItemForm):
             content[name] = form.unpack(value, name, count)
         else:

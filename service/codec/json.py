@@ -20,7 +20,7 @@ from service.config import ServiceSettings
 from service.contract import forms, messages
 from service.contract.columns import INTEGER_MAX, json_value
 from service.contract.layouts import Field, layout_of
-from service.engine.context import check_decoding
+from service.decoding import check_decoding
 from service.errors import FieldViolation, InvalidArgument, TooLarge
 
 SEPARATORS_PER_VALUE = 2

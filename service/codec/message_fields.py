@@ -17,7 +17,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from service.codec.stubs import embedding_service_pb2 as pb
-from service.engine.context import check_decoding
+from service.decoding import check_decoding
 from service.errors import TooLarge
 
 _MODEL = 1
@@ -30,7 +30,8 @@ _FIELDS_PER_STEP = 16_384
 """Number of fields that are counted at a time, which takes about 10 ms."""
 _MODEL_BYTES_MAX = 1_024
 """Maximum size of the field that is read for the name of the model before the message is parsed."""
-_STRINGS = pb.Strings.DESCRIPTOR.full_name
+_LISTED = (pb.Strings.DESCRIPTOR.full_name, pb.Lists.DESCRIPTOR.full_name)
+"""Lists of strings, and lists of these, whose only field has the same number."""
 _STRING_TAG = bytes([pb.Strings.VALUES_FIELD_NUMBER << 3 | 2])
 _TAGS_PER_STRING = 2
 """Number of bytes that look like the tag, per string that is accepted: the byte also occurs as a
@@ -70,7 +71,7 @@ def check_fields(descriptor: Descriptor, body: bytes, fields_max: int, values_ma
     unread = [(descriptor, 0, len(body))]
     while unread:
         message, first, end = unread.pop()
-        if message.full_name == _STRINGS:
+        if message.full_name in _LISTED:
             # Millions of strings are common, and looking at each would take a second.
             value_count += body.count(_STRING_TAG, first, end) // _TAGS_PER_STRING
             _check_values(value_count, values_max)

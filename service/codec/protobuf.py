@@ -11,7 +11,7 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.contract import messages
 from service.contract.writing import write_message
-from service.engine.context import check_decoding
+from service.decoding import check_decoding
 from service.engine.validation import SHOWN_CHARS
 from service.errors import FieldViolation, InvalidArgument, TooLarge
 

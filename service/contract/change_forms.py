@@ -16,6 +16,7 @@ from bundle.tables.id_values import int64_of
 from service.contract.columns import column, flat_ids, numbers, shown
 from service.contract.forms import Form
 from service.contract.packed import FLOAT32, INT64, read_column, read_ids, unpack
+from service.decoding import in_steps
 from service.errors import InvalidArgument
 
 ABSENT = object()
@@ -70,7 +71,7 @@ class Positions(ItemForm):
         if all(value is ABSENT for value in values):
             return None
         positions = []
-        for number, value in enumerate(values):
+        for number, value in in_steps(values):
             # An item without a number could neither be late nor on time.
             if value is ABSENT:
                 raise InvalidArgument.of_field(f"items[{number}]", f"no {where}", _SAME, "has")
@@ -148,7 +149,7 @@ class Times(ItemForm):
         if all(value is ABSENT for value in values):
             return None
         times = []
-        for number, value in enumerate(values):
+        for number, value in in_steps(values):
             time_s = value
             if value is None or value is ABSENT:
                 time_s = np.nan
@@ -181,14 +182,16 @@ def _by_name(tables: Sequence[Any], field: str, hint: str = "") -> dict[str, lis
     Raises:
       InvalidArgument: A value is no object, or an item lacks a name that others have.
     """
+    if all(table is ABSENT for table in tables):
+        return {}
     names: dict[str, None] = {}
     present = [{} if table is ABSENT else table for table in tables]
-    for number, table in enumerate(present):
+    for number, table in in_steps(present):
         if not isinstance(table, dict):
             where = f"items[{number}].{field}"
             raise InvalidArgument.of_field(where, shown(table), "a JSON object")
         names |= dict.fromkeys(table)
-    for number, table in enumerate(present):
+    for number, table in in_steps(present):
         for name in names:
             if name not in table:
                 where = f"items[{number}].{field}"
@@ -198,7 +201,7 @@ def _by_name(tables: Sequence[Any], field: str, hint: str = "") -> dict[str, lis
 
 def _matrix(vectors: Sequence[Any], field: str) -> NDArray[np.float32]:
     """Returns [m, dim] vectors."""
-    for number, vector in enumerate(vectors):
+    for number, vector in in_steps(vectors):
         where = f"items[{number}].{field}"
         if not isinstance(vector, list):
             value = shown(None if vector is ABSENT else vector)
@@ -232,7 +235,7 @@ def _values(message: Any, where: str, count: int) -> list[Any]:
         case "strings":
             values = list(message.strings.values)
         case "lists":
-            values = [list(strings.values) for strings in message.lists.values]
+            values = [list(strings.values) for _, strings in in_steps(message.lists.values)]
         case _:
             values = [None] * count
     # A list of numbers has no room for null: each such position has some value, which is replaced.

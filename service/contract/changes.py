@@ -34,7 +34,7 @@ Times = NDArray[np.float64]
 
 FeaturesByName = Annotated[Features, change_forms.Features(EXAMPLE, limit="max_features")]
 AttributesByName = Annotated[Attributes, change_forms.Attributes(EXAMPLE, limit="max_names")]
-VectorsByIndex = Annotated[Vectors, change_forms.Vectors(EXAMPLE)]
+VectorsByIndex = Annotated[Vectors, change_forms.Vectors(EXAMPLE, limit="max_names")]
 Expiries = Annotated[Times | None, change_forms.Times(EXAMPLE)]
 _NO_FEATURES: Features = {}
 _NO_ATTRIBUTES: Attributes = {}

@@ -88,7 +88,6 @@ class Layout(NamedTuple):
       names: The names at the top of a body.
       list_name, one_of: See `Body`.
       tables: The fields that hold columns.
-      limits: The settings that limit how long options are, by field.
       divisions: Whether absent offsets stand for one entry of each example, by field.
       lists: The fields whose ids a field of a message divides, by that field.
       by_name: The field with an object for each other name; "": other names are errors.
@@ -105,7 +104,6 @@ class Layout(NamedTuple):
     list_name: str
     one_of: Sequence[str]
     tables: Sequence[str]
-    limits: Mapping[str, str]
     divisions: Mapping[str, bool]
     lists: Mapping[str, str]
     by_name: str
@@ -172,7 +170,6 @@ def layout_of(cls: Any) -> Layout:
         list_name=list_name,
         one_of=one_of,
         tables=[name for name, form in forms.items() if isinstance(form, Columns)],
-        limits={name: form.limit for name, form in forms.items() if form.limit},
         divisions=divisions,
         lists={offsets_field(name): name for name, form in forms.items() if type(form) is Lists},
         by_name=by_name,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from service.config import ServiceSettings
 from service.errors import TooLarge
 
@@ -13,3 +15,13 @@ def at_most(settings: ServiceSettings, setting: str, count: int, field: str) -> 
     if count > limit:
         size = f"{count} {setting.removeprefix('max_')}"
         raise TooLarge.of_limit(field, size, limit, setting)
+
+
+def check_count(setting: str, value: object, field: str, settings: ServiceSettings) -> None:
+    """Raises TooLarge if a list, or an object, has more elements than `setting` allows, before any
+    of them is read; "" allows any number, and what has no elements is left to its reader.
+    """
+    if not setting or isinstance(value, str | bytes):
+        return
+    if isinstance(value, Sequence | Mapping):
+        at_most(settings, setting, len(value), field)

@@ -24,7 +24,7 @@ from service.config import ServiceSettings
 from service.contract import forms
 from service.contract.forms import Axis, IdLists
 from service.contract.layouts import Body, layout_of
-from service.errors import InvalidArgument, TooLarge
+from service.errors import InvalidArgument
 
 Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
@@ -206,6 +206,10 @@ class Filter:
 
     example: ClassVar[str] = '{"genres": {"allow": ["Drama"]}}'
     """What the error of another value says to write."""
+    limit: ClassVar[str] = "max_filter_terms"
+    """The setting that limits its terms: each is a pass over the candidates."""
+    counted: ClassVar[str] = "conditions, circles and nested filters"
+    """What its terms are."""
 
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     all: tuple[Filter, ...] = ()
@@ -219,13 +223,6 @@ class Filter:
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
-
-    def check(self, settings: ServiceSettings) -> None:
-        """Raises TooLarge if it has too many terms: each is a pass over the candidates."""
-        limit = settings.max_filter_terms
-        if self.terms > limit:
-            size = f"{self.terms} conditions, circles and nested filters"
-            raise TooLarge.of_limit("filter", size, limit, "max_filter_terms")
 
     @property
     def nested(self) -> tuple[Filter, ...]:
@@ -291,11 +288,6 @@ class SelectionRequest(Request):
     """At least this recall, by the index's measured curve; absent or 0: as exported."""
     explain: bool = False
     """The response has an explanation of each query."""
-
-    def check(self, settings: ServiceSettings) -> None:
-        """See `Request`."""
-        if self.filter is not None:
-            self.filter.check(settings)
 
     @property
     def retrieved_count(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bundle.tables.offsets import offsets_of
@@ -17,15 +18,15 @@ from service.contract.columns import EXPECTED, SHOWN_MAX, check_list, shown
 from service.contract.forms import (
     Axis,
     Columns,
-    Form,
     IdLists,
     Scalar,
     Struct,
     StructByName,
 )
 from service.contract.layouts import Layout, layout_of
-from service.contract.limits import at_most
+from service.contract.limits import at_most, check_count
 from service.contract.packed import unpack_offsets
+from service.decoding import check_decoding
 from service.errors import FieldViolation, InvalidArgument, TooLarge
 
 Part = dict[str, Any]
@@ -53,6 +54,40 @@ class NoCondition(InvalidArgument):
         self.path = path
 
 
+@dataclass
+class _Objects:
+    """Counts the objects in an option before they are read, so that of too many none is read.
+
+    Attributes:
+      part_class: The class of the option, which states the limit: a setting as its `limit`, and
+        what counts as `counted`. A class without a limit has any number.
+      where: The option in errors.
+      count: The number of objects so far, in lists, by name and in each other.
+    """
+
+    part_class: Any
+    where: str
+    settings: ServiceSettings
+    count: int = 0
+
+    def add(self, count: int) -> None:
+        """Counts objects that are read next.
+
+        Raises:
+          TooLarge: There are more than the limit.
+          ServiceError: The request has ended.
+        """
+        check_decoding()
+        setting = getattr(self.part_class, "limit", "")
+        if not setting:
+            return
+        self.count += count
+        limit: int = getattr(self.settings, setting)
+        if self.count > limit:
+            size = f"{self.count} {self.part_class.counted}"
+            raise TooLarge.of_limit(self.where, size, limit, setting)
+
+
 def from_body(cls: Any, body: Any, target: Any, settings: ServiceSettings) -> Any:
     """Returns the request that a JSON body holds; for errors, see `read_body`."""
     request = cls(target=target, **read_body(layout_of(cls), body, settings))
@@ -74,15 +109,23 @@ def read_body(layout: Layout, body: Any, settings: ServiceSettings) -> dict[str,
       InvalidArgument: An unknown field, a wrong type, or requests that do not fit together.
       TooLarge: There are more requests, features or names than the limits.
     """
+    check_decoding()
     parts = _parts(layout, body, settings)
+    # All parts have the same features.
+    tables = [parts[0].get(name) for name in layout.tables]
+    _check_features(layout, [table for table in tables if type(table) is dict], settings)
     content: dict[str, Any] = {}
     for name, value in body.items():
         field = layout.options.get(name)
-        if field is not None:
-            content[field.name] = _from_json(field.form, value, name, 1)
-    # All parts have the same features.
-    tables = [parts[0].get(name) for name in layout.tables]
-    _check_sizes(layout, [table for table in tables if type(table) is dict], content, settings)
+        if field is None:
+            continue
+        form = field.form
+        if isinstance(form, Struct):
+            objects = _Objects(form.part_class, name, settings)
+            content[field.name] = _structs_of_json(form, value, name, 1, objects)
+        else:
+            check_count(form.limit, value, name, settings)
+            content[field.name] = form.from_json(value, name)
     if layout.required:
         _add_missing(layout, content, "")
     if layout.list_name:
@@ -103,6 +146,7 @@ def _packed_parts(layout: Layout, parts: Sequence[Part]) -> dict[str, Any]:
     for name, field in layout.parts.items():
         if name not in sent_names:
             continue
+        check_decoding()
         if not field.form.may_lack and not all(name in part for part in parts):
             _check_same(parts, (name,), layout.list_name)
         values = [part.get(name, field.form.empty) for part in parts]
@@ -181,23 +225,16 @@ def _check_same(parts: Sequence[Part], names: Sequence[str], list_name: str) -> 
         raise InvalidArgument.of_field("request", value, "exactly one", "has")
 
 
-def _check_sizes(
-    layout: Layout,
-    tables: Sequence[Mapping[str, Any]],
-    content: Mapping[str, Any],
-    settings: ServiceSettings,
+def _check_features(
+    layout: Layout, tables: Sequence[Mapping[str, Any]], settings: ServiceSettings
 ) -> None:
-    """Rejects a request with too many features, or with too many names in an option."""
+    """Rejects a request with too many features, before they are read."""
     count = sum(map(len, tables))
     if count > settings.max_features:
         where = "request"
         if len(layout.tables) == 1:
             where = layout.tables[0]
         at_most(settings, "max_features", count, where)
-    for name, setting in layout.limits.items():
-        names = content.get(name)
-        if names:
-            at_most(settings, setting, len(names), name)
 
 
 def _check_tables(tables: Sequence[Any], name: str, list_name: str) -> None:
@@ -220,31 +257,37 @@ def _check_tables(tables: Sequence[Any], name: str, list_name: str) -> None:
             )
 
 
-def _from_json(form: Form, value: Any, where: str, depth: int) -> Any:
-    if not isinstance(form, Struct):
-        return form.from_json(value, where)
+def _structs_of_json(form: Struct, value: Any, where: str, depth: int, objects: _Objects) -> Any:
     if form.is_list:
         check_list(value, where)
-    return _structs(form, value, where, depth, _read_object)
+    return _structs(form, value, where, depth, objects, _read_object)
 
 
 def _structs(
-    form: Struct, value: Any, where: str, depth: int, read: Callable[[Any, Any, str, int], Any]
+    form: Struct,
+    value: Any,
+    where: str,
+    depth: int,
+    objects: _Objects,
+    read: Callable[[Any, Any, str, int, _Objects], Any],
 ) -> Any:
     """Reads an object in others, or a list of them, whatever they come in."""
     if not form.is_list:
-        return read(form.part_class, value, where, depth)
+        return read(form.part_class, value, where, depth, objects)
     if len(value) < form.fewest:
         raise InvalidArgument.of_field(where, "empty", "at least one")
     if form.most and len(value) > form.most:
         raise TooLarge.of_limit(where, f"{len(value)} entries", form.most)
-    elements = enumerate(value)
+    objects.add(len(value))
     return tuple(
-        [read(form.part_class, part, f"{where}[{number}]", depth) for number, part in elements]
+        [
+            read(form.part_class, part, f"{where}[{number}]", depth, objects)
+            for number, part in enumerate(value)
+        ]
     )
 
 
-def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
+def _read_object(cls: Any, value: Any, where: str, depth: int, objects: _Objects) -> Any:
     """Reads a JSON object of a class without a body.
 
     Where other names are accepted, the fields of the class are lists: so an attribute may have the
@@ -264,11 +307,12 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
     for name, entry in value.items():
         path = f"{where}.{name}"
         if layout.by_name and (type(entry) is dict or name not in layout.in_json):
-            objects_by_name[name] = _read_by_name(layout, name, entry, where, depth)
+            objects.add(1)
+            objects_by_name[name] = _read_by_name(layout, name, entry, where, depth, objects)
             continue
         form = layout.in_json[name].form
         if isinstance(form, Struct):
-            content[name] = _from_json(form, entry, path, depth + 1)
+            content[name] = _structs_of_json(form, entry, path, depth + 1, objects)
         else:
             content[name] = form.from_json(entry, path)
     if layout.required:
@@ -276,7 +320,9 @@ def _read_object(cls: Any, value: Any, where: str, depth: int) -> Any:
     return cls(**content)
 
 
-def _read_by_name(layout: Layout, name: str, entry: Any, where: str, depth: int) -> Any:
+def _read_by_name(
+    layout: Layout, name: str, entry: Any, where: str, depth: int, objects: _Objects
+) -> Any:
     """Reads an object of an object below a name that is no field."""
     # A list of objects is meant for a field of the class, whose name is misspelt.
     if type(entry) is list and entry and type(entry[0]) is dict:
@@ -284,7 +330,7 @@ def _read_by_name(layout: Layout, name: str, entry: Any, where: str, depth: int)
     path = f"{where}.{name}"
     if type(entry) is not dict:
         raise NoCondition(name, path, _no_object(layout.of_others, entry, path))
-    return _read_object(layout.of_others, entry, path, depth)
+    return _read_object(layout.of_others, entry, path, depth, objects)
 
 
 def _no_object(cls: Any, value: Any, where: str) -> InvalidArgument:
@@ -347,31 +393,44 @@ def read_message(layout: Layout, message: Any, settings: ServiceSettings) -> dic
         ids.
       TooLarge: There are more features or names than the limits.
     """
-    content = _fields_of_message(layout, message, "", 0)
-    tables = [content[name] for name in layout.tables if name in content]
-    _check_sizes(layout, tables, content, settings)
-    return content
+    tables = [getattr(message, name) for name in layout.tables]
+    _check_features(layout, tables, settings)
+    return _fields_of_message(layout, message, "", 0, settings)
 
 
-def _fields_of_message(layout: Layout, message: Any, path: str, depth: int) -> dict[str, Any]:
+def _fields_of_message(
+    layout: Layout,
+    message: Any,
+    path: str,
+    depth: int,
+    settings: ServiceSettings,
+    objects: _Objects | None = None,
+) -> dict[str, Any]:
+    """Returns the fields of a message; `objects` counts those in an option."""
     content: dict[str, Any] = {}
     offsets: dict[str, Any] = {}
     forms = layout.forms
     for descriptor, value in message.ListFields():
+        check_decoding()
         name = descriptor.name
         form = forms.get(name)
         if form is None:
             if name in layout.lists:
                 offsets[name] = unpack_offsets(value, f"{path}{name}")
         elif isinstance(form, Struct):
-            content[name] = _structs(form, value, f"{path}{name}", depth + 1, read_submessage)
+            counted = objects or _Objects(form.part_class, name, settings)
+            where = f"{path}{name}"
+            content[name] = _structs(form, value, where, depth + 1, counted, _read_submessage)
         elif isinstance(form, StructByName):
+            assert objects is not None  # noqa: S101 - only an option has objects by name
+            objects.add(len(value))
             # JSON has the names beside those of other fields.
             content[name] = {
-                key: read_submessage(form.part_class, value[key], f"{path}{key}", depth)
+                key: _read_submessage(form.part_class, value[key], f"{path}{key}", depth, objects)
                 for key in value
             }
         else:
+            check_count(form.limit, value, f"{path}{name}", settings)
             content[name] = form.from_message(value, f"{path}{name}")
     if layout.lists:
         _join_lists(layout, content, offsets, path)
@@ -398,9 +457,14 @@ def _join_lists(
             raise InvalidArgument(f"{path}{name} was sent without {list_field}", violation)
 
 
-def read_submessage(cls: Any, value: Any, where: str, depth: int = 1) -> Any:
+def read_submessage(cls: Any, value: Any, where: str, settings: ServiceSettings) -> Any:
     """Reads a message without a model, such as a filter; for errors, see `read_message`."""
+    return _read_submessage(cls, value, where, 1, _Objects(cls, where, settings))
+
+
+def _read_submessage(cls: Any, value: Any, where: str, depth: int, objects: _Objects) -> Any:
     layout = layout_of(cls)
     if layout.is_nested:
         _check_depth(where, depth)
-    return cls(**_fields_of_message(layout, value, f"{where}.", depth))
+    content = _fields_of_message(layout, value, f"{where}.", depth, objects.settings, objects)
+    return cls(**content)

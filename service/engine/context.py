@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from service.errors import Cancelled, DeadlineExceeded
@@ -55,19 +54,3 @@ class RequestContext:
             raise Cancelled("the client has disconnected")
         if time.monotonic() >= self.deadline:
             raise DeadlineExceeded("the deadline of the request has passed")
-
-
-DECODING: ContextVar[RequestContext | None] = ContextVar("decoding", default=None)
-"""The request whose body a thread decodes."""
-
-
-def check_decoding() -> None:
-    """Ends the decoding of a large body between two of its steps.
-
-    Raises:
-      DeadlineExceeded: The deadline of its request has passed.
-      Cancelled: Nobody waits for the response any more.
-    """
-    context = DECODING.get()
-    if context is not None:
-        context.check()

@@ -17,7 +17,7 @@ from service.config import ServiceSettings
 from service.contract import messages
 from service.contract.limits import at_most
 from service.contract.names import LISTED_MAX, name_list
-from service.engine.context import check_decoding
+from service.decoding import check_decoding
 from service.engine.validation import SHOWN_CHARS, check_names, check_queries, name_hint
 from service.errors import FieldViolation, InvalidArgument, ServiceError, TooLarge
 from service.protocols.signatures import Signature, find_signature

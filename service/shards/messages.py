@@ -62,8 +62,7 @@ def read_search(
 
     search_filter = None
     if message.HasField("filter"):
-        search_filter = read_submessage(Filter, message.filter, "filter")
-        search_filter.check(settings)
+        search_filter = read_submessage(Filter, message.filter, "filter", settings)
     search = IndexSearch(
         index=message.index,
         vectors=unpack(message.vectors, _FLOAT32, "vectors").reshape(-1, message.dim),

@@ -1,6 +1,5 @@
 """Bodies of hostile structure, in every form of every protocol: to receive, decompress, decode and
 reject one takes memory in proportion to its size as sent and decompressed, and nothing of it stays.
-What would take time out of proportion does not end within the wait of a client.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("GET", "/v1/models/films/deny", {}, 404, "'films'"),
     ("POST", "/v1/log-level", {"json": {"level": "loud"}}, 400, "'loud'"),
     ("POST", "/v1/drain", {"content": b"{", "headers": JSON}, 400, "JSON"),
-    ("POST", "/v1/drain", {"content": b"[" * 60_000, "headers": JSON}, 400, "content"),
+    ("POST", "/v1/drain", {"content": b"[" * 60_000, "headers": JSON}, 400, "depth"),
     ("POST", "/v1/drain", {"content": b"{}"}, 400, "content-type"),
     ("POST", "/v1/drain", {"data": {"a": "b"}}, 400, "content-type"),
     ("POST", "/v1/drain", {"json": {"a": "x" * MAX_BODY_BYTES}}, 413, str(MAX_BODY_BYTES)),
