@@ -59,7 +59,7 @@ SCALARS: dict[int, tuple[str, Any]] = {
     FieldDescriptor.TYPE_STRING: ("str", {"type": "string"}),
     FieldDescriptor.TYPE_BOOL: ("bool", {"type": "boolean"}),
     FieldDescriptor.TYPE_INT32: ("int", {"type": "integer"}),
-    FieldDescriptor.TYPE_INT64: ("int", {"type": "integer", "format": "int64"}),
+    FieldDescriptor.TYPE_INT64: ("int", {"$ref": "#/components/schemas/Integer"}),
     FieldDescriptor.TYPE_DOUBLE: ("float", {"type": "number"}),
 }
 COLUMNS = 100

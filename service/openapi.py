@@ -21,6 +21,12 @@ A document names no defaults: generated clients would send them, and `openapi-ty
 require them. The description of a field states the effect of leaving it out.
 """
 Int64 = Annotated[int, Field(json_schema_extra={"format": "int64"})]
+Integer = TypeAliasType(
+    "Integer",
+    Annotated[
+        Int64 | str, Field(description="An integer; beyond 2^53 it travels as a decimal string.")
+    ],
+)
 Id = TypeAliasType(
     "Id",
     Annotated[Int64 | str, Field(description="Integers beyond 2^53 travel as decimal strings.")],

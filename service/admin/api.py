@@ -26,6 +26,7 @@ from service.admin.commands import MODEL_COMMANDS, SERVICE_COMMANDS, log_command
 from service.admin.service import Service, Status, is_followed
 from service.bounded_pool import AFTER_DEADLINE_S, BoundedPool
 from service.change_plane import ChangePlane
+from service.codec import json
 from service.codec.failures import details_value, failure_of, log_failure
 from service.codec.metadata import (
     REQUEST_ID,
@@ -64,6 +65,14 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
+class StatusResponse(JSONResponse):
+    """A response in which integers beyond 2^53 are strings."""
+
+    def render(self, content: Any) -> bytes:
+        """Returns the body."""
+        return json.dump(content)
+
+
 def create_admin_app(
     settings: ServiceSettings,
     coordinator: Coordinator,
@@ -88,6 +97,7 @@ def create_admin_app(
         docs_url=None,
         redoc_url=None,
         responses=_ERRORS,
+        default_response_class=StatusResponse,
         dependencies=[query_check()],
     )
     app.include_router(_routes(Service(settings, coordinator, versions)))

@@ -22,7 +22,7 @@ from service.contract.changes import (
     ChangeResult,
     stream_without_offset,
 )
-from service.contract.columns import check_list, fields, json_value
+from service.contract.columns import check_list, fields
 from service.contract.layouts import layout_of
 from service.contract.limits import check_count
 from service.contract.messages import Target
@@ -138,11 +138,7 @@ def _change_of(message: pb.ChangeRequest) -> ChangeClass:
 def change_value(result: ChangeResult) -> dict[str, Any]:
     """Returns the JSON value of a result, without fields that are 0, false or empty."""
     content = asdict(result)
-    value = {name: field for name, field in content.items() if field or name in _ALWAYS}
-    for name in ("outdated", "unknown"):
-        if name in value:
-            value[name] = list(map(json_value, value[name]))
-    return value
+    return {name: field for name, field in content.items() if field or name in _ALWAYS}
 
 
 def change_message(result: ChangeResult) -> pb.ChangeResponse:

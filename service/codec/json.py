@@ -35,6 +35,9 @@ _WINDOW_BYTES = 64 << 10
 _SLICE_VALUES = 1024
 """Number of values of a long list that are written at a time: neighbors take about 2 ms."""
 
+# orjson writes arrays without a Python object for each number. Its strict integers are those that
+# every JSON parser keeps.
+_WRITING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_STRICT_INTEGER
 _NOT_FINITE = ("NaN", "Infinity")
 """The words that programs in Python and JavaScript write for numbers that are not finite."""
 
@@ -87,11 +90,14 @@ def check_separators(body: bytes, settings: ServiceSettings) -> None:
 
 
 def dump(value: Any) -> bytes:
-    """Returns the JSON bytes of a response; float32 numbers as the shortest text that reads back as
-    the same float32.
+    """Returns the JSON bytes of a response: float32 numbers as the shortest text that reads back as
+    the same float32, and integers beyond 2^53 as strings.
     """
-    # orjson writes arrays without a Python object for each number.
-    return orjson.dumps(value, _list, orjson.OPT_SERIALIZE_NUMPY)
+    try:
+        return orjson.dumps(value, _list, _WRITING)
+    except orjson.JSONEncodeError:
+        # Almost no response has such integers: to look at all values would cost more than both.
+        return orjson.dumps(json_value(value), _list, _WRITING)
 
 
 def dump_in_pieces(value: Mapping[str, Any]) -> Iterator[bytes]:
@@ -113,21 +119,34 @@ def dump_in_pieces(value: Mapping[str, Any]) -> Iterator[bytes]:
         yield bytes(buffer)
 
 
+class Results:
+    """The results of the requests in a body as JSON values, each computed when it is written."""
+
+    def __init__(self, result: Any, parts: list[Any]) -> None:
+        """Takes the result of the call, and what is written of it; see `_plan_of`."""
+        self._result = result
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Computes them."""
+        return _values_of_requests(self._result, self._parts)
+
+
 def _list(value: Any) -> list[Any]:
-    """Returns the elements of an iterator, for orjson."""
-    if isinstance(value, Iterator):
+    """Returns the elements of results, for orjson."""
+    if isinstance(value, Results):
         return list(value)
     raise TypeError(f"{type(value)} cannot be written as JSON")
 
 
 def _object_parts(value: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yields the JSON bytes of an object: its lists in slices, and its iterators of objects one
-    object at a time.
+    """Yields the JSON bytes of an object: its lists in slices, and results or iterators of objects
+    one object at a time.
     """
     separator = b"{"
     for name, content in value.items():
         yield separator + orjson.dumps(name) + b":"
-        if isinstance(content, Iterator):
+        if isinstance(content, Iterator | Results):
             yield from _array_parts(map(_object_parts, content))
         elif isinstance(content, list | np.ndarray):
             yield from _array_parts(_slices(content))
@@ -269,11 +288,11 @@ def response_value(call: str, result: Any, is_list: bool) -> dict[str, Any]:
         value["coverage"] = result.coverage
     # The values of each request are not computed before they are written, so that a large response
     # never has all of them in memory.
-    values = _values_of_requests(result, parts)
+    values = Results(result, parts)
     if is_list and messages.REQUESTS[call].body.list_name:
         value["results"] = values
     else:
-        value |= next(values)
+        value |= next(iter(values))
     for name, json_name, _, _ in options:
         value[json_name] = getattr(result, name)
     return value

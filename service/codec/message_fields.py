@@ -102,6 +102,8 @@ def _packed_count(body: bytes, start: int, stop: int, field_type: int) -> int:
     """Returns how many numbers of a repeated field lie from `start` to `stop`."""
     if field_type in _FIXED_BYTES:
         return (stop - start) // _FIXED_BYTES[field_type]
+    if start == stop:
+        return 0
     # The last byte of each number has no eighth bit: it is not negative.
     signed = np.frombuffer(body, np.int8, stop - start, start)
     return int(np.count_nonzero(signed >= 0))

@@ -43,9 +43,15 @@ _SHORTENED.maxstring = _SHORTENED.maxother = SHOWN_MAX
 
 
 def json_value(value: Any) -> Any:
-    """Returns a value as every JSON parser keeps it: a large integer as a string."""
+    """Returns a value as every JSON parser keeps it: large integers, in lists and objects too, as
+    strings.
+    """
     if isinstance(value, int) and not -INTEGER_MAX <= value <= INTEGER_MAX:
         return str(value)
+    if isinstance(value, dict):
+        return {name: json_value(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(entry) for entry in value]
     return value
 
 

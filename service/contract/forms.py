@@ -18,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
+from bundle.tables.id_values import int64_of
 from bundle.tables.offsets import Offsets, offsets_of
 from service.contract.columns import (
     COUNT_MAX,
     EXPECTED,
+    INTEGER_MAX,
     check_list,
     check_type,
     column,
@@ -153,6 +155,10 @@ class Number(Form):
 
     def from_json(self, value: Any, where: str) -> Any:
         """See `Form`."""
+        # JSON carries integers beyond 2^53 as strings, and no others.
+        integer = int64_of(value)
+        if integer is not None and abs(integer) > INTEGER_MAX:
+            return integer
         if type(value) is not int:
             check_type(value, float, where)
         return value

@@ -21,7 +21,7 @@ from service.contract.changes import CHANGES
 from service.contract.forms import Axis
 from service.contract.layouts import Body, Layout, layout_of
 from service.contract.messages import REQUESTS, RESULTS, Source
-from service.openapi import ABSENT, Features, Id, Int64, ResponseSchema
+from service.openapi import ABSENT, Features, Id, Integer, ResponseSchema
 
 _CLOSED = ConfigDict(extra="forbid")
 
@@ -43,11 +43,11 @@ Crowding = TypeAliasType(
     ],
 )
 
-Position = TypeAliasType(
-    "Position",
+Bound = TypeAliasType(
+    "Bound",
     Annotated[
-        Int64 | str,
-        Field(description="An integer from 0. Beyond 2^53 it travels as a decimal string."),
+        float | str,
+        Field(description="A number; an integer beyond 2^53 travels as a decimal string."),
     ],
 )
 AttributeValues = TypeAliasType(
@@ -224,7 +224,7 @@ def _type_of(form: Any, cls: Any) -> Any:
 
 
 _TYPES: Mapping[type[Any], Any] = {
-    np.int64: Int64,
+    np.int64: Integer,
     forms.AttributeLists: AttributeColumns,
     forms.Columns: Features,
     forms.Counts: Crowding,
@@ -233,7 +233,7 @@ _TYPES: Mapping[type[Any], Any] = {
     forms.Lists: list[Id],
     forms.MissingIds: list[Id],
     forms.Names: list[str],
-    forms.Number: float,
+    forms.Number: Bound,
     forms.NumbersByName: Heads,
     forms.OneVector: list[float],
     forms.Tokens: list[Id | bool],
@@ -242,8 +242,8 @@ _TYPES: Mapping[type[Any], Any] = {
     change_forms.Attributes: AttributeValues,
     change_forms.Features: Features,
     change_forms.ItemIds: Id,
-    change_forms.Position: Position,
-    change_forms.Positions: Position,
+    change_forms.Position: Integer,
+    change_forms.Positions: Integer,
     change_forms.RowVectors: list[float],
     change_forms.Times: float | None,
     change_forms.Vectors: Vectors,

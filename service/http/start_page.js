@@ -481,7 +481,9 @@ function showCode() {
     `with Client("${url.replace(/\/$/, "")}"${credentials}) as client:`,
     `    result = client.${call}(`,
     ...Object.entries({ ...body, ...target }).map(
-      ([name, value]) => `        ${name}=${literal(value, words)},`,
+      // A version beyond 2^53 is a string in JSON.
+      ([name, value]) =>
+        `        ${name}=${name === "version" ? value : literal(value, words)},`,
     ),
     "    )",
     "    print(result)",

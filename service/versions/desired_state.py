@@ -9,14 +9,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from bundle.format.key_paths import key_path
+from bundle.tables.id_values import int64_of
 from service.errors import FieldViolation, InvalidArgument
 
+
+def _integer_of(value: object) -> object:
+    """Returns the integer that a decimal string is: JSON carries those beyond 2^53 so."""
+    number = int64_of(value)
+    if number is None:
+        return value
+    return number
+
+
 LogLevel = Literal["debug", "info", "warning", "error"]
-Version = Annotated[int, Field(ge=1, lt=2**63)]
+Version = Annotated[int, Field(ge=1, lt=2**63), BeforeValidator(_integer_of)]
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$"
 _IN_WORDS = "letters, digits, '_', '.' and '-' were expected, and a letter or a digit first"
 """_NAME as errors say it."""

@@ -154,6 +154,9 @@ def _json_size(header: str, body_size: int) -> int:
 
 def read_message(message: pb.ModelInferRequest, settings: ServiceSettings) -> SentTensors:
     """Reads a request that was sent as a message; see `read_body`."""
+    # Before anything is read of them.
+    at_most(settings, "max_features", len(message.inputs), "inputs")
+    at_most(settings, "max_names", len(message.outputs), "outputs")
     # A request sends the elements of all inputs as bytes, or of each input in its `contents`.
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
@@ -225,7 +228,9 @@ def _read_request(
     all_binary = parameters.get("binary_data_output", all_binary)
     binary = {}
     outputs = []
-    for number, entry in enumerate(check_list(value.get("outputs", []), "outputs")):
+    output_entries = check_list(value.get("outputs", []), "outputs")
+    at_most(settings, "max_names", len(output_entries), "outputs")
+    for number, entry in enumerate(output_entries):
         field = f"outputs[{number}]"
         output = present_fields(entry, _OUTPUT, field)
         name = check_type(output.get("name"), str, f"{field}.name")
@@ -235,7 +240,6 @@ def _read_request(
         )
         # The parameter of an output wins over that of the request.
         binary[name] = output_parameters.get("binary_data", all_binary)
-    at_most(settings, "max_names", len(outputs), "outputs")
 
     arrays: dict[str, NDArray[Any]] = {}
     entries = check_list(value.get("inputs"), "inputs")

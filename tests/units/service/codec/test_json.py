@@ -28,6 +28,21 @@ def test_ids_beyond_2_53_are_strings_and_scores_the_shortest_float32() -> None:
     assert json.loads(text)["results"][0]["attributes"] == {"views": [str(2**60), None]}
 
 
+def test_integers_beyond_2_53_are_strings_wherever_they_stand() -> None:
+    value = {
+        "version": 2**53,
+        "sequence": 2**53 - 1,
+        "streams": {"a": -(2**53)},
+        "lost": [(2**62,)],
+    }
+    assert json.loads(codec_json.dump(value)) == {
+        "version": str(2**53),
+        "sequence": 2**53 - 1,
+        "streams": {"a": str(-(2**53))},
+        "lost": [[str(2**62)]],
+    }
+
+
 def _large_results() -> list[tuple[str, Any]]:
     count = 20_000
     ids = np.arange(count) + 2**53 - 100
