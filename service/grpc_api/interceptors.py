@@ -32,7 +32,7 @@ from service.codec.metadata import (
 )
 from service.dataplane import GZIP_OR_ZLIB, Dataplane
 from service.engine.context import RequestContext
-from service.errors import NotReady, Overloaded, Unimplemented
+from service.errors import NotReady, Overloaded, TooLarge, Unimplemented
 from service.grpc_api.reading import Reading
 from service.grpc_api.servicer import GrpcService
 from service.grpc_api.status import abort
@@ -41,6 +41,10 @@ from service.security.principal import NAME_CHARS_MAX, Principal
 
 _log = logging.logger(__name__)
 
+METADATA_BYTES = 16 << 10
+"""Maximum size of a call's metadata: a token, ids and what proxies add are far below."""
+_READ = frozenset({"authorization", REQUEST_ID, TIMEOUT_MS, TRACE_PARENT})
+"""The metadata that the service reads."""
 _NOT_COMPUTED = frozenset({"models", "model", "describe", "change", "changes", "other"})
 """Calls that are never rejected for an overload of the engine: they cost about as much as a
 rejection, or wait for a disk in threads with a limit of their own.
@@ -144,6 +148,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
             request = self._request(call, metadata, context)
             failure: Failure | None = None
             try:
+                check_metadata(context.invocation_metadata())
                 request.principal = self.authenticate(context, metadata)
                 check_request_id(metadata, request.request_id)
                 if TIMEOUT_MS in metadata:
@@ -244,16 +249,26 @@ def _is_compressed(message: bytes) -> bool:
 
 
 def read_metadata(metadata: Any) -> dict[str, str]:
-    """Returns the textual metadata of a call; a key that comes more than once has the list of its
-    values.
+    """Returns the metadata of a call that the service reads; a key that comes more than once has
+    the list of its values.
     """
-    values: dict[str, str] = {}
+    values: dict[str, list[str]] = {}
     for key, value in metadata or ():
-        # Values of keys that end in -bin are bytes.
-        if not isinstance(value, str):
-            continue
-        values[key] = f"{values[key]},{value}" if key in values else value
-    return values
+        if key in _READ:
+            values.setdefault(key, []).append(value)
+    return {key: ",".join(texts) for key, texts in values.items()}
+
+
+def check_metadata(metadata: Any) -> None:
+    """Rejects a call with too much metadata. gRPC limits its size as sent, in which references to a
+    value of kilobytes take a byte each (RFC 7541, section 7.3).
+
+    Raises:
+      TooLarge: It has more than METADATA_BYTES.
+    """
+    size = sum([len(key) + len(value) for key, value in metadata or ()])
+    if size > METADATA_BYTES:
+        raise TooLarge.of_limit("metadata", f"{size} bytes", METADATA_BYTES)
 
 
 def _timing(request: RequestContext) -> tuple[tuple[str, str], ...]:

@@ -17,7 +17,12 @@ from service.codec import protobuf
 from service.codec.failures import failure_of
 from service.codec.metadata import REQUEST_ID, request_id_of
 from service.errors import Overloaded, ServiceError, TooLarge
-from service.grpc_api.interceptors import CallInterceptor, Continuation, read_metadata
+from service.grpc_api.interceptors import (
+    CallInterceptor,
+    Continuation,
+    check_metadata,
+    read_metadata,
+)
 from service.grpc_api.reading import Reading
 from service.grpc_api.status import abort
 
@@ -63,6 +68,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
             metadata = read_metadata(context.invocation_metadata())
             stream = asyncio.current_task()
             try:
+                check_metadata(context.invocation_metadata())
                 # Reflection alone receives a stream. Health checks need no token: probes have none.
                 if handler.request_streaming:
                     self._authenticate(context, metadata)

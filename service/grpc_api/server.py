@@ -12,14 +12,12 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from service.config import ServiceSettings
 from service.dataplane import Dataplane
 from service.grpc_api.descriptions import Methods, pool_of
-from service.grpc_api.interceptors import CallInterceptor
+from service.grpc_api.interceptors import METADATA_BYTES, CallInterceptor
 from service.grpc_api.probes import MAX_STREAMS, ProbeInterceptor
 from service.grpc_api.servicer import GrpcService
 
 _HANDSHAKE_MS = 10_000
 """Time for a client to complete the handshakes of TLS and HTTP/2."""
-_METADATA_BYTES = 16 << 10
-"""Maximum size of a call's metadata: a token, ids and what proxies add are far below."""
 _PING_S = 30
 """Interval between two pings of the server."""
 _PING_TIMEOUT_S = 10
@@ -193,8 +191,8 @@ def options_of(settings: ServiceSettings) -> list[tuple[str, int]]:
         "grpc.per_message_decompression": 0,
         # Unlimited here, since `max_response_bytes` is checked before a response is computed.
         "grpc.max_send_message_length": -1,
-        "grpc.max_metadata_size": _METADATA_BYTES,
-        "grpc.absolute_max_metadata_size": _METADATA_BYTES,
+        "grpc.max_metadata_size": METADATA_BYTES,
+        "grpc.absolute_max_metadata_size": METADATA_BYTES,
         "grpc.max_allowed_incoming_connections": settings.max_connections,
         "grpc.max_concurrent_streams": settings.max_concurrent_streams,
         "grpc.server.max_pending_requests": _PENDING_CALLS,

@@ -129,6 +129,20 @@ def test_response_counts_as_bytes_in_flight_until_its_client_reads_it(
     until(lambda: budget.held == 0)
 
 
+def test_metadata_that_refers_to_itself_is_too_large(service: RunningService) -> None:
+    """A value of 4,000 bytes and 1,000 references to it, of a byte each: gRPC takes 4 MB of it."""
+    begun = request_frames(f"/{SERVICE}/Lookup", b"")
+    block = begun[9 : 9 + int.from_bytes(begun[:3], "big")]
+    value = b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4_000
+    with connect(service.grpc) as client:
+        client.sendall(PREFACE + frame(1, 4, 1, block + value + b"\xbe" * 1_000))
+        received = b""
+        while b"grpc-status\x018" not in received:
+            part = client.recv(1 << 16)
+            assert part, received
+            received += part
+
+
 def test_health_reports_and_watches_the_server_and_the_service(
     service: RunningService, channel: grpc.Channel
 ) -> None:
