@@ -51,7 +51,7 @@ from service.protocols.enabled import (
 )
 from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
-from service.resources import compute_threads, resident_bytes
+from service.resources import compute_threads, resident_bytes, return_freed_memory
 from service.security.tls import Certificates
 from service.serving_records.recordings import read_recordings
 from service.serving_records.warm_up import compute_requests
@@ -70,6 +70,10 @@ log = logging.logger(__name__)
 _HEARTBEAT_S = 1.0
 """Time between two reports of a worker to the coordinator and to its metrics, unless something
 changes: a fifth of the time after which the other workers do not count on it (`LATE_S`).
+"""
+_TRIMMED_BYTES = 16 << 20
+"""Growth after which a worker returns the memory that its allocator keeps: a flood of frames over
+gRPC leaves up to 80 MiB.
 """
 _NOT_LISTENING = "the worker does not listen yet"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -155,6 +159,7 @@ class Worker:
             self.shards = Shards(settings, self.metrics, self._announce_shards)
             reach = self.shards.reach
 
+        self._resident_after_trim = 0
         self._request_log = None
         if settings.record_rate:
             self._request_log = RequestLog(settings, self.metrics)
@@ -449,7 +454,14 @@ class Worker:
         shards: Iterable[dict[str, Any]] = ()
         if self.shards is not None:
             shards = self.shards.status()
-        status = WorkerStatus.of(self.versions, self.poller, resident_bytes(), shards)
+        resident = resident_bytes()
+        if resident > self._resident_after_trim + _TRIMMED_BYTES:
+            return_freed_memory()
+            resident = resident_bytes()
+            self._resident_after_trim = resident
+        # What was unloaded since does not count.
+        self._resident_after_trim = min(resident, self._resident_after_trim)
+        status = WorkerStatus.of(self.versions, self.poller, resident, shards)
         report = self.poller.report(self._current_problem(), self._listens, status.to_json())
         others_serve = self._coordinator.report(os.getpid(), report)
         # A worker that is still loading could not execute the commands of operators. If no other

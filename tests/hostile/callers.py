@@ -29,6 +29,7 @@ TOKEN = "token-of-the-tests-0123456789"
 DATA = 0
 HEADERS = 1
 RST_STREAM = 3
+SETTINGS = 4
 HALF_MESSAGE = b"\0\0\0\1\0" + bytes(10)
 """The beginning of a message of 256 bytes, as gRPC frames it."""
 GOAWAY = 7
@@ -332,6 +333,14 @@ def endless_headers(port: int) -> None:
     more = b"\0\x06x-more\x7f\xa1\x1e" + b"x" * 4000
     with connections(port, 10, PREFACE + frame(HEADERS, 0, 1, headers_of(1)[9:])) as opened:
         send_on(opened, frame(CONTINUATION, 0, 1, more), 1000)
+
+
+def settings_beside_calls(port: int) -> None:
+    """Settings by the thousand, beside as many calls as a connection may have."""
+    calls = b"".join(map(headers_of, range(1, 2_001, 2)))
+    window = b"".join(b"\0\4" + (65_535 + i % 2).to_bytes(4, "big") for i in range(1_000))
+    with connections(port, 5, PREFACE + calls, timeout=2) as opened:
+        send_on(opened, frame(SETTINGS, 0, 0, window) * 4, 100)
 
 
 def varint(number: int) -> bytes:

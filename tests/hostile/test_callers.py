@@ -39,12 +39,14 @@ from tests.hostile.callers import (
     Attack,
     Connect,
     connections,
+    endless_headers,
     half_open_calls,
     leave,
     leave_calls,
     no_handshakes,
     secured,
     send,
+    settings_beside_calls,
 )
 from tests.units.service.clients import SIMPLE
 from tests.units.service.security.authorities import Authority
@@ -64,6 +66,9 @@ LIMITS = (
 )
 SERVED = 5
 """The number of responses that each other client gets while an attack holds."""
+FLOODS = 20
+MAX_LEFT_BYTES = 100 * MIB
+"""What many attacks in a row leave: memory between small objects, which cannot be returned."""
 CONNECTIONS = 60
 """Of a service that permits few."""
 RANK = "/v1/models/movies:rank"
@@ -220,6 +225,23 @@ def test_service_under_attack_stays_small_and_serves_other_clients(
     port: str, attack: Attack, service: Attacked
 ) -> None:
     endure(port, attack, service)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("attack", [settings_beside_calls, endless_headers])
+def test_floods_in_a_row_leave_little_memory(root: Path, attack: Attack) -> None:
+    service = Attacked(root, None, *LIMITS)
+    try:
+        (worker,) = workers_of(service.process)
+        process = Path(f"/proc/{worker.pid}")
+        before = _memory(process, "VmRSS")
+        for _ in range(FLOODS):
+            attack(service.ports["grpc"])
+        # What the floods took is freed, and returned within seconds.
+        until(lambda: _memory(process, "VmRSS") < before + MAX_LEFT_BYTES)
+        assert worker.is_running()
+    finally:
+        service.process.kill()
 
 
 @pytest.mark.parametrize(
