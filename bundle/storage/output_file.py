@@ -2,7 +2,7 @@
 
 A rename replaces whatever has that name. So what is there is examined first, before anything is
 computed: a symbolic link is followed, as any other program would, and what is not a regular file is
-rejected.
+rejected. What a command writes once, for whoever reads it, may go to a stream as well.
 
 `scripts/generate_stubs` copies this module to the client, which is a distribution of its own.
 """
@@ -12,7 +12,9 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 _KINDS = {
@@ -29,6 +31,59 @@ class OutputRejected(Exception):
     """No file can be published under a name: it is `-`, a directory, a device, a pipe or a
     socket.
     """
+
+
+def output_named(name: Path) -> OutputFile | OutputStream:
+    """Returns where a command writes what it was asked for.
+
+    Args:
+      name: The name that a user gives; `-` is standard output.
+
+    Raises:
+      OutputRejected: It is the name of a directory, a disk or a socket.
+      OSError: The name cannot be examined: links in a circle, or no permission.
+    """
+    try:
+        status = name.stat()
+    except FileNotFoundError:
+        status = None
+    is_standard_output = str(name) == "-"
+    if status is not None:
+        with suppress(OSError):  # of a closed standard output
+            is_standard_output |= os.path.samestat(status, os.fstat(1))
+    is_stream = status is not None and (
+        stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode)
+    )
+    if is_standard_output or is_stream:
+        return OutputStream(name, is_standard_output)
+    return OutputFile(name)
+
+
+@dataclass(frozen=True)
+class OutputStream:
+    """A pipe, a terminal or another character device, which is written through.
+
+    Attributes:
+      path: Its name.
+      is_standard_output: Whether what is written stands beside what the program prints.
+    """
+
+    path: Path
+    is_standard_output: bool
+
+    def write(self, content: bytes) -> None:
+        """Writes a content.
+
+        Raises:
+          OSError: The stream cannot be written.
+        """
+        if self.is_standard_output:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+            return
+        with self.path.open("wb") as stream:
+            stream.write(content)
 
 
 class OutputFile:
@@ -51,8 +106,8 @@ class OutputFile:
         """
         if str(name) == "-":
             raise OutputRejected(
-                "'-' is not the name of a file, and nothing is written to standard output; name a "
-                "file"
+                "'-' is not the name of a file, and this is not written to standard output; name "
+                "a file"
             )
         self._name = name
         self.path = Path(os.path.realpath(name))

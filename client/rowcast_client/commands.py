@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from rowcast_client.interruptions import raise_when_interrupted
-from rowcast_client.output_file import OutputFile, OutputRejected
+from rowcast_client.output_file import OutputFile, OutputRejected, OutputStream, output_named
 from rowcast_client.program import (
     OUTPUT_CODE,
     OUTPUT_EXIT,
@@ -429,7 +429,7 @@ def bench(
         typer.Option(
             "--save",
             metavar="FILE",
-            help="File to save the report to, as --json prints it.",
+            help="File to save the report to, as --json prints it; -: stdout.",
         ),
     ] = None,
 ) -> None:
@@ -451,7 +451,7 @@ def bench(
         selected["version"] = version
     if label is not None:
         selected["label"] = label
-    output = _output_file(save_file)
+    output = _output(save_file)
     connection = dict(invocation.obj["client"])
     timeout_s = connection.pop("timeout_s")
     try:
@@ -471,7 +471,9 @@ def bench(
         )
     except RowcastError as error:
         raise _command_error(error) from error
-    _print(report, show, invocation.obj["as_json"])
+    # Tables are not to be mixed with a report that goes to standard output.
+    if not (isinstance(output, OutputStream) and output.is_standard_output):
+        _print(report, show, invocation.obj["as_json"])
     # Once it was printed: the figures are worth more than the file.
     _save(report, output)
     if report["interrupted"]:
@@ -480,27 +482,27 @@ def bench(
         raise typer.Exit(1)
 
 
-def _output_file(file: Path | None) -> OutputFile | None:
-    """Returns the file to save a report to."""
+def _output(file: Path | None) -> OutputFile | OutputStream | None:
+    """Returns the file or stream to save a report to."""
     if file is None:
         return None
     try:
-        output = OutputFile(file)
+        output = output_named(file)
     except OutputRejected as error:
         raise typer.BadParameter(f"--save: {error}") from error
     except OSError as error:
         raise typer.BadParameter(
             f"--save {str(file)!r} cannot be written: {_reason(error)}"
         ) from error
-    if not output.path.parent.is_dir():
+    if isinstance(output, OutputFile) and not output.path.parent.is_dir():
         raise typer.BadParameter(
             f"--save {str(file)!r} cannot be written: {output.path.parent} is no directory"
         )
     return output
 
 
-def _save(report: Mapping[str, Any], output: OutputFile | None) -> None:
-    """Saves a report to a file, if there is one."""
+def _save(report: Mapping[str, Any], output: OutputFile | OutputStream | None) -> None:
+    """Saves a report, if that was asked for."""
     from rowcast_client.load_report import save_report
 
     if output is None:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.load import Load, LoadSettings
-from rowcast_client.output_file import OutputFile
+from rowcast_client.output_file import OutputFile, OutputStream
 
 PERCENTILES = (50, 90, 99, 99.9)
 CPU_SHARE_MAX = 0.9
@@ -226,12 +226,12 @@ def read_report(file: Path) -> Report:
     return report
 
 
-def save_report(report: Report, file: OutputFile) -> None:
+def save_report(report: Report, file: OutputFile | OutputStream) -> None:
     """Saves a report.
 
     Raises:
       OutputRejected: Meanwhile something else than a regular file has the name.
-      OSError: The file cannot be written.
+      OSError: The file or stream cannot be written.
     """
     content = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
     file.write(content.encode())

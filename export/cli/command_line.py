@@ -32,16 +32,12 @@ ExamplesFile = Annotated[
     ),
 ]
 DraftFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="FILE", help="Write the draft to this new file instead of to stdout."
-    ),
+    Path,
+    typer.Option("--out", metavar="FILE", help="New file to write the draft to; -: stdout."),
 ]
 SchemaFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="FILE", help="Write the schema to this file instead of to stdout."
-    ),
+    Path,
+    typer.Option("--out", metavar="FILE", help="File to write the schema to; -: stdout."),
 ]
 RecipePath = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="Recipe (TOML); see docs/reference/recipe.md.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from bundle.storage.output_file import OutputFile, OutputRejected
+from bundle.storage.output_file import OutputFile, OutputRejected, OutputStream, output_named
 from command_line.program import Program, sentence, show_version
 from export.cli import command_line as cl
 from export.cli import options
@@ -40,6 +40,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 _SECONDS_PER_DAY = 86_400
+_STDOUT = Path("-")
 _SHARD_MIN_BYTES = 1 << 30
 """The default of the service's setting `shard_min_bytes`."""
 
@@ -103,51 +104,48 @@ def init(
     factory: cl.FactoryName,
     checkpoint: cl.CheckpointPath,
     examples: cl.ExamplesFile = None,
-    out: cl.DraftFile = None,
+    out: cl.DraftFile = _STDOUT,
 ) -> None:
     """Write the first draft of a recipe: what the model, its examples and its checkpoint show, with
     a comment at each line that none of them does. Run it where the recipe will be.
     """
     base = Path.cwd()
     # Rejected before the model is built, which may take minutes.
-    file = _output_file(out, "--out")
-    if file is not None and file.path.exists():
-        raise UsageError(f"--out {out} exists; a recipe is not overwritten: name another file")
-    if file is not None and file.path.parent != base.resolve():
-        raise UsageError(
-            f"--out {out} is in another directory; the paths of a recipe are relative to it: run "
-            "the command there"
-        )
+    output = _output(out, "--out")
+    name = "the draft"
+    if isinstance(output, OutputFile):
+        name = str(out)
+        if output.path.exists():
+            raise UsageError(f"--out {out} exists; a recipe is not overwritten: name another file")
+        if output.path.parent != base.resolve():
+            raise UsageError(
+                f"--out {out} is in another directory; the paths of a recipe are relative to it: "
+                "run the command there"
+            )
     with _showing_progress() as progress, progress.step("try calls of the model"):
         from export.drafts.drafting import draft_recipe
 
         draft = draft_recipe(factory, checkpoint, examples, base)
-    if file is None:
-        typer.echo(draft.text, nl=False)
-    else:
-        _write_output(draft.text, file, "--out")
+    _write_output(draft.text, output, "--out")
     if draft.problem:
-        subject = out or "the draft"
         problem = sentence(draft.problem)
-        sys.stderr.write(f"{subject} is not complete yet: {problem}\n")
+        sys.stderr.write(f"{name} is not complete yet: {problem}\n")
         raise typer.Exit(1)
-    if out is not None:
+    if isinstance(output, OutputFile):
         sys.stderr.write(f"wrote {out}; read it, then run `rowcast-export plan {out}`\n")
 
 
 @app.command(epilog="Example: rowcast-export schema --out recipe-schema.json")
-def schema(out: cl.SchemaFile = None) -> None:
+def schema(out: cl.SchemaFile = _STDOUT) -> None:
     """Print the JSON Schema of recipes, with which editors complete keys and mark mistakes. The
     first line of a draft names the file: write it beside the recipe.
     """
     from export.recipe.json_schema import schema_text
 
-    file = _output_file(out, "--out")
-    if file is None:
-        typer.echo(schema_text(), nl=False)
-        return
-    _write_output(schema_text(), file, "--out")
-    sys.stderr.write(f"wrote {out}\n")
+    output = _output(out, "--out")
+    _write_output(schema_text(), output, "--out")
+    if isinstance(output, OutputFile):
+        sys.stderr.write(f"wrote {out}\n")
 
 
 @app.command(epilog="Example: rowcast-export check recipe.toml")
@@ -541,8 +539,11 @@ def explain(
     from export.explain.text import explain_text
 
     # Rejected before the model is traced, which may take minutes.
-    html_file = _output_file(html, "--html")
-    svg_file = _output_file(svg, "--svg")
+    outputs = {
+        option: _output(path, option)
+        for option, path in (("--html", html), ("--svg", svg))
+        if path is not None
+    }
     with _showing_progress() as progress:
         # A recipe is a file. A directory is that of a bundle, for which no model code runs.
         if recipe.is_dir():
@@ -565,31 +566,32 @@ def explain(
             )
             drawing = drawings.draw_prepared(prepared, recipe.name)
     text = explain_text(drawing)
-    if html_file is not None:
-        from export.explain.picture import explain_page
+    for option, output in outputs.items():
+        from export.explain.picture import explain_image, explain_page
 
-        _write_output(explain_page(drawing), html_file, "--html")
-        text += f"\n\nand as a page: {html}"
-    if svg_file is not None:
-        from export.explain.picture import explain_image
+        picture, form = explain_image(drawing), "an image"
+        if option == "--html":
+            picture, form = explain_page(drawing), "a page"
+        _write_output(picture, output, option)
+        text += f"\n\nand as {form}: {output.path}"
+    # A picture on standard output is not to be mixed with a text.
+    if not any(
+        isinstance(output, OutputStream) and output.is_standard_output
+        for output in outputs.values()
+    ):
+        # A Text, because rich takes brackets in a plain string for styles.
+        print_report(asdict(drawing), Text(text), as_json)
 
-        _write_output(explain_image(drawing), svg_file, "--svg")
-        text += f"\n\nand as an image: {svg}"
-    # A Text, because rich takes brackets in a plain string for styles.
-    print_report(asdict(drawing), Text(text), as_json)
 
-
-def _output_file(path: Path | None, option: str) -> OutputFile | None:
-    """Returns the file that an option names.
+def _output(path: Path, option: str) -> OutputFile | OutputStream:
+    """Returns the file or stream that an option names.
 
     Raises:
-      UsageError: It is not a file.
+      UsageError: Nothing can be written there.
       DestinationError: It cannot be examined.
     """
-    if path is None:
-        return None
     try:
-        return OutputFile(path)
+        return output_named(path)
     except OutputRejected as problem:
         raise UsageError(f"{option}: {problem}") from problem
     except OSError as problem:
@@ -598,20 +600,20 @@ def _output_file(path: Path | None, option: str) -> OutputFile | None:
         ) from problem
 
 
-def _write_output(content: str, file: OutputFile, option: str) -> None:
-    """Writes the result of a command to the file that an option names.
+def _write_output(content: str, output: OutputFile | OutputStream, option: str) -> None:
+    """Writes the result of a command to the file or stream that an option names.
 
     Raises:
       DestinationError: It cannot be written there.
     """
     try:
         # Names of files need not be UTF-8.
-        file.write(content.encode(errors="backslashreplace"))
+        output.write(content.encode(errors="backslashreplace"))
     except OutputRejected as problem:
         raise UsageError(f"{option}: {problem}") from problem
     except OSError as problem:
         raise DestinationError(
-            f"{option} {file.path}: {problem.strerror}; choose a file that can be written"
+            f"{option} {output.path}: {problem.strerror}; choose a file that can be written"
         ) from problem
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from bundle.arithmetic import ceil_div
-from bundle.storage.output_file import OutputFile, OutputRejected
+from bundle.storage.output_file import OutputRejected, output_named
 from command_line.program import OptionsAnywhere, Program, check_variables
 from service.cli.admin_client import Admin, CtlError, json_text, scope
 from service.cli.change_batches import read_lines
@@ -282,23 +282,17 @@ def _topology_lines(topology: _Status) -> Iterator[str]:
 @CTL.command("report", epilog="Example: rowcast-serve ctl report --output report.json")
 def _report(
     context: typer.Context,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write, instead of stdout.")
-    ] = None,
+    output: Annotated[Path, typer.Option(metavar="FILE", help="File to write; -: stdout.")] = Path(
+        "-"
+    ),
 ) -> None:
     """Collect the facts that a bug report needs, without secrets, as JSON: versions, machine,
     settings, status, live recall and drift, and recent problems.
     """
     # The file is checked first, and written only once there is a report.
     try:
-        file = None
-        if output is not None:
-            file = OutputFile(output)
-        text = json_text(context.obj.request("/v1/report"))
-        if file is None:
-            sys.stdout.write(text)
-        else:
-            file.write(text.encode())
+        file = output_named(output)
+        file.write(json_text(context.obj.request("/v1/report")).encode())
     except OutputRejected as problem:
         raise CtlError(f"--output: {problem}", EXIT_USAGE) from None
     except OSError as problem:

@@ -4,7 +4,6 @@ nothing published.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,7 +64,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the files, which is the working directory."""
     shutil.copytree(files, tmp_path / "here")
-    os.mkfifo(tmp_path / "here/pipe")
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
 
@@ -107,7 +105,6 @@ LINES: list[tuple[str, int, tuple[str, ...]]] = [
     ("explain inline.toml", 2, ("inline", "--tables copy")),
     ("explain inline.toml --tables inline", 2, ("--tables",)),
     ("explain bundle --html c", 2, ("--html", "c is a directory")),
-    ("explain bundle --svg pipe", 2, ("--svg", "pipe is a pipe")),
     ("explain bundle --html no/page.html", 6, ("--html", "no/page.html")),
     ("explain bundle --svg no/image.svg", 6, ("--svg", "no/image.svg")),
     # Of tables and what is stated of them.

@@ -1,15 +1,18 @@
-"""Files that programs publish: what a name may be, and what a rename must not replace."""
+"""Files that programs publish: what a name may be, and what a rename must not replace. And streams
+that commands write.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from bundle.storage.output_file import OutputFile, OutputRejected
+from bundle.storage.output_file import OutputFile, OutputRejected, OutputStream, output_named
 
 
 def names(directory: Path) -> list[str]:
@@ -107,3 +110,39 @@ def test_names_that_lead_to_no_file_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(OSError, match="symbolic links"):
         OutputFile(tmp_path / "a")
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_commands_write_through_a_pipe(tmp_path: Path, is_linked: bool) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    name = pipe
+    if is_linked:
+        name = tmp_path / "link"
+        name.symlink_to(pipe)
+    output = output_named(name)
+    content = bytes(range(256)) * 1000  # more than a pipe holds
+    with ThreadPoolExecutor(1) as readers:
+        received = readers.submit(pipe.read_bytes)
+        output.write(content)
+        assert received.result() == content
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", "/proc/self/fd/1"])
+def test_commands_write_to_standard_output_after_what_was_printed(
+    capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    print("first", end=" ")  # noqa: T201
+    output = output_named(Path(name))
+    assert isinstance(output, OutputStream)
+    assert output.is_standard_output
+    output.write("zw\u00f6lf".encode())
+    assert capfd.readouterr().out == "first zw\u00f6lf"
+
+
+@pytest.mark.parametrize("kind", ["directory", "socket"])
+def test_commands_write_neither_directories_nor_sockets(tmp_path: Path, kind: str) -> None:
+    MAKERS[kind](tmp_path / "it")
+    with pytest.raises(OutputRejected, match=f"it is a {kind}"):
+        output_named(tmp_path / "it")
