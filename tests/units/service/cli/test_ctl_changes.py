@@ -96,11 +96,16 @@ STEPS: list[tuple[str, list[Any], int, str]] = [
 LINE = json.dumps(ROWS[1]).encode()
 CONTENTS: list[tuple[str, bytes, int, str]] = [
     ("items.jsonl", codecs.BOM_UTF8 + LINE, 0, "1 changed"),
-    ("items.jsonl.gz", gzip.compress(LINE), 0, "1 changed"),
-    ("items.jsonl", gzip.compress(LINE), 2, "FILE: items.jsonl is compressed with GZIP"),
+    ("items.jsonl.gz", gzip.compress(LINE, mtime=0), 0, "1 changed"),
+    ("items.jsonl", gzip.compress(LINE, mtime=0), 2, "FILE: items.jsonl is compressed with GZIP"),
     ("items.jsonl", LINE.decode().encode("utf-16"), 2, "FILE: items.jsonl is not UTF-8"),
     ("items.jsonl.gz", LINE, 2, "FILE cannot be read: Not a gzipped file"),
-    ("items.jsonl.gz", gzip.compress(LINE)[:-9], 2, "FILE cannot be read: Compressed file ended"),
+    (
+        "items.jsonl.gz",
+        gzip.compress(LINE, mtime=0)[:-9],
+        2,
+        "FILE cannot be read: Compressed file ended",
+    ),
     ("items.jsonl", b'\n{"id": 1, "vector": [NaN]}', 2, "FILE:2: the line is no JSON"),
     ("items.jsonl", b'{"id": 1, "vector": [-Infinity]}', 2, "no NaN and no infinity: leave"),
 ]
