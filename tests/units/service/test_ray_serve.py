@@ -40,7 +40,7 @@ BUNDLES = {"root": "/bundles"}
         (ray_serve.replicas, {**BUNDLES, "http_port": 70000}, "--http-port .*65535"),
         (ray_serve.UserConfig.of, {"bundle": []}, "bundle is"),
         (ray_serve.UserConfig.of, {"keep": 0}, "keep is '0'"),
-        (ray_serve.UserConfig.of, {"models": {"movies": {"pinned": ["7"]}}}, r"pinned\.0"),
+        (ray_serve.UserConfig.of, {"models": {"movies": {"pinned": ["7.0"]}}}, r"pinned\.0"),
     ],
 )
 def test_wrong_field_of_a_configuration_is_named(

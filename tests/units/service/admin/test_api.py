@@ -53,7 +53,7 @@ def guarded(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ht
 MOVIES = "/v1/models/movies"
 REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", f"{MOVIES}/pin", {"json": {}}, 400, "versions"),
-    ("POST", f"{MOVIES}/pin", {"json": {"versions": ["1"]}}, 400, "versions.0"),
+    ("POST", f"{MOVIES}/pin", {"json": {"versions": ["1.0"]}}, 400, "versions.0"),
     ("POST", f"{MOVIES}/pin", {"json": {"versions": [2**63]}}, 400, "versions.0"),
     ("POST", f"{MOVIES}/pin", {"json": {"versions": [1], "more": 1}}, 400, "more"),
     ("POST", f"{MOVIES}/pin", {"json": {"versions": [7]}}, 404, "version 7"),

@@ -49,7 +49,7 @@ def test_update_by_many_writers_loses_none(file: StateFile) -> None:
         (b'{"schema_version": 1, "models": {"m": {"pinned": [3]', "damaged"),
         (b'{"schema_version": 2}', "schema_version"),
         (b'{"schema_version": 1, "models": {"../m": {}}}', "models"),
-        (b'{"schema_version": 1, "models": {"m": {"labels": {"a": "3"}}}}', "labels.a"),
+        (b'{"schema_version": 1, "models": {"m": {"labels": {"a": "3.0"}}}}', "labels.a"),
         (b" " * (BYTES_MAX + 1), "larger than"),
     ],
 )
