@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, urlencode, urlsplit
@@ -34,6 +35,8 @@ _OK = 200
 _TOO_MANY = 429
 _RETRY_S = 0.5
 """Time between a failed request and the next one."""
+_SILENCE_S = 10.0
+"""Time without an accepted request after which a copy may be more than a moment behind."""
 _SHOWN_MAX = 300
 """Maximum number of characters of a response that a problem quotes."""
 
@@ -142,7 +145,6 @@ class LogCopier:
     """Copies the log of one model, in a thread.
 
     Attributes:
-      problem: Why the log cannot be copied now; "": it can.
       lag: How many sequences the copy was behind after the last request.
       has_caught_up: Whether the copy had all changes at some moment since the start.
     """
@@ -162,15 +164,28 @@ class LogCopier:
           copy: The log.
           report: Called when the copy has caught up for the first time.
         """
-        self.problem = ""
         self.lag = 0
         self.has_caught_up = False
+        self._failure = ""
+        self._accepted_s = time.monotonic()
         self._model = model
         self._leader = leader
         self._copy = copy
         self._report = report
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
+
+    @property
+    def problem(self) -> str:
+        """Why the log cannot be copied now; "": it can."""
+        if self._failure:
+            return self._failure
+        if time.monotonic() - self._accepted_s < _SILENCE_S:
+            return ""
+        return (
+            f"{self._leader.url} has accepted no request for {_SILENCE_S:g} s: it has too many, "
+            "or does not respond"
+        )
 
     def start(self) -> None:
         """Begins to copy, unless it has begun."""
@@ -188,17 +203,18 @@ class LogCopier:
         while not self._stopping.is_set():
             try:
                 has_more = self._step()
-                self.problem = ""
+                self._failure = ""
+                self._accepted_s = time.monotonic()
                 if not has_more:
                     self._stopping.wait(_POLL_S)
             except Busy:
-                # No problem to report: the other service protects itself for a moment.
+                # No failure: the other service protects itself, as a rule for a moment.
                 self._stopping.wait(_POLL_S)
             except (CopyFailed, BundleError, ServiceError, OSError) as problem:
-                self.problem = str(problem)
+                self._failure = str(problem)
                 self._stopping.wait(_RETRY_S)
             except Exception as problem:
-                self.problem = str(problem)
+                self._failure = str(problem)
                 log.exception("changes_failed")
                 self._stopping.wait(_RETRY_S)
 

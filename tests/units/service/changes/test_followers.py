@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from service.changes import copying
 from tests.e2e.process import until
 from tests.units.service.changes.making import (
     Rejected,
@@ -54,6 +55,21 @@ def test_follower_that_restarts_serves_its_copy_though_the_writer_is_gone(start:
         change(restarted, "candidates/delete", {"id": 1000})
 
 
+def test_follower_that_is_not_answered_says_so(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_SILENCE_S", 0.5)
+    writer = start("writer")
+    with wire_to(writer.http) as wire:
+        follower = start("follower", wire)
+        until_applied(writer, follower)
+        wire.is_busy = True
+        until(lambda: "has accepted no request" in status(follower)["problem"])
+        until(lambda: follower.value("rowcast_changes_followed", model="movies") == 0)
+        wire.is_busy = False
+        until(lambda: not status(follower)["problem"])
+
+
 @pytest.mark.slow
 def test_follower_with_the_highest_sequence_becomes_the_writer(start: Start) -> None:
     writer = start("writer")
@@ -69,7 +85,7 @@ def test_follower_with_the_highest_sequence_becomes_the_writer(start: Start) -> 
         first_wire.is_cut = True
         change(writer, "candidates/upsert", candidate(6011))
         services = [late_follower, follower, writer]
-        assert [applied(service) for service in services] == [1, 2, 3]
+        until(lambda: [applied(service) for service in services] == [1, 2, 3])
         for service in services:
             service.close()
 

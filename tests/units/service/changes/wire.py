@@ -17,15 +17,20 @@ class Wire:
     Attributes:
       http: The URL under which the service is reached over the wire.
       is_cut: Whether connections are cut within responses.
+      is_busy: Whether requests are rejected, as by a service that has too many.
     """
 
     def __init__(self, service: str, http: str) -> None:
         self.http = http
         self.is_cut = False
+        self.is_busy = False
         self._service = service
 
     def respond(self, handler: BaseHTTPRequestHandler) -> None:
         """Responds to one request as the service does."""
+        if self.is_busy:
+            handler.send_error(429)
+            return
         headers = {"authorization": handler.headers["authorization"]}
         request = urllib.request.Request(self._service + handler.path, headers=headers)
         with urllib.request.urlopen(request, timeout=WAIT_S) as response:
