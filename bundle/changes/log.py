@@ -33,7 +33,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from io import FileIO
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -933,6 +933,7 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
             content = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         _check_magic(path, content[: len(MAGIC)])
         spans, dropped_bytes = _sound_spans(content)
+        lost = _lost_sequences(spans)
         identity = _new_identity()
         last = 0
         checksums = np.empty(0, _CHECKSUMS)
@@ -943,14 +944,10 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
         if not dropped_bytes:
             return Recovery(len(spans), 0, (), None)
 
-        lost = []
-        sequence = 0
-        for span in spans:
-            if span.sequence > sequence + 1:
-                lost.append((sequence + 1, span.sequence - 1))
-            sequence = span.sequence
         rewrite = stack.enter_context(LogRewrite(path, log.lock))
-        rewrite.begin(model, identity, max(sequence, last) + _RECOVERED_GAP, checksums)
+        if spans:
+            last = max(last, spans[-1].sequence)
+        rewrite.begin(model, identity, last + _RECOVERED_GAP, checksums)
         for span in spans:
             rewrite.append(_record_of(content, span))
         # Linked rather than renamed, so that the log has a file at every moment.
@@ -958,7 +955,7 @@ def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
         os.link(path, damaged)
         rewrite.replace()
         _sync_directory(path)
-        return Recovery(len(spans), dropped_bytes, tuple(lost), damaged)
+        return Recovery(len(spans), dropped_bytes, lost, damaged)
 
 
 def _sound_spans(content: bytes | mmap.mmap) -> tuple[list[_Span], int]:
@@ -979,6 +976,17 @@ def _sound_spans(content: bytes | mmap.mmap) -> tuple[list[_Span], int]:
         dropped_bytes += following - position
         position = following
     return spans, dropped_bytes
+
+
+def _lost_sequences(spans: list[_Span]) -> tuple[tuple[int, int], ...]:
+    """Returns the sequences that records between the sound ones may have had, as ranges."""
+    start = _Span(0, 0, len(MAGIC))
+    # What adjacent records lack was left out by a compaction, or skipped by a recovery.
+    return tuple(
+        (before.sequence + 1, span.sequence - 1)
+        for before, span in pairwise([start, *spans])
+        if before.end < span.begin and before.sequence + 1 < span.sequence
+    )
 
 
 def _next_sound(content: bytes | mmap.mmap, position: int, sequence: int) -> int:

@@ -141,7 +141,8 @@ def test_recovery_keeps_records_behind_missing_sequences(
         path.write_bytes(damaged)
         recovery = recover(path, "movies")
         assert payloads_of(path) == [*PAYLOADS, b"after", b"last"]
-        assert recovery.lost == ((4, 5_000_000), (5_000_002, 2**62))
+        # Nothing was between the last two: a compaction may have left out what they lack.
+        assert recovery.lost == ((4, 5_000_000),)
 
 
 def test_copies_go_on_behind_records_that_were_left_out_and_others_are_rejected(path: Path) -> None:
