@@ -317,7 +317,8 @@ def _send(admin: Admin, sending: _Sending, file: Path, batch: ChangeBatch, total
     try:
         result = admin.request(sending.path, body)
     except CtlError as problem:
-        if problem.exit_code != EXIT_USAGE:
+        # Without details, this program rejects the command, and no line of the file is at fault.
+        if problem.exit_code != EXIT_USAGE or not problem.details:
             raise
         raise CtlError(f"{file}:{_line(problem, batch)}: {problem}", EXIT_USAGE) from None
     totals.add(result, len(batch.items))

@@ -78,6 +78,7 @@ STEPS: list[tuple[str, list[Any], int, str]] = [
     ("changes status movies", [], 0, "trainer"),
     (UPSERT_ROWS, [*ROWS[:3], {"id": 4, "vector": [1.0]}], 2, "FILE:4: INVALID_ARGUMENT: "),
     (UPSERT_ROWS, [*ROWS[:3], {"id": 1000, "vector": VECTOR}], 2, "up to 2 are applied"),
+    (f"--token-file /no/file {UPSERT_ROWS}", ROWS[:1], 2, "ctl: /no/file cannot be used"),
     ("candidates delete movies", [], 2, "name either ids or a --file"),
     ("candidates delete movies 5 --stream s", [], 2, "--stream is accepted only"),
     ("candidates delete other 5", [], 2, "NOT_FOUND: "),
