@@ -38,7 +38,7 @@ RESPONSE_BYTES_MAX = (1 << 30) + (1 << 20)
 """Maximum size of a response: the largest `max_response_bytes` of a service, and its framing."""
 TLS_MARKS = ("ssl", "tls", "certificate", "handshake")
 """Words that identify a failure of TLS in the reason of a failed connection."""
-PROTOCOL_MARKS = ("wrong version number", "wrong_version_number", "failed parsing http/2")
+PROTOCOL_MARKS = ("wrong version number", "wrong_version_number", "failed parsing http/2", "alpn")
 """Words by which libraries report that the server does not speak the protocol of the scheme."""
 
 
@@ -197,7 +197,7 @@ class Transport(ABC):
           reason: The reason that the library of the transport reported.
         """
         if any(mark in reason.lower() for mark in PROTOCOL_MARKS):
-            reason += f"; {self.other_schemes()}"
+            reason = f"{reason.rstrip('.')}; {self.other_schemes()}"
         if self.address.secure and any(mark in reason.lower() for mark in TLS_MARKS):
             return TlsFailed(f"no secure connection to {self.address.url}: {reason}")
         return Unreachable(f"{self.address.url} {predicate}: {reason}")

@@ -188,6 +188,8 @@ class HealthApp:
         await send({"type": "http.response.body", "body": body})
 
     async def _respond(self, method: str, path: str, host: str) -> tuple[int, str, bytes]:
+        if path not in {"/livez", "/readyz", "/metrics"}:
+            return _error(404, "NOT_FOUND", "path is none of /livez, /readyz and /metrics")
         if method not in {"GET", "HEAD"}:
             return _error(405, "INVALID_ARGUMENT", "GET or HEAD was expected")
         if path == "/livez":
@@ -198,9 +200,7 @@ class HealthApp:
             return _json(200, {"ready": True})
         # Probes name any host, and learn nothing else.
         self._hosts.check(host)
-        if path == "/metrics":
-            return await self._scrape()
-        return _error(404, "NOT_FOUND", "the paths are /livez, /readyz and /metrics")
+        return await self._scrape()
 
     async def _scrape(self) -> tuple[int, str, bytes]:
         # A thread reads the files, so that probes do not wait for a scrape.

@@ -211,6 +211,10 @@ def test_command_finds_the_service_of_its_root_though_its_port_is_taken(
     ambiguous = find_and_run("drain")
     assert (ambiguous.returncode, ambiguous.stdout) == (2, "")
     assert "several services run on this machine" in ambiguous.stderr
+    health = f"http://127.0.0.1:{service.ports['health']}"
+    for command in ("status", "drain"):
+        elsewhere = find_and_run("--admin", health, command)
+        assert (elsewhere.returncode, "--admin-port" in elsewhere.stderr) == (3, True)
     assert service.stop() == 0
     assert find_and_run("--root", str(other), "status").returncode == 0
     gone = find_and_run("--root", str(root), "status")

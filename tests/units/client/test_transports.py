@@ -261,6 +261,14 @@ def test_scheme_of_another_protocol_gets_those_that_the_port_may_expect(
     assert caught.value.message.endswith(f"; does the port expect {expected_schemes}?")
 
 
+def test_port_of_https_gets_the_schemes_that_it_may_expect_from_a_client_of_grpc() -> None:
+    http = WAYS[-2]
+    with http.server([OK], tls_of(http, mutual=False)) as server:
+        address = server.url.replace("https://", "grpcs://")
+        with pytest.raises(Unreachable, match=r"[a-z]; does the port expect http://, https:// or "):
+            WAYS[0].send(address, EMBED, ca_file=CERTIFICATE, retries=QUICK)
+
+
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_client_shows_its_token_and_its_certificate(way: Way) -> None:
     files: dict[str, Any] = {"ca_file": CERTIFICATE, "cert_file": CERTIFICATE, "key_file": KEY}
