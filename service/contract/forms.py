@@ -240,7 +240,7 @@ class Counts(Form):
         for name, count in counts.items():
             # A float is no integer here, however large it is.
             if type(count) is not int or abs(count) > COUNT_MAX:
-                expected = f"an integer up to {COUNT_MAX}"
+                expected = f'an integer up to {COUNT_MAX} (as in {{"year": 3}})'
                 raise InvalidArgument.of_field(f"{where}.{name}", shown(count), expected)
         return counts or None
 

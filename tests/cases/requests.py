@@ -345,6 +345,7 @@ REMEDIES: list[tuple[str, str, Body]] = [
     ("filter.any is 'drama'; a list", "retrieve", _filtered(any="drama")),
     ('write an object such as {"genres": ', "retrieve", {"filter": ["drama"], **user()}),
     ('such as {"year": 3}', "retrieve", {"crowding": ["year"], **user()}),
+    ('(as in {"year": 3}) was', "retrieve", {"crowding": {"attribute": "year"}, **user()}),
     ('write an object such as {"index": ', "recommend", {"sources": ["movies"], **user()}),
     ("feature is empty; one of ", "lookup", {"ids": [1]}),
     ("features of a model go into 'context'", "retrieve", {"user": 5, "k": 3}),
