@@ -340,7 +340,7 @@ def _say_in_no_corpus(document: _Status) -> None:
     ids = document.get("in_no_corpus")
     if ids:
         listed = first_ids([*map(repr, ids)])
-        sys.stderr.write(f"rowcast-serve ctl: in no corpus now: {len(ids):,} ids{listed}\n")
+        sys.stderr.write(f"rowcast-serve ctl: ids in no corpus now: {len(ids):,}{listed}\n")
 
 
 def _unmet(status: _Status, model: str) -> list[_Status]:
