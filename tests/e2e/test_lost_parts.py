@@ -123,7 +123,7 @@ def test_service_whose_run_directory_is_emptied_removed_or_a_file_goes_on(
             file.unlink()
         scrape = health.get("/metrics")
         assert (scrape.status_code, scrape.json()["error"]["code"]) == (500, "INTERNAL")
-        assert "which something has cleaned" in scrape.json()["error"]["message"]
+        assert "something has cleaned its directory" in scrape.json()["error"]["message"]
         until(lambda: is_ready(health))
         replace_first_worker(service)
         assert is_ready(health)
