@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # JAX sets it to 1 when it is imported, and programs that tests start would log what TensorFlow
 # finds.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+# Where TensorFlow is loaded, gRPC would write to stderr, in the middle of any test, that a server
+# has closed an idle connection.
+os.environ["GRPC_VERBOSITY"] = "ERROR"
 
 # Hypothesis draws from fixed seeds, so that a run is repeatable; a thorough run draws others. No
 # test has a deadline, since machines differ in speed.
