@@ -18,7 +18,7 @@ from benchmarks.retrieval.corpus import DIM, K
 from benchmarks.retrieval.engines import ALL, TUNED_ON, serve
 from benchmarks.retrieval.loaded import NAME, load_index, write_attributes
 from bundle.format import manifest
-from bundle.format.indexes import Codes, Index
+from bundle.format.indexes import Codes, CurvePoint, Index, RecallCurve
 from export.corpora.codes import write_codes
 from export.corpora.search_costs import measure_costs
 from runtime.codes import VectorCodes
@@ -71,13 +71,13 @@ def main() -> None:
     nearest = np.load(directory / f"nearest-{ALL}.npy")[:TUNED_ON]
     queries = np.load(directory / "queries.npy")[:TUNED_ON]
     curve = []
-    for cost, setting in enumerate(_SETTINGS):
+    for setting in _SETTINGS:
         neighbors = [search_alone(query, ALL, setting) for query in queries]
         hits = [np.isin(*pair).mean() for pair in zip(nearest, neighbors, strict=True)]
-        parameters = dict(zip(("leaves_to_search", "reorder"), setting, strict=True))
-        point = manifest.CostPoint(
-            parameters=parameters, recall=float(np.mean(hits)), relative_cost=cost
-        )
+        recall = float(np.mean(hits))
+        leaves, reorder = setting
+        # The share of the queries, as that of the other engines is.
+        point = CurvePoint(leaves_to_search=leaves, reorder=reorder, recall=recall, low=recall)
         curve.append(point)
     files = Codes.of(NAME)
     codes = VectorCodes.load(
@@ -94,7 +94,7 @@ def main() -> None:
         vectors="vectors.bin",
         parameters=_PARAMETERS,
         recall=manifest.Recall(k=K, value=0.95, low=0.94, queries=100, target=0.95),
-        curve=tuple(curve),
+        recall_curves=(RecallCurve(k=K, points=tuple(curve)),),
         codes=files,
         costs=measure_costs(approximate, mapped, codes, queries, _PARAMETERS["num_leaves"]),
     )

@@ -53,15 +53,6 @@ class CostPoint(StrictModel):
     relative_cost: float
 
 
-class DepthPoint(StrictModel):
-    """How a tree is searched for a k beyond that of its recall, and the recall measured there."""
-
-    k: Positive
-    leaves_to_search: Positive
-    reorder: Positive
-    recall: float
-
-
 class CurvePoint(StrictModel):
     """One depth of the searches for some k, and the recall that was measured there."""
 
@@ -79,6 +70,10 @@ class RecallCurve(StrictModel):
     k: Positive
     points: tuple[CurvePoint, ...]
     """By rising cost, and rising `low`."""
+
+    def cheapest(self, target: float) -> CurvePoint | None:
+        """Returns the cheapest depth whose `low` reaches a recall; None: none does."""
+        return next((point for point in self.points if point.low >= target), None)
 
 
 class Codes(StrictModel):
@@ -126,11 +121,9 @@ class Index(StrictModel):
     bags.
     """
     curve: tuple[CostPoint, ...] = ()
-    depths: tuple[DepthPoint, ...] = ()
-    """How a tree is searched for larger k, by rising k; each k is above that of `recall`."""
     recall_curves: tuple[RecallCurve, ...] = ()
-    """How deep a tree is searched, by rising k, the first of which is that of `recall`; (): the
-    index was exported before they were measured.
+    """How deep a tree is searched, by rising k, the first of which is that of `recall`; () for
+    exact search.
     """
     codes: Codes | None = None
     """The codes of a tree, where filters may match so many candidates that their exact scores cost

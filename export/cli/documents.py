@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from bundle.format.features import inputs_of
+from bundle.format.indexes import RecallCurve
 from bundle.format.manifest import DenseFeature, Manifest
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX, ObjectGraph
 from export.checkpoint.inventory.specs import Inventory, TableSpec
@@ -203,8 +204,13 @@ def published(published: Published) -> Document:
         },
         "table_errors": _table_errors(manifest),
         "indexes": {
-            name: {field: index[field] for field in ("kind", "partitions", "depths")}
-            for name, index in indexes.items()
+            name: {
+                "kind": index.kind,
+                "partitions": index.partitions,
+                # Of the k of the recipe, `recall` has it.
+                "depths": [_depth(curve, index.recall.target) for curve in index.recall_curves[1:]],
+            }
+            for name, index in manifest.indexes.items()
         },
         # By index, for those where it was measured.
         **{
@@ -219,6 +225,12 @@ def published(published: Published) -> Document:
         "rejects_unknown_ids": _rejecting_inputs(manifest),
         "notes": list(published.notes),
     }
+
+
+def _depth(curve: RecallCurve, target: float) -> Document:
+    """Returns how deep is searched for a k to reach a recall, or else the highest one measured."""
+    point = curve.cheapest(target) or curve.points[-1]
+    return {"k": curve.k} | point.model_dump(exclude={"low"})
 
 
 def _table_errors(manifest: Manifest) -> Document:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import paths
-from bundle.format.indexes import Codes, DepthPoint, Engine, RecallCurve
+from bundle.format.indexes import Codes, Engine, RecallCurve
 from bundle.format.manifest import Corpus, CostPoint, Distance, Index
 from bundle.format.search_costs import SearchCosts
 from bundle.storage.staging import Staging
@@ -59,7 +59,7 @@ _REORDER_PER_NEIGHBOR = (2, 5, 15, 45)
 """Numbers of reordered candidates that are tried, for each neighbor of the recipe's k."""
 _LEVELS_BEYOND_TARGET = 2
 """Numbers of leaves that are tried after the first one that reaches the target."""
-_LARGER_K = (30, 100, 300, 1000)
+_LARGER_K = (20, 50, 100, 200, 500, 1000)
 """Larger k than that of the recipe at which the recall of a tree is measured."""
 _POOLS_PER_NEIGHBOR = (1.2, 1.7, 2.5, 3.5, 5, 7, 10, 15, 22, 33, 45)
 """Numbers of reordered candidates at which it is measured, for each neighbor."""
@@ -205,7 +205,6 @@ def build_index(
             judging, section.recall.k, section.recall.value, split.chosen_on, representative
         ),
         curve=tuple(sorted(points, key=lambda point: point.relative_cost)),
-        depths=_depths(curves, section.recall.value),
         recall_curves=curves,
         codes=codes,
         costs=costs,
@@ -410,17 +409,6 @@ def _curves(
         first = bisect_left(pools, min(size, k))
         curves.append(curve_of(k, shares[:, first:, column], leaves, pools[first:], cost))
     return tuple(curves)
-
-
-def _depths(curves: Sequence[RecallCurve], target: float) -> tuple[DepthPoint, ...]:
-    """Returns how deep is searched for each k but the first one to reach a recall."""
-    depths = []
-    for curve in curves[1:]:
-        reaching = [point for point in curve.points if point.low >= target]
-        point = next(iter(reaching), curve.points[-1])
-        fields = point.model_dump(exclude={"low"})
-        depths.append(DepthPoint(k=curve.k, **fields))
-    return tuple(depths)
 
 
 def _costs(

@@ -14,13 +14,12 @@ of them computes it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.format.indexes import CurvePoint, Index
+from bundle.format.indexes import Index
 from bundle.format.search_costs import SearchCosts
 from service.versions.version import LiveIndex, LoadedIndex
 
@@ -393,11 +392,11 @@ def choose_setting(entry: Index, k: int, recall: float) -> Setting | None:
     upper = settings[above]
     if lower is None or upper is None or lower.leaves is None or upper.leaves is None:
         return upper
-    # Between measured k, along a line between the logarithms.
-    share = math.log(k / below) / math.log(above / below)
+    # Recall may fall anywhere between two measured k, and all at once: where the neighbors of a
+    # query are a cluster of candidates, the first one outside of it is in other leaves.
     return Setting(
-        math.ceil(lower.leaves * math.pow(upper.leaves / lower.leaves, share)),
-        math.ceil(lower.reorder * math.pow(upper.reorder / lower.reorder, share)),
+        max(lower.leaves, upper.leaves),
+        math.ceil(k * max(lower.reorder / below, upper.reorder / above)),
     )
 
 
@@ -405,24 +404,18 @@ def _settings_by_k(entry: Index, recall: float) -> dict[int, Setting | None]:
     """Returns the cheapest depth that reaches a recall for each k that was measured; None: no depth
     does. See `choose_setting`.
     """
-    is_older = not entry.recall_curves
     target = recall or entry.recall.target
-    settings: dict[int, Setting | None] = {}
-    for k, points in _measured_points(entry).items():
-        best = next((point for point in points if point.low >= target), None)
+    settings: dict[int, Setting | None] = {entry.recall.k: None}
+    for curve in entry.recall_curves:
+        best = curve.cheapest(target)
         if best is None and not recall:
-            best = max(points, key=lambda point: point.low, default=None)
-        if best is not None:
-            settings[k] = Setting(best.leaves_to_search, best.reorder)
-        elif not is_older:
-            settings[k] = None
-        # Older bundles have one depth for each larger k. Where it does not reach the recall, what
-        # is known of a smaller k is continued.
-    exported_k = entry.recall.k
-    is_exported_enough = is_older and entry.recall.value >= target
-    if not recall or (is_exported_enough and exported_k not in settings):
-        settings[exported_k] = _exported(entry)
-    settings.setdefault(exported_k, None)
+            best = curve.points[-1]
+        if best is None:
+            settings[curve.k] = None
+        else:
+            settings[curve.k] = Setting(best.leaves_to_search, best.reorder)
+    if not recall:
+        settings[entry.recall.k] = _exported(entry)
     return settings
 
 
@@ -430,22 +423,6 @@ def _exported(entry: Index) -> Setting:
     """Returns the depth that an index was exported with."""
     parameters = entry.parameters
     return Setting(parameters.get("leaves_to_search"), parameters.get("reorder", 0))
-
-
-def _measured_points(entry: Index) -> dict[int, Sequence[CurvePoint]]:
-    """Returns the depths that were measured for each k, by rising cost."""
-    if entry.recall_curves:
-        return {curve.k: curve.points for curve in entry.recall_curves}
-    # Older bundles have a curve for the k of the recipe, and one depth for each larger k.
-    curve = [
-        CurvePoint(**point.parameters, recall=point.recall, low=point.recall)
-        for point in sorted(entry.curve, key=lambda point: point.relative_cost)
-    ]
-    points: dict[int, Sequence[CurvePoint]] = {entry.recall.k: curve}
-    for depth in entry.depths:
-        fields = depth.model_dump(exclude={"k"})
-        points[depth.k] = [CurvePoint(**fields, low=depth.recall)]
-    return points
 
 
 def _grown(setting: Setting, factor: float, entry: Index) -> Setting:

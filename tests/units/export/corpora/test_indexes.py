@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from bundle.format import paths
-from bundle.format.indexes import CurvePoint, DepthPoint, Engine, Index
+from bundle.format.indexes import CurvePoint, Engine, Index
 from export.corpora.indexes import build_index
 from export.corpora.recall import (
     measure_again,
@@ -64,7 +64,7 @@ def share_found(
     vectors: Vectors,
     queries: Vectors,
     k: int = 10,
-    point: DepthPoint | CurvePoint | None = None,
+    point: CurvePoint | None = None,
 ) -> float:
     """Returns the share of the true neighbors that an index finds, by float64 and a full sort; one
     that is as near as the last of them is true, too.
@@ -102,7 +102,7 @@ def test_brute_force_finds_all_of_many_ties(
     assert index.parameters == {}
     assert (index.recall.value, index.recall.queries, index.recall.chosen_on) == (1, 10, 0)
     assert index.recall.low == pytest.approx(0.722467, abs=1e-6)  # R: prop.test(10, 10)
-    assert (index.depths, index.recall_curves, index.costs) == ((), (), None)
+    assert (index.recall_curves, index.costs) == ((), None)
     assert share_found(tmp_path, index, vectors, vectors[:10]) == 1
 
 
@@ -132,11 +132,7 @@ def test_tree_records_its_true_recall_and_how_deep_to_search_for_more_neighbors(
     assert index.recall.value >= 0.9
     assert index.recall.low < index.recall.value
     assert (index.recall.queries, index.recall.chosen_on) == (30, 30)
-    assert [depth.k for depth in index.depths] == [30, 100, 300, 1000]
-    for depth in index.depths:
-        share = share_found(tmp_path, index, vectors, queries, depth.k, depth)
-        assert depth.recall == pytest.approx(share, abs=0.005)
-    assert [curve.k for curve in index.recall_curves] == [10, 30, 100, 300, 1000]
+    assert [curve.k for curve in index.recall_curves] == [10, 20, 50, 100, 200, 500, 1000]
     for curve in index.recall_curves:
         lows = [point.low for point in curve.points]
         assert lows == sorted(lows)

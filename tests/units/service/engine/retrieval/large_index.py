@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.format import manifest
-from bundle.format.indexes import Codes, Engine
+from bundle.format.indexes import Codes, Engine, RecallCurve
 from bundle.format.search_costs import SearchCosts
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
@@ -42,7 +42,7 @@ def load_index(
     *,
     distance: Literal["dot_product", "squared_l2", "cosine"] = "dot_product",
     parameters: Mapping[str, int],
-    curve: Sequence[manifest.CostPoint] = (),
+    recall_curves: Sequence[RecallCurve] = (),
     coded: bool = False,
     costs: SearchCosts = COSTS,
     engine: Engine | None = None,
@@ -70,7 +70,7 @@ def load_index(
         vectors="items/vectors.f32",
         parameters=dict(parameters),
         recall=manifest.Recall(k=20, value=0.9, low=0.89, queries=100, target=0.9),
-        curve=tuple(curve),
+        recall_curves=tuple(recall_curves),
         costs=costs,
     )
     directories = [place / entry.directory]

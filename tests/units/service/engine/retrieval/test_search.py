@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.format.manifest import CostPoint
+from bundle.format.indexes import CurvePoint, RecallCurve
 from service.contract.forms import IdLists
 from service.contract.messages import Condition, Filter
 from service.engine.retrieval.search_depth import plan_search
@@ -40,10 +40,13 @@ DEEP_TREE = TREE | {"leaves_to_search": 150}
 """Searched so deep that scans cost less than the tree."""
 CHEAP_SCANS = COSTS.model_copy(update={"exact_start": 20_000, "scan_start": 4000, "found": 3})
 CURVE = (
-    CostPoint(parameters={"leaves_to_search": 2, "reorder": 40}, recall=0.4, relative_cost=0.1),
-    CostPoint(parameters={"leaves_to_search": 150, "reorder": 400}, recall=0.99, relative_cost=0.6),
-    CostPoint(parameters={"leaves_to_search": 60, "reorder": 400}, recall=0.98, relative_cost=0.3),
+    CurvePoint(leaves_to_search=2, reorder=40, recall=0.4, low=0.38),
+    CurvePoint(leaves_to_search=60, reorder=400, recall=0.98, low=0.97),
+    CurvePoint(leaves_to_search=150, reorder=400, recall=0.99, low=0.985),
 )
+CURVES = (RecallCurve(k=K, points=CURVE),)
+AS_EXPORTED = CurvePoint(leaves_to_search=150, reorder=120, recall=0.92, low=0.9)
+"""The setting of DEEP_TREE."""
 QUERIES = clustered(40, DIM, seed=2)[0]
 EVERYTHING = np.ones(SIZE, bool)
 
@@ -60,7 +63,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
     """An index without codes."""
     place = tmp_path_factory.mktemp("tree")
     vectors, _ = clustered(SIZE, DIM)
-    return load_index(place, vectors, attributes(), parameters=TREE, curve=CURVE)
+    return load_index(place, vectors, attributes(), parameters=TREE, recall_curves=CURVES)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +74,7 @@ def faiss_tree(tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
         clustered(SIZE, DIM)[0],
         attributes(),
         parameters=TREE,
-        curve=CURVE,
+        recall_curves=CURVES,
         engine="faiss",
     )
 
@@ -92,6 +95,7 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         attributes(),
         distance=distance,
         parameters=DEEP_TREE,
+        recall_curves=[RecallCurve(k=K, points=(AS_EXPORTED,))],
         coded=True,
         costs=CHEAP_SCANS,
         engine=engine or None,
@@ -201,10 +205,7 @@ def test_search_at_a_level_of_recall_takes_the_cheapest_setting_that_reaches_it(
     assert path == "index"
     assert find(tree, QUERIES[:1], K, recall=0.95).explanations[0].scored == 400
     assert searched(tree, 0.995) == (1.0, "exact")
-    point = CURVE[1].model_copy(update={"recall": 1.0})  # on the queries that it was measured on
-    perfect = replace(tree, entry=tree.entry.model_copy(update={"curve": (point,)}), plans={})
-    assert searched(perfect, 0.995)[1] == "index"
-    assert searched(perfect, 1.0) == (1.0, "exact")
+    assert searched(tree, 1.0) == (1.0, "exact")
 
 
 def test_filters_used_again_are_cached_within_their_bytes(tmp_path: Path) -> None:
