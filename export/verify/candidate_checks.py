@@ -5,7 +5,8 @@ read again, and a sample of the vectors with the reference model.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,18 @@ from numpy.typing import NDArray
 
 from bundle.changes.records import Change
 from bundle.features.columns import Column, checked_offsets
-from bundle.format.manifest import Index, Manifest
+from bundle.format.features import input_facts
+from bundle.format.manifest import (
+    DenseFeature,
+    Feature,
+    Index,
+    InputLength,
+    Manifest,
+    readers_of,
+)
 from bundle.storage import arrow, files
 from bundle.stores.reader import MappedColumns
-from export.corpora.changes import LoggedChanges
+from export.corpora.changes import SECTIONS, LoggedChanges
 from export.corpora.files import locate_corpus
 from export.errors import UsageError, VerificationFailed
 from export.recipe.schema import CorpusSection, ExportJob
@@ -33,6 +42,71 @@ SAMPLE = 256
 Positions = NDArray[np.int64]
 ReferenceVectors = Callable[[str, Examples], NDArray[Any]]
 """(candidate tower, candidates as examples) -> [n, dim] vectors of the reference model."""
+
+
+@dataclass(frozen=True)
+class StoredInput:
+    """How a store holds the values of an input. The writer of stores is not asked: it is checked.
+
+    Attributes:
+      takes_lists: Whether an entry may have several values, so that a text of CSV is a list.
+      length: The number of values that each entry has; None: any number.
+      default: The values of an entry that has none, where the number of values is fixed and nothing
+        pads them.
+    """
+
+    takes_lists: bool
+    length: InputLength | None = None
+    default: Sequence[Any] = ()
+
+    def values_of(self, cell: Any, separator: str) -> list[Any]:
+        """Returns the values that an entry has by the cell of its row.
+
+        Args:
+          cell: The cell of the file.
+          separator: The separator of the values of a text.
+        """
+        values = _end_to_end(_values_in(cell, separator if self.takes_lists else None))
+        if self.length is None:
+            return values
+        count = self.length.values
+        if self.length.pad is None:
+            values = values or [*self.default]
+        else:
+            padding = [self.length.pad] * (count - len(values))
+            values = padding + values if self.length.pad_side == "start" else values + padding
+        if self.length.keep == "last":
+            return values[-count:]
+        if self.length.keep == "first":
+            return values[:count]
+        return values
+
+
+@dataclass(frozen=True)
+class CheckedStore:
+    """A store of candidates or contexts, and what it is compared with.
+
+    Attributes:
+      store: The store.
+      kind, name: The key of the recipe that describes it: `corpora` or `contexts`, and a name.
+      section: The section of this key.
+      files: The files of its entries.
+      inputs: How the values of each of its features are stored.
+      step: The step that wrote it.
+    """
+
+    store: MappedColumns
+    kind: str
+    name: str
+    section: CorpusSection
+    files: list[SourceFile]
+    inputs: Mapping[str, StoredInput]
+    step: str
+
+    @property
+    def key(self) -> str:
+        """The key of the recipe, such as `corpora.movies`."""
+        return f"{self.kind}.{self.name}"
 
 
 def check_candidates(
@@ -76,7 +150,11 @@ def check_candidates(
             store_changes: Sequence[tuple[int, Change]] = []
             if changes is not None:
                 store_changes = changes.of(kind, name)
-            _check_store(stores[kind, name], name, section.stored, sources, file, store_changes)
+            inputs = stored_inputs(manifest.features, section.features)
+            checked = CheckedStore(
+                stores[kind, name], kind, name, section.stored, sources, inputs, file
+            )
+            check_store(checked, store_changes)
     for name, index in manifest.indexes.items():
         store = stores["corpora", index.corpus]
         _check_vectors(root, manifest, name, index, store, job, reference_vectors)
@@ -126,44 +204,41 @@ def _sample(size: int) -> Positions:
     return np.unique(np.linspace(0, size - 1, min(size, SAMPLE)).round().astype(np.int64))
 
 
-def _check_store(
-    store: MappedColumns,
-    name: str,
-    section: CorpusSection,
-    files: list[SourceFile],
-    step: str,
-    changes: Sequence[tuple[int, Change]],
-) -> None:
-    """Compares a sample of a store with its files, and its changed entries with the log."""
+def check_store(checked: CheckedStore, changes: Sequence[tuple[int, Change]]) -> None:
+    """Compares a sample of a store with its files, and its changed entries with the log.
+
+    Args:
+      checked: The store, and what it is compared with.
+      changes: The changes of the store that the bundle contains, with their sequences.
+
+    Raises:
+      UsageError: A file cannot be read any more.
+      VerificationFailed: An entry is another than the files and the log give; names it.
+    """
+    store = checked.store
     positions = _sample(store.size)
     file_rows = positions
     if changes:
         is_text = arrow.kind_of(store.types["id"]) == "string"
-        expected = expected_store(files, name, section, changes, is_text)
-        _check_changed(store, name, section, files, step, expected)
+        expected = expected_store(checked.files, checked.key, checked.section, changes, is_text)
+        _check_changed(checked, expected)
         # Unchanged entries come first, without the gaps of changed and deleted ones.
         positions = _sample(expected.rows.size)
         file_rows = expected.rows[positions]
-    _check_rows(store, name, section, files, step, positions, file_rows)
+    _check_rows(checked, positions, file_rows, checked.section.attributes)
 
 
-def _check_changed(
-    store: MappedColumns,
-    name: str,
-    section: CorpusSection,
-    files: list[SourceFile],
-    step: str,
-    expected: ExpectedStore,
-) -> None:
+def _check_changed(checked: CheckedStore, expected: ExpectedStore) -> None:
     """Compares the entries that a log changes: all ids, and a sample of the values."""
+    store = checked.store
     first = expected.rows.size
     positions = np.arange(first, store.size)
     keys = [entry.key for entry in expected.changed]
     if store.ids(positions).tolist() != keys:
         raise VerificationFailed(
-            f"corpus {name!r}: the {positions.size} changed entries of the bundle are not the "
+            f"{checked.key}: the {positions.size} changed entries of the bundle are not the "
             f"{len(keys)} that its files and its log give",
-            steps=[step],
+            steps=[checked.step],
         )
     if not keys:
         return
@@ -174,18 +249,20 @@ def _check_changed(
             # A change of attributes leaves the others, and the features, as the files have them.
             row = np.array([entry.row])
             unchanged = [
-                name for name in section.attributes if f"attribute:{name}" not in entry.values
+                name
+                for name in checked.section.attributes
+                if f"attribute:{name}" not in entry.values
             ]
-            _check_rows(store, name, section, files, step, position, row, unchanged)
+            _check_rows(checked, position, row, unchanged)
         columns = [column for column in entry.values if column in store.types]
         stored = store.arrays(position, columns)
         for column in columns:
             (value,) = stored[column].to_pylist()
             if not _same_value(value, entry.values[column]):
                 raise VerificationFailed(
-                    f"corpus {name!r}: {column.replace(':', ' ')} of {entry.key!r} is {value!r} in "
+                    f"{checked.key}: {column.replace(':', ' ')} of {entry.key!r} is {value!r} in "
                     f"the bundle, the log says {entry.values[column]!r}",
-                    steps=[step],
+                    steps=[checked.step],
                 )
 
 
@@ -200,58 +277,55 @@ def _same_value(value: Any, logged: Any) -> bool:
 
 
 def _check_rows(
-    store: MappedColumns,
-    name: str,
-    section: CorpusSection,
-    files: list[SourceFile],
-    step: str,
+    checked: CheckedStore,
     positions: Positions,
     file_rows: Positions,
-    attribute_names: Sequence[str] | None = None,
+    attribute_names: Sequence[str],
 ) -> None:
     """Compares entries with rows of the files.
 
     Args:
-      store: The store.
-      name: The name of the corpus.
-      section: The section of the recipe for the corpus.
-      files: The files of the corpus.
-      step: The step that wrote the store.
+      checked: The store, and what it is compared with.
       positions: [m] positions of the entries.
       file_rows: [m] positions of the entries' rows in the files, ascending.
-      attribute_names: The attributes that are compared; None: all.
+      attribute_names: The attributes that are compared.
     """
-    if attribute_names is None:
-        attribute_names = section.attributes
+    store = checked.store
+    section = checked.section
     # A feature may be the id, and an attribute a feature.
     columns_read = {section.id, *section.features.values(), *section.attributes}
-    rows = read_again(files, section, file_rows, sorted(columns_read))
+    rows = read_again(checked.files, section, file_rows, sorted(columns_read))
     if len(rows) != positions.size:
+        kind = SECTIONS[checked.kind]
         raise VerificationFailed(
-            f"corpus {name!r}: its files do not hold the {store.size} candidates of the bundle",
-            steps=[step],
+            f"{checked.key}: its files do not hold the {store.size} {kind} of the bundle",
+            steps=[checked.step],
         )
     ids = store.ids(positions).tolist()
     columns = store.features(positions, list(section.features))
     values = {key: _values(key, column, len(rows)) for key, column in columns.items()}
     attributes = store.attributes(positions, list(attribute_names))
     for i, row in enumerate(rows):
-        # The column of the file, and the value in the store, by the description of the field.
-        fields: dict[str, tuple[str, Any]] = {"id": (section.id, ids[i])}
+        # The column of the file, what it gives, and what is stored, by the name of the field.
+        fields: dict[str, tuple[str, Any, Any]] = {"id": (section.id, row[section.id], ids[i])}
         for key, column in section.features.items():
-            fields[f"feature {key!r}"] = column, values[key][i]
+            given = checked.inputs[key].values_of(row[column], section.list_separator)
+            fields[f"feature {key!r}"] = column, given, values[key][i]
         for key in attribute_names:
-            fields[f"attribute {key!r}"] = key, attributes[key][i]
-        for description, (column, value) in fields.items():
-            if _same(row[column], value, section.list_separator):
+            given = row[key]
+            if isinstance(attributes[key][i], list):
+                given = _values_in(given, section.list_separator)
+            fields[f"attribute {key!r}"] = key, given, attributes[key][i]
+        for field, (column, given, stored) in fields.items():
+            if _same(given, stored):
                 continue
-            source = f"the {len(files)} files"
-            if len(files) == 1:
-                source = files[0].path.name
+            source = f"the {len(checked.files)} files"
+            if len(checked.files) == 1:
+                source = checked.files[0].path.name
             raise VerificationFailed(
-                f"corpus {name!r}, row {file_rows[i] + 1}: {description} is {value!r} in the "
-                f"bundle, column {column!r} of {source} says {row[column]!r}",
-                steps=[step],
+                f"{checked.key}, row {file_rows[i] + 1}: {field} is {stored!r} in the bundle, "
+                f"column {column!r} of {source} gives {given!r}",
+                steps=[checked.step],
             )
 
 
@@ -261,42 +335,87 @@ def _values(name: str, column: Column, n: int) -> list[list[Any]]:
     return [values.tolist() for values in np.split(column.values, offsets[1:-1])]
 
 
-def _same(cell: Any, value: Any, separator: str) -> bool:
-    """Returns whether a cell of a file, a text or a value, equals a value of the bundle."""
-    if isinstance(value, list):
-        cells = _cells(cell, len(value), separator)
-        if len(cells) != len(value):
-            return False
-        pairs = zip(cells, value, strict=True)
-        return all(_same(element, stored, separator) for element, stored in pairs)
-    # A tf.train.Example has a list for a single value, too.
-    if isinstance(cell, list):
-        cell = cell[0] if cell else None
-    if value is None:
-        # What is missing is a null or NaN in Parquet, and an empty text in CSV.
-        return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
-    if isinstance(value, float | int) and not isinstance(value, bool):
-        return _same_number(cell, value)
-    return str(cell) == str(value)
+def stored_inputs(
+    features: Mapping[str, Feature], names: Collection[str]
+) -> dict[str, StoredInput]:
+    """Returns how a store holds the values of inputs, by their names.
+
+    Args:
+      features: The features of the manifest.
+      names: The inputs that the store has.
+    """
+    readers = readers_of(features)
+    inputs = {}
+    for name in names:
+        reader = features[readers[name][0]]
+        facts = input_facts(name, reader)
+        default = facts.default
+        if isinstance(default, dict):
+            default = default["ids"]
+        inputs[name] = StoredInput(
+            _takes_lists(reader), facts.length, _end_to_end(_values_in(default))
+        )
+    return inputs
 
 
-def _same_number(cell: Any, value: float) -> bool:
-    try:
-        if isinstance(value, float):
-            return bool(np.isclose(float(cell), value, rtol=1e-6, atol=0))
-        return int(cell) == value
-    except (TypeError, ValueError):
-        # The cell is empty by now, or holds no number.
-        return False
+def _takes_lists(feature: Feature) -> bool:
+    """Returns whether examples may have several values in the input of a feature."""
+    if isinstance(feature, DenseFeature):
+        return feature.take != "values" or feature.shape != ()
+    return not feature.one_each or feature.places is not None
 
 
-def _cells(cell: Any, count: int, separator: str) -> list[Any]:
-    """Returns the values of a cell that should hold `count` of them."""
-    if cell is None or cell == "":
+def _values_in(cell: Any, separator: str | None = None) -> list[Any]:
+    """Returns the values of a cell.
+
+    Args:
+      cell: A text, a number, a list, or what is missing.
+      separator: The separator of the values of a text; None: a text is one value.
+    """
+    if cell is None or (isinstance(cell, str) and cell == ""):
         return []
     if isinstance(cell, list):
         return cell
-    # A single text may contain the separator.
-    if isinstance(cell, str) and count > 1:
-        return cell.split(separator)
+    if isinstance(cell, str) and separator is not None:
+        return [*cell.split(separator)]
     return [cell]
+
+
+def _end_to_end(values: list[Any]) -> list[Any]:
+    """Returns the values of lists of any depth, in their order; a null list is empty."""
+    if not any(isinstance(value, list) for value in values):
+        return values
+    return [value for part in values for value in _end_to_end(_values_in(part))]
+
+
+def _same(given: Any, stored: Any) -> bool:
+    """Returns whether a value of a file, which may be a text, equals one of the bundle."""
+    if isinstance(stored, list):
+        if len(given) != len(stored):
+            return False
+        return all(_same(value, element) for value, element in zip(given, stored, strict=True))
+    # A tf.train.Example has a list for a single value, too.
+    if isinstance(given, list):
+        given = given[0] if given else None
+    if isinstance(given, bytes):
+        given = given.decode()
+    if stored is None:
+        # What is missing is a null or NaN in Parquet, and an empty text in CSV.
+        return given is None or given == "" or (isinstance(given, float) and math.isnan(given))
+    if isinstance(stored, float | int) and not isinstance(stored, bool):
+        return _same_number(given, stored)
+    return str(given) == str(stored)
+
+
+def _same_number(given: Any, stored: float) -> bool:
+    try:
+        if isinstance(stored, float):
+            # Features are stored in float32, attributes in float64.
+            with np.errstate(over="ignore"):
+                return stored in (float(given), float(np.float32(float(given))))
+        if isinstance(given, str):
+            given = int(given)
+        return bool(given == stored)
+    except (TypeError, ValueError):
+        # The cell is empty by now, or holds no number.
+        return False
