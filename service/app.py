@@ -54,7 +54,7 @@ from service.request_log.replay import Replay
 from service.resources import compute_threads, resident_bytes, return_freed_memory
 from service.security.tls import Certificates
 from service.serving_records.recordings import read_recordings
-from service.serving_records.warm_up import compute_requests
+from service.serving_records.warm_up import warm_up
 from service.shards import servicer
 from service.shards.router import Shards
 from service.versions.lifecycle import VersionManager
@@ -213,13 +213,13 @@ class Worker:
         self._stopping_grpc: asyncio.Task[None] | None = None
 
     def _warm_up(self, version: ModelVersion, throttle: LoadThrottle) -> None:
-        """Serves synthetic and recorded requests with a version before clients can get it.
+        """Serves requests of the bundle, synthetic and recorded ones with a version before clients
+        can get it.
 
         Raises:
           Exception: The version cannot serve; it is not made available.
         """
-        self.engine.warm_up(version, throttle)
-        compute_requests(version, self._settings, throttle)
+        warm_up(self.engine, version, self._settings, throttle)
         self._replay.check(version, throttle)
         # Here, and not while the version is attached: until then, nothing else waits for the lock.
         self.changes.catch_up(version.model)

@@ -29,7 +29,8 @@ _KEYS = 3
 """Keys of a vocabulary that are tried."""
 _INTEGERS = (1, 0, 2)
 _FLOATS = (1.0, 0.0)
-_TEXTS = ("a", "1", "1.0")
+_TEXTS = ("a", "1", "1.0", "2026-01-02T03:04:05")
+"""A word, numbers, and a time, of which some models read parts."""
 
 
 def example_bodies(model_version: ModelVersion) -> dict[str, Json]:

@@ -5,18 +5,13 @@ are.
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bundle.errors import RowUnavailable, UnknownRejected
-from bundle.features.columns import Column
-from bundle.format.features import sent_dtype
-from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest
+from bundle.errors import Misfit, RowUnavailable
 from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
 from service.contract.messages import (
@@ -28,11 +23,12 @@ from service.contract.messages import (
 )
 from service.engine import towers
 from service.engine.computation import Computation, completed
+from service.engine.examples import example_columns
 from service.engine.execution import Execution
 from service.engine.ranking import rank
 from service.engine.retrieval import pipeline
 from service.engine.validation import NotFinite
-from service.errors import RowNotFinite
+from service.errors import InvalidArgument, RowNotFinite
 from service.versions.version import LoadedTower, ModelVersion, ServedIndex
 
 _EXAMPLES = (1, 64)
@@ -41,9 +37,16 @@ _EXACT_BYTES_MAX = 4 << 20
 """Of vectors that are all searched exactly: more would have to be read before a version is served.
 """
 
-_NOT_COMPUTED = (ComputationFailed, NotFinite, RowNotFinite, RowUnavailable, UnknownRejected)
-"""What models may do with synthetic values, which callers would not send: the exporter has compared
-every tower on examples that the model takes.
+_NOT_COMPUTED = (
+    ComputationFailed,
+    InvalidArgument,
+    Misfit,
+    NotFinite,
+    RowNotFinite,
+    RowUnavailable,
+)
+"""What models and formulas may do with synthetic values, which callers would not send: an operation
+may reject each of them. The exporter has compared every tower on examples that the model takes.
 """
 
 _Compute = Callable[[ModelVersion, Any, ServiceSettings, Execution], Computation[object]]
@@ -116,19 +119,20 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
     """Yields requests with synthetic features for each tower and index, and what computes them."""
     manifest = model_version.manifest
     for name, tower in model_version.towers.items():
-        yield towers.embed, EmbeddingRequest(Target(), name, _columns(manifest, tower.inputs))
+        columns = example_columns(model_version, tower.inputs)
+        yield towers.embed, EmbeddingRequest(Target(), name, columns)
         if tower.entry.role != "ranking":
             continue
         context = tower.by_role["context"]
         candidate = tower.by_role["candidate"]
-        context_columns = _columns(manifest, context)
+        context_columns = example_columns(model_version, context)
         if candidate:
             yield (
                 rank.rank,
                 RankingRequest(
                     Target(),
                     context_columns,
-                    candidate_features=_columns(manifest, candidate),
+                    candidate_features=example_columns(model_version, candidate),
                     tower=name,
                 ),
             )
@@ -139,36 +143,8 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
                 continue  # such candidates are ranked by features that clients send
             query = model_version.towers[index.entry.query_tower]
             ranked_by = model_version.ranking_inputs(name, "context")
-            features = _columns(manifest, dict.fromkeys([*ranked_by, *query.inputs]))
+            features = example_columns(model_version, [*ranked_by, *query.inputs])
             request = RecommendationRequest(
                 Target(), context=features, k=1, pool_size=1, index=index_name, tower=name
             )
             yield pipeline.recommend, request
-
-
-def _columns(manifest: Manifest, names: Iterable[str]) -> dict[str, Column]:
-    """Returns one example of each input: id 0 (or "0"), or as many zeros as it has values."""
-    columns: dict[str, Column] = {}
-    for name in names:
-        readers = manifest.readers(name)
-        sizes = [
-            math.prod(reader.shape)
-            for reader in readers
-            if isinstance(reader, DenseFeature) and reader.take == "values"
-        ]
-        sizes += [
-            reader.places
-            for reader in readers
-            if isinstance(reader, EmbeddedFeature) and reader.places is not None
-        ]
-        length = manifest.length_of(name)
-        if length is not None:
-            sizes.append(length.values)
-        size = 1
-        if sizes:
-            size = sizes[0]
-        values: NDArray[Any] = np.zeros(size, np.int64)
-        if any(sent_dtype(reader, name) == "string" for reader in readers):
-            values = np.full(size, "0", object)
-        columns[name] = Column(values, np.array([0, size], np.int64))
-    return columns

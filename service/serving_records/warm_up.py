@@ -1,5 +1,5 @@
-"""The requests that a bundle has for the warm-up: computed before its version is served, as
-TensorFlow Serving computes the warm-up requests of a SavedModel.
+"""The warm-up of a version before it is served: the requests that its bundle has for it, which are
+computed as TensorFlow Serving computes the warm-up requests of a SavedModel, then synthetic ones.
 
 A record that cannot be read, or whose request fails, rejects the version. Every record is read and
 compared with its signature; computations end after a time, as pauses for other requests may be
@@ -15,6 +15,7 @@ from bundle.errors import RecordDamaged
 from bundle.storage import files
 from bundle.storage.tfrecords import READ_ERRORS, read_records
 from service.config import ServiceSettings
+from service.engine.engine import Engine
 from service.errors import SHARD_FAILURES
 from service.observability import logging
 from service.serving_records.logged_requests import (
@@ -22,6 +23,7 @@ from service.serving_records.logged_requests import (
     read_prediction_log,
 )
 from service.versions.loader import LoadRejected, ShardsMissing
+from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
 from tensors.errors import NoRequest
 
@@ -29,6 +31,25 @@ SECONDS_MAX = 30.0
 """Maximum time of the computations, pauses of the load throttle included."""
 
 _log = logging.logger(__name__)
+
+
+def warm_up(
+    engine: Engine, version: ModelVersion, settings: ServiceSettings, throttle: LoadThrottle
+) -> None:
+    """Computes the requests of a version's bundle, which the model takes, then synthetic ones, of
+    which nobody knows that.
+
+    Args:
+      engine: The engine that computes.
+      version: The version that is loaded.
+      settings: The limits of requests.
+      throttle: Called after each request.
+
+    Raises:
+      Exception: The version cannot serve.
+    """
+    compute_requests(version, settings, throttle)
+    engine.warm_up(version, throttle)
 
 
 def compute_requests(

@@ -35,3 +35,11 @@ def test_tower_that_does_not_fit_its_manifest_keeps_a_version_from_service(
     )
     with pytest.raises(InvalidInput, match="'price'"):
         warmup.run(service.current(), service.settings, lambda: None)
+
+
+def test_formula_without_a_value_for_synthetic_candidates_is_no_failure(
+    write: Write, serve: Serve
+) -> None:
+    write(formula="log(watch - 1000)")
+    service = serve()
+    assert service.states() == {1: "available"}
