@@ -27,6 +27,8 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 # Where TensorFlow is loaded, gRPC would write to stderr, in the middle of any test, that a server
 # has closed an idle connection.
 os.environ["GRPC_VERBOSITY"] = "ERROR"
+# Exports in tests start no process that loads the bundle, but in the tests of that process.
+os.environ["ROWCAST_EXPORT_LOAD"] = "false"
 
 # Hypothesis draws from fixed seeds, so that a run is repeatable; a thorough run draws others. No
 # test has a deadline, since machines differ in speed.

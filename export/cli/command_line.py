@@ -176,6 +176,15 @@ Budget = Annotated[
         help="Maximum memory of a table worker in bytes, without its libraries. Default: 256 MiB.",
     ),
 ]
+Load = Annotated[
+    bool | None,
+    typer.Option(
+        "--load/--no-load",
+        help="Before a bundle is published on a disk, load it as a service does, in a process of "
+        "its own. Default: --load.",
+        show_default=False,
+    ),
+]
 Reuse = Annotated[
     bool | None,
     typer.Option(

@@ -55,6 +55,7 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
         prepared.version,
         reuse=settings.reuse,
         signer=settings.signer,
+        loads=settings.load,
     )
     with staging as staged_version:
         notes = list(prepared.notes)

@@ -142,6 +142,7 @@ class Destination:
         uploads: Uploads | None,
         moved: Callable[[int], None],
         signer: Signer | None = None,
+        check: Callable[[Path], object] = lambda _staged: None,
     ) -> Location:
         """Publishes a staged version; nothing of it is left on this machine but the bundle itself.
 
@@ -151,6 +152,8 @@ class Destination:
           uploads: What `uploads` yielded.
           moved: Takes the bytes that were sent since its last call.
           signer: Signs the bundle; None: it is not signed.
+          check: Called with the directory of the bundle that is complete, before it is published
+            on a disk; may raise.
 
         Raises:
           KeyRejected: The key cannot sign any more.
@@ -162,6 +165,7 @@ class Destination:
         if uploads is None:
             # On a disk, one rename publishes the staged directory itself.
             def sign(staged: Path) -> Signature | None:
+                check(staged)
                 if signer is None:
                     return None
                 return signer.sign(list_content(staged, manifest))

@@ -19,6 +19,7 @@ from bundle.tables.reader import TableReader
 from export.checkpoint.inventory.specs import Inventory
 from export.errors import DestinationError, ExportError, UsageError, VerificationFailed
 from export.jobs.destinations import Destination
+from export.jobs.load_trial import try_loading
 from export.jobs.progress import Progress
 from export.jobs.uploads import Uploads
 from export.steps import LIBRARIES, Arguments, Result, Step, versions
@@ -65,6 +66,7 @@ class StagedVersion:
       destination: Where the version goes.
       uploads: Sends its files to a store; None: it goes to a disk.
       signer: Signs the version; None: it is not signed.
+      loads: Whether a service must load the version before it is published.
       steps: The names of the steps that write its files.
     """
 
@@ -72,6 +74,7 @@ class StagedVersion:
     destination: Destination
     uploads: Uploads | None
     signer: Signer | None = None
+    loads: bool = False
     steps: list[str] = field(default_factory=list)
 
     def run(
@@ -117,8 +120,23 @@ class StagedVersion:
             return copied
         return replace(self.uploads.reused(manifest), changed_rows=copied.changed_rows)
 
-    def publish(self, manifest: Manifest, progress: Progress) -> Location:
-        """Publishes the version; raises the errors of `Destination.publish`."""
+    def publish(self, manifest: Manifest, progress: Progress) -> tuple[Location, list[str]]:
+        """Publishes the version; raises the errors of `Destination.publish`.
+
+        Returns:
+          The directory of the bundle, and notes.
+
+        Raises:
+          VerificationFailed: No service loads it.
+        """
+        notes = []
+
+        def load(staged: Path) -> None:
+            if not self.loads:
+                return
+            if reason := try_loading(staged, manifest):
+                notes.append(f"not verified: that a service loads the bundle, since {reason}")
+
         kinds = {step.partition("/")[0] for step in self.stage.resumed if "/" in step}
         if kinds:
             progress.note("resumed", f"{', '.join(sorted(kinds))} of an earlier run")
@@ -131,7 +149,10 @@ class StagedVersion:
         else:
             step = progress.step("upload", sum(file.bytes for file in manifest.files))
         with step as moved:
-            return self.destination.publish(self.stage, manifest, self.uploads, moved, self.signer)
+            directory = self.destination.publish(
+                self.stage, manifest, self.uploads, moved, self.signer, load
+            )
+        return directory, notes
 
 
 def _time_of_first_run(_base: Path, _job: Any, _fingerprint: str) -> str:
@@ -146,6 +167,7 @@ def open_staged(
     *,
     reuse: bool = True,
     signer: Signer | None = None,
+    loads: bool = False,
 ) -> Iterator[StagedVersion]:
     """Opens the staging directory of a version. Whatever fails, the finished files stay there for
     the next run.
@@ -156,6 +178,7 @@ def open_staged(
       version: The number of the version.
       reuse: Whether objects that a store has are not sent again.
       signer: Signs the version; None: it is not signed.
+      loads: Whether a service must load the version before it is published.
     """
     try:
         # The staging directory is locked, so that no two runs write one version.
@@ -164,7 +187,7 @@ def open_staged(
             destination.uploads(model, version, stage, reuse=reuse) as uploads,
         ):
             try:
-                yield StagedVersion(stage, destination, uploads, signer)
+                yield StagedVersion(stage, destination, uploads, signer, loads)
             except VerificationFailed as problem:
                 # The next run writes again what a check found wrong, and keeps all else.
                 for step in problem.steps:

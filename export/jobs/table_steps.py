@@ -390,10 +390,11 @@ def publish_checked(
         compared = check_bundle(bundle, STAGED).tables
         complete = _verified(bundle.manifest, tables=dict(compared))
         complete = _verified(complete, unverified=unverified(complete, recorded))
+    directory, load_notes = staged_version.publish(complete, progress)
     return Published(
-        staged_version.publish(complete, progress),
+        directory,
         complete,
-        (*notes, *tables.reused.notes),
+        (*notes, *tables.reused.notes, *load_notes),
         staged_version.reused(complete, tables.reused),
     )
 

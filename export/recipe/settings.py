@@ -47,6 +47,11 @@ class ExportSettings(BaseModel):
     full: bool = Field(
         default=False, description="compare every row with the checkpoint instead of a sample"
     )
+    load: bool = Field(
+        default=True,
+        description="load the bundle as a service does, in a process of its own, before it is "
+        "published",
+    )
     unproved: bool = Field(
         default=False,
         description="publish a self-contained SavedModel even if the original model, with which it "

@@ -225,7 +225,7 @@ def test_stage_that_drops_too_much_is_not_published(project: Project) -> None:
 def test_stage_that_keeps_the_whole_corpus_is_not_measured(project: Project) -> None:
     changes = {"stages.deep.recall": {}, "stages.deep.keep": 60, "verify.examples": None}
     path = project.write(project.recipe.parent, changes)
-    settings = ExportSettings()
+    settings = ExportSettings(load=False)
     prepared = bundle_job.prepare(read_recipe(path), path.parent, settings, 3)
     stores = draw_prepared(prepared, "recipe").stores
     assert "stage quick: keeps 60 candidates of each context for deep" in stores

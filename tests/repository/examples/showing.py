@@ -28,7 +28,7 @@ def train_and_export(
       model: What the model is called; None: what its recipe calls it.
       apart: Train in a process of its own: Keras has one backend in a process.
     """
-    settings = ExportSettings()
+    settings = ExportSettings(load=False)
     example = demo_models.EXAMPLES[name]
     if apart or example.requirements:
         python = demo_models.training_python(example, folder.with_suffix(".log"))

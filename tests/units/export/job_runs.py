@@ -28,7 +28,7 @@ def prepare(page: Page, folder: Path) -> Prepared:
 def publish(page: Page, folder: Path) -> Published:
     """Returns what a job published."""
     progress = Progress(Console(quiet=True))
-    return bundle_job.run(prepare(page, folder), ExportSettings(), progress)
+    return bundle_job.run(prepare(page, folder), ExportSettings(load=False), progress)
 
 
 def assert_refused(page: Page, folder: Path, *words: str) -> None:

@@ -189,7 +189,7 @@ def export(
     with_changes: Path | None = None,
 ) -> Published:
     """Runs a job in this process."""
-    settings = ExportSettings(with_changes=with_changes)
+    settings = ExportSettings(with_changes=with_changes, load=False)
     prepared = bundle_job.prepare(read_recipe(recipe), recipe.parent, settings, version)
     return bundle_job.run(prepared, settings, progress or Progress(Console(quiet=True)))
 
