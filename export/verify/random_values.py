@@ -20,8 +20,10 @@ SentDtype = Literal["int64", "float32", "string"]
 
 INT32_END = 1 << 31
 """The limit of integers where the model takes 32 bits."""
+INT64_END = 1 << 63
+"""The limit of integers that requests can send."""
 WIDE_END = 1 << 40
-"""The limit of integers where the model takes 64 bits."""
+"""The limit of integers that are drawn where the model takes 64 bits."""
 _ORDINARY_VALUES = 1 << 9
 """The number of ordinary values that are drawn."""
 _SPREAD_VALUES = 1 << 14
@@ -204,7 +206,13 @@ class ValueSource:
             words = ["unknown", "UNKNOWN 2", "?"]
             return np.array([word for word in words if word not in set(keys.tolist())], object)
         last = int(keys.max(initial=0))
-        return np.array([last + 1, last + 1000])
+        end = INT64_END
+        if last < self.end <= INT32_END:
+            end = INT32_END
+        if last + 1000 < end:
+            return np.array([last + 1, last + 1000])
+        # Of as many integers and two more, the keys cannot hold all.
+        return np.setdiff1d(np.arange(keys.size + 2), keys)[:2]
 
 
 def _takes(reader: Reader, value: Any) -> bool:

@@ -22,7 +22,13 @@ from tests.units.export.traced_features import dense, embedded
 COUNT = 48
 ROWS = 10
 TABLES = {"t": TableFacts("t", "t", ROWS, 2)}
-KEYS = {"names": np.array(["ann", "bob", "cid", "dot"], object), "numbers": np.array([-7, 5, 9])}
+KEYS = {
+    "names": np.array(["ann", "bob", "cid", "dot"], object),
+    "numbers": np.array([-7, 5, 9]),
+    "ends": np.array([0, 3, -(1 << 63), (1 << 63) - 1]),
+    "near_end": np.array([1, 2, (1 << 63) - 900]),
+    "int32_ends": np.array([0, 1, -(1 << 31), (1 << 31) - 1]),
+}
 NAMES = {"ann", "bob", "cid", "dot"}
 Spec = FeatureSpec | DenseSpec
 
@@ -138,6 +144,9 @@ OUTSIDE = {10, -1, 15, -11}
         (feature(outside=NEAREST), REFUSE, OUTSIDE),
         (feature(hash_ids(ROWS)), {}, set()),
         (feature(vocabulary_ids("numbers", "int64")), {}, {10, 1009}),
+        (feature(vocabulary_ids("ends", "int64")), {}, {1, 2}),
+        (feature(vocabulary_ids("near_end", "int64")), {}, {0, 3}),
+        (feature(vocabulary_ids("int32_ends", "int64"), "int32"), {}, {2, 3}),
         (feature(vocabulary_ids("numbers", "int64", is_complete=True)), {}, set()),
         (feature(vocabulary_ids("names"), "string"), {}, {"unknown", "UNKNOWN 2", "?"}),
         (feature(padding=-1, ids_max=4, **BAG), {"padding": -1}, {10, 15, -11}),
