@@ -13,6 +13,8 @@ from bundle.format.ids import IdRule, KeyedIds
 from bundle.format.input_lengths import InputLength
 
 Role = Literal["context", "candidate"]
+Take = Literal["values", "lengths", "padded", "weights"]
+"""What a dense feature takes of its input; see `DenseFeature.take`."""
 
 
 class Unknown(StrictModel):
@@ -205,7 +207,7 @@ class DenseFeature(StrictModel):
     """What callers send; (): one input of the feature's own name. It may be the ids of embedded
     features, too.
     """
-    take: Literal["values", "lengths", "padded", "weights"] = "values"
+    take: Take = "values"
     """values: the input's numbers. lengths: the number of ids of each example in the input, uncut.
     padded: the ids of an example, padded with zeros or "" up to `shape`; more ids are rejected.
     weights: their weights, padded likewise.

@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from bundle.format import manifest
+from bundle.format.features import Take
 from bundle.format.id_graphs import OperationNode
 from export.front_end.calls import Call
 from export.front_end.outside_ids import UNDEFINED, OutsideIds
@@ -33,6 +34,16 @@ Encoding = Literal["dense", "sparse", "ragged"]
 Combiner = Literal["sum", "mean", "sqrtn"]
 Keys = tuple[int, ...] | tuple[str, ...]
 """Keys of a vocabulary, in the order of the rows."""
+
+
+def dense_name(name: str, take: Take) -> str:
+    """Returns the name that the dense feature of an input has while the model is traced."""
+    return f"{name}@{take}"
+
+
+def is_dense_name(name: str) -> bool:
+    """Returns whether the dense feature of some input may have this name."""
+    return name.rpartition("@")[2] in get_args(Take)
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def trace_towers(
             lookups.tables[name] = replace(lookups.tables[name], rows=row_count)
 
     described = lookups.describe(ordered)
-    spec = with_bundle_names(described, job.vocabularies)
+    spec = with_bundle_names(described, job.inputs, job.vocabularies)
     # Features keep their order when they are renamed.
     rows_by_feature = {
         name: lookups.own_rows[traced]

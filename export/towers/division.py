@@ -295,7 +295,8 @@ class _Partition:
         generated one.
         """
         if tensor.name not in self._names:
-            existing = set(self._names.values()) | set(self._flow.outputs)
+            inputs = {spec.name for spec in self._flow.inputs.values()}
+            existing = inputs.union(self._names.values(), self._flow.outputs)
             number = 0
             while f"{part}_{number}" in existing:
                 number += 1

@@ -15,7 +15,14 @@ from bundle.format.identifiers import distinct_identifiers
 from bundle.format.manifest import (
     GraphIds,
 )
-from export.front_end.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TowerSpec
+from export.front_end.specs import (
+    DenseSpec,
+    FeatureSpec,
+    Keys,
+    ModelSpec,
+    TowerSpec,
+    is_dense_name,
+)
 from export.partition.lookups.records import free_name, table_name
 
 Features = Mapping[str, FeatureSpec | DenseSpec]
@@ -25,7 +32,8 @@ def traced_name(feature: FeatureSpec, names: dict[FeatureSpec, str]) -> str:
     """Returns a unique name for a feature; equal features of several calls share one.
 
     It is `<input>@<table>`, for a cross `<a>*<b>@<table>`, for one of several values
-    `<input>[<position>]@<table>`, followed by the combiner or a number where that is not unique.
+    `<input>[<position>]@<table>`, followed by the combiner or a number where that is not unique, or
+    the name of a dense feature.
     """
     if feature in names:
         return names[feature]
@@ -40,29 +48,40 @@ def traced_name(feature: FeatureSpec, names: dict[FeatureSpec, str]) -> str:
         [plain, f"{plain}.{entry.combiner or entry.kind}"],
         (f"{plain}.{n}" for n in count(2)),
     )
-    names[feature] = next(choice for choice in choices if choice not in names.values())
+    names[feature] = next(
+        choice
+        for choice in choices
+        # A table may be called `values`.
+        if choice not in names.values() and not is_dense_name(choice)
+    )
     return names[feature]
 
 
-def with_bundle_names(model: ModelSpec, vocabularies: Iterable[str]) -> ModelSpec:
+def with_bundle_names(
+    model: ModelSpec, inputs: Iterable[str], vocabularies: Iterable[str]
+) -> ModelSpec:
     """Returns the model with the bundle's names of features and vocabularies.
+
+    A feature that is an input's only reader has its name. No other feature has the name of an
+    input, whatever inputs are called.
 
     Args:
       model: The model, with the names that features had while it was traced.
+      inputs: The names of the recipe's inputs.
       vocabularies: The names that the recipe gives to vocabularies.
     """
     reader_counts = Counter(name for spec in model.features.values() for name in spec.reads)
+    used_names = {*inputs, *reader_counts}
     names: dict[str, str] = {}
     for name, spec in model.features.items():
-        short = "*".join(spec.reads)
+        choices = chain([name], (f"{name}.{number}" for number in count(2)))
         if len(spec.reads) > 1:
-            # A cross: other features may read its inputs, too, but none has this name.
-            is_free = short not in names.values()
-        else:
-            is_free = reader_counts[short] == 1
-        names[name] = name
-        if is_free:
-            names[name] = short
+            choices = chain(["*".join(spec.reads)], choices)
+        elif reader_counts[spec.reads[0]] == 1:
+            names[name] = spec.reads[0]
+            continue
+        names[name] = next(choice for choice in choices if choice not in used_names)
+        used_names.add(names[name])
 
     named = {}
     for name, spec in model.features.items():

@@ -15,7 +15,7 @@ from bundle.format.identifiers import distinct_identifiers, identifier
 from export.errors import NotConvertible, UsageError
 from export.front_end.calls import Call
 from export.front_end.interface import TracedTower
-from export.front_end.specs import FeatureSpec, TowerSpec
+from export.front_end.specs import FeatureSpec, TowerSpec, dense_name
 from export.graphs.functions import bytes_of, captures_of, line_of_reader, narrowed, type_of
 from export.graphs.internals import join, set_input
 from export.graphs.loading import tf
@@ -181,12 +181,12 @@ def _add_bag_placeholders(results: Iterable[Any], trace: TracedCall) -> None:
         if source is None or source.part != "values":
             continue
         name = source.name
-        feature = f"{name}@padded"
+        feature = dense_name(name, "padded")
         owner = trace.sections[name].weights_for
         # Weights without lengths of their own share those of their ids.
         if owner is not None and owner in trace.lengths and name not in trace.lengths:
             name = owner
-            feature = f"{owner}@weights"
+            feature = dense_name(owner, "weights")
         size = trace.sections[name].length_max
         with placeholder.graph.as_default():
             padded = tf.compat.v1.placeholder(
@@ -271,14 +271,14 @@ def _dense_inputs(name: str, part_of_graph: Needed, trace: TracedCall) -> dict[s
     """
     sources = sources_of(trace.inputs)
     features = {tensor.name: feature for feature, tensor in trace.bags.items()}
-    features |= {tensor.name: f"{name}@lengths" for name, tensor in trace.lengths.items()}
+    features |= {tensor.name: dense_name(name, "lengths") for name, tensor in trace.lengths.items()}
     inputs: dict[str, Any] = {}
     for placeholder in part_of_graph.placeholders:
         feature = features.get(placeholder.name, "")
         is_whole = feature != ""
         source = sources.get(placeholder.name)
         if source is not None:
-            feature = feature or f"{source.name}@values"
+            feature = feature or dense_name(source.name, "values")
             is_whole = is_whole or source.part == "dense"
         # What is neither is a captured variable or constant.
         if not feature:
