@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from bundle.format.features import inputs_of
 from bundle.format.indexes import RecallCurve
-from bundle.format.manifest import DenseFeature, Manifest
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, GraphIds, Manifest
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX, ObjectGraph
 from export.checkpoint.inventory.specs import Inventory, TableSpec
+from export.id_graphs.limits import limits_of
 from export.jobs.executors import worker_count
 
 # At run time, these would load TensorFlow, which takes seconds.
@@ -186,6 +187,7 @@ def planned_inline(prepared: PreparedInline, settings: ExportSettings) -> Docume
 def published(published: Published) -> Document:
     """Returns what was published in a bundle, and how it was verified."""
     manifest = published.manifest
+    rejecting = _rejecting_inputs(manifest)
     indexes = {name: index.model_dump(mode="json") for name, index in manifest.indexes.items()}
     extents = [extent for table in manifest.tables.values() for extent in table.extents()]
     return {
@@ -222,7 +224,8 @@ def published(published: Published) -> Document:
             name: {f"{form.kind} {form.precision}": form.max_abs_error for form in tower.forms}
             for name, tower in manifest.towers.items()
         },
-        "rejects_unknown_ids": _rejecting_inputs(manifest),
+        "rejects_unknown_ids": list(rejecting),
+        "can_state_unknown_ids": [name for name, can_state in rejecting.items() if can_state],
         "notes": list(published.notes),
     }
 
@@ -242,17 +245,39 @@ def _table_errors(manifest: Manifest) -> Document:
     }
 
 
-def _rejecting_inputs(manifest: Manifest) -> list[str]:
-    """Returns the inputs that have a feature which rejects unknown ids."""
-    rejecting: list[str] = []
+def _rejecting_inputs(manifest: Manifest) -> dict[str, bool]:
+    """Returns the inputs that have a feature which rejects unknown ids, and whether the recipe can
+    state instead what they read.
+    """
+    rejecting: dict[str, bool] = {}
     for name, feature in manifest.features.items():
         if isinstance(feature, DenseFeature):
             rejects = feature.below is not None and feature.outside == "refuse"
         else:
-            rejects = feature.unknown.rule == "refuse"
+            rejects = feature.unknown.rule == "refuse" and _has_unknown_ids(feature, manifest)
         if rejects:
-            rejecting += inputs_of(name, feature)
-    return list(dict.fromkeys(rejecting))
+            # A table inside a tower has no rule but the model's own.
+            can_state = not isinstance(feature, DenseFeature)
+            for input_name in inputs_of(name, feature):
+                rejecting[input_name] = rejecting.get(input_name, False) or can_state
+    return rejecting
+
+
+def _has_unknown_ids(feature: EmbeddedFeature, manifest: Manifest) -> bool:
+    """Returns whether some id has no row: of a hash, for example, each has one."""
+    if not isinstance(feature.ids, GraphIds):
+        return True
+    tables = feature.ids.tables
+    if any(table.is_complete for table in tables):
+        return True
+    limits = limits_of(
+        feature.ids, [manifest.vocabularies[table.vocabulary].size for table in tables]
+    )
+    rows = feature.indicator or manifest.tables[feature.table].rows
+    first = 0
+    if feature.from_end:
+        first = -rows
+    return not limits.dtype or limits.low < first or limits.high >= rows
 
 
 def verified(verified: Verified) -> Document:

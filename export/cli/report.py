@@ -262,6 +262,18 @@ def _totals(document: Document) -> str:
     return text
 
 
+def _rejected_ids(document: Document) -> Text:
+    """Returns which inputs reject unknown ids, and what the recipe can do about it."""
+    remedy = "the model itself has no vector for it"
+    if can_state := document["can_state_unknown_ids"]:
+        remedy = (
+            f"state what such an id reads as features.{can_state[0]}.unknown, or nothing if that "
+            "is right"
+        )
+    inputs = ", ".join(document["rejects_unknown_ids"])
+    return Text(f"a request with an unknown id fails in {inputs}: {remedy}")
+
+
 def _verification(document: Document) -> Iterator[RenderableType]:
     """Yields the report of a bundle or SavedModel that was published, or verified again."""
     # The report of `verify` is about nothing else.
@@ -283,12 +295,8 @@ def _verification(document: Document) -> Iterator[RenderableType]:
         notes.append("one of the keys has signed every byte")
     for note in filter(None, notes):
         yield Text(f"note: {note}")
-    rejecting = document.get("rejects_unknown_ids")
-    if rejecting:
-        yield Text(
-            f"a request with an unknown id fails in {', '.join(rejecting)}: state what such an id "
-            f"reads as features.{rejecting[0]}.unknown, or nothing if that is right"
-        )
+    if document.get("rejects_unknown_ids"):
+        yield _rejected_ids(document)
 
     when = ""
     if "opened" in document:

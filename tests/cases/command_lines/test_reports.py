@@ -18,12 +18,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from bundle.format.manifest import IDENTITY, DenseFeature, EmbeddedFeature, Feature, KeyedIds
 from bundle.storage.catalog import read_manifest
 from bundle.storage.staging import Staging
+from export.cli import documents
 from export.cli.report import render
+from export.jobs.staged import Published
 from export.recipe.settings import ExportSettings
 from export.tables.plan import ExportPlan
 from tests.e2e.forked_programs import run_forked
+from tests.id_graphs import bucket_ids, computed_ids, crossed_ids, hash_ids, vocabulary_ids
 from tests.units.export.checkpoint.tensor_bundles import (
     GRAPH,
     SUFFIX,
@@ -40,6 +44,12 @@ pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[3].joinpath("docs/reference/export.md").read_text()
 PROGRAM = Path(sys.executable).with_name("rowcast-export")
 TABLE = np.random.default_rng(0).standard_normal((30, 7)).astype(np.float32)
+
+
+def user(ids: Any = IDENTITY, **more: Any) -> EmbeddedFeature:
+    """Returns a feature of the table of 50 users that rejects unknown ids."""
+    entry = {"kind": "single", "table": "users", "role": "context", "ids": ids}
+    return EmbeddedFeature.model_validate(entry | {"unknown": {"rule": "refuse"}} | more)
 
 
 def words_of(output: str) -> str:
@@ -179,6 +189,52 @@ def test_run_and_verify_tell_what_was_verified(
         assert "note: extra" in words_of(command("verify", undisturbed).out)
     finally:
         (undisturbed / "extra").unlink()
+
+
+UNKNOWN_IDS: dict[str, tuple[Feature, str]] = {
+    "rows": (user(), "features.f.unknown"),
+    "a vocabulary": (user(vocabulary_ids("names")), "features.f.unknown"),
+    "all keys that the model takes": (
+        user(vocabulary_ids("names", is_complete=True)),
+        "features.f.unknown",
+    ),
+    "more buckets than rows": (user(hash_ids(51)), "features.f.unknown"),
+    "dynamic keys": (user(KeyedIds(keys="shops")), "features.f.unknown"),
+    "a hash": (user(hash_ids(50)), ""),
+    "buckets": (user(bucket_ids((0.5, 1.5))), ""),
+    "a remainder": (user(computed_ids(("FloorMod", 50))), ""),
+    "a cross": (
+        user(
+            crossed_ids(("int64", "string"), 40),
+            inputs=("f", "g"),
+            joint=({"role": "context"}, {"role": "context"}),
+        ),
+        "",
+    ),
+    "a table inside a tower": (
+        DenseFeature(kind="dense", role="context", dtype="int32", below=9),
+        "the model itself has no vector for it",
+    ),
+}
+"""Features that reject unknown ids, and words of what a report says of them; "": nothing, since
+every id has a row.
+"""
+
+
+@pytest.mark.parametrize("name", UNKNOWN_IDS)
+def test_report_says_that_unknown_ids_fail_where_there_are_any(
+    name: str, committed_bundle: Path
+) -> None:
+    feature, words = UNKNOWN_IDS[name]
+    sample = read_manifest(committed_bundle)
+    features = {"f": feature, "age": DenseFeature(kind="dense", role="context")}
+    manifest = sample.model_copy(update={"features": features})
+    document = documents.published(Published(committed_bundle, manifest, ()))
+    output = io.StringIO()
+    Console(file=output, width=200).print(render(document | {"seconds": {}}))
+    assert document["rejects_unknown_ids"] == (["f"] if words else [])
+    assert ("a request with an unknown id fails in f: " in output.getvalue()) == bool(words)
+    assert words in output.getvalue()
 
 
 def run_forked_program(*line: object, directory: Path) -> tuple[int | None, str, str]:
