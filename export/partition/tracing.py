@@ -31,7 +31,7 @@ from export.partition.features.stated_rows import replace_stated_rows
 from export.partition.features.traced_lookups import resolve_lookups
 from export.partition.graph.pruning import TracedCall, prune
 from export.partition.graph.tower_results import tower_results
-from export.partition.lookups.records import TracedLookup
+from export.partition.lookups.records import TracedLookup, free_name
 from export.partition.table_names import name_tables
 from export.partition.traceable_model import TraceableModel
 from export.recipe.schema import ExportJob
@@ -177,6 +177,14 @@ class _ModelLookups:
                 tables.setdefault(key, lookup.table)
             else:
                 unnamed[key] = lookup.variable
+        # Names that differ in the model may be one as names of files. A name that is both comes
+        # first.
+        names: dict[str, str] = {}
+        for key in sorted(tables, key=lambda key: tables[key].name != tables[key].config_name):
+            table = tables[key]
+            if table.config_name not in names:
+                names[table.config_name] = free_name(table.name, names.values())
+            tables[key] = replace(table, name=names[table.config_name])
         # Tables of embedding layers have names; plain variables take free ones.
         used_names = {table.name for table in tables.values()}
         return tables | name_tables(unnamed, self._model.table_names(unnamed), used_names)

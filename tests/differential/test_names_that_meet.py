@@ -127,3 +127,45 @@ def test_names_of_a_model_never_meet_those_that_are_made(tmp_path: Path) -> None
         service.close()
     for name in ("click", "trunk_1"):
         np.testing.assert_allclose(heads[name], np.asarray(expected[name]), atol=1e-5)
+
+
+TABLES = """
+import tensorflow as tf
+
+E = tf.tpu.experimental.embedding
+
+class Slots(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = {
+            name: E.FeatureConfig(E.TableConfig(rows, 3, name=name))
+            for name, rows in (("a/b", 7), ("a_b", 5), ("a b", 6))
+        }
+        self.slots = E.TPUEmbeddingForServing(self.config, None)
+        self.slots.build()
+
+    def __call__(self, inputs):
+        ids = {name: inputs[f"{number}"] for number, name in enumerate(self.config)}
+        found = E.serving_embedding_lookup(
+            ids, None, self.slots.embedding_tables, self.config
+        )
+        return {"vector": tf.concat([found[name] for name in self.config], axis=1)}
+
+def build():
+    return Slots()
+"""
+
+
+def test_tables_whose_names_are_one_in_a_bundle_keep_their_rows(tmp_path: Path) -> None:
+    (tmp_path / "slots.py").write_text(TABLES)
+    model = load_factory("slots.py:build", tmp_path)()
+    tf.train.Checkpoint(model=model).write(str(tmp_path / "slots"))
+    inputs = "".join(f'inputs.{number} = {{ dtype = "int32" }}\n' for number in range(3))
+    (tmp_path / "recipe.toml").write_text(
+        'model = "movies"\ncheckpoint = { path = "slots", object_path = "model" }\n'
+        'code = { factory = "slots.py:build", table_threshold = 0 }\noutput.root = "bundles"\n'
+        f'{inputs}towers.query = {{ role = "query" }}\n'
+    )
+    published = export(tmp_path / "recipe.toml")
+    rows = {name: table.rows for name, table in published.manifest.tables.items()}
+    assert rows == {"a_b": 5, "a_b_2": 6, "a_b_3": 7}

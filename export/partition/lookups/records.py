@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any, NamedTuple
@@ -160,7 +160,7 @@ def table_name(name: str, kind: str) -> str:
     return bundle_name
 
 
-def free_name(name: str, used_names: Container[str]) -> str:
+def free_name(name: str, used_names: Collection[str]) -> str:
     """Returns a name that is not used yet: `name` itself, or with a number from 2 on."""
     choices = chain([name], (f"{name}_{number}" for number in count(2)))
     return next(choice for choice in choices if choice not in used_names)

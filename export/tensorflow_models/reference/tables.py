@@ -208,15 +208,16 @@ class ReferenceTables:
         if table is None:
             # A variable of the user's own, which `_gather` reads; the layer's config names it.
             is_placeholder = isinstance(lookup.variable, placeholder_class())
-            if is_placeholder and lookup.table.name in self._tables:
-                self._names[resource(lookup.variable.handle)] = lookup.table.name
+            if is_placeholder and lookup.table.config_name in self._name_of_path:
+                name = self._name_of_path[lookup.table.config_name]
+                self._names[resource(lookup.variable.handle)] = name
             return ids, lookup.variable
         flat = tf.reshape(getattr(ids, "values", ids), [-1])
         shape = [tf.size(flat), table.dim]
         if self._root is None:
             vectors = _random_rows(shape)
-        elif table.name in self._tables:
-            vectors = self._vectors(table.name, flat)
+        elif table.config_name in self._name_of_path:
+            vectors = self._vectors(self._name_of_path[table.config_name], flat)
         else:
             vectors = tf.zeros(shape)
         positions = tf.range(tf.size(flat, tf.int64))
