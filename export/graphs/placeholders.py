@@ -11,6 +11,7 @@ embedding_ops.py.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -29,6 +30,8 @@ FIRST_VALUE_BYTES = 64 << 20
 
 _EARLY_NUMBER = 2.0**-120
 """The tiny number that fills the rows that are read while a model is built."""
+_NO_SCOPE_NAME = re.compile(r"[^A-Za-z0-9_.\\/>-]")
+"""A character that no name of a scope has."""
 _EARLY_LINES: list[str] = []
 """User's lines that read rows while a model is built; the rows of a line are
 `_EARLY_NUMBER * (1 + index * 2**-23)`.
@@ -253,12 +256,28 @@ def _placeholder(shape: Any, dtype: Any, options: Mapping[str, Any]) -> Any:
 
 
 def without_memory(name: str, shape: Any, dtype: Any, trainable: bool) -> Any:
-    """Returns a variable without memory, a placeholder where it may be a table."""
+    """Returns a variable without memory, a placeholder where it may be a table.
+
+    Args:
+      name: Any text, which `name_of` returns.
+      shape: The shape, a `tf.TensorShape`.
+      dtype: The type of its values, a `tf.DType`.
+      trainable: Whether training changes it.
+    """
     kind = variable_class()
     if shape.rank == 2 and dtype.is_floating:
         kind = placeholder_class()
+    # TensorFlow saves a variable under its name, which must be one of a scope.
+    scope = _NO_SCOPE_NAME.sub("_", name).lstrip("_\\/>-")
     with tf.init_scope(), tf.name_scope(""):
-        return kind(shape=shape, dtype=dtype, name=name, trainable=trainable)
+        variable = kind(shape=shape, dtype=dtype, name=scope or "variable", trainable=trainable)
+    variable.given_name = name
+    return variable
+
+
+def name_of(variable: Any) -> str:
+    """Returns the name that the model gives a variable."""
+    return getattr(variable, "given_name", "") or str(variable.name).partition(":")[0]
 
 
 def placeholder_of(table: Any) -> Any:

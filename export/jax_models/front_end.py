@@ -21,6 +21,7 @@ from export.front_end.calls import Call
 from export.front_end.interface import CallResults, OfferedCall, PartitionedModel
 from export.front_end.recipe_layouts import is_derived, recipe_layouts, with_config_names
 from export.front_end.table_shapes import check_shapes
+from export.graphs.placeholders import name_of
 from export.jax_models.functions import JaxFunctions, build_functions
 from export.jax_models.own_rows import JaxTrainer
 from export.jax_models.parameters import StoredParameters
@@ -138,7 +139,7 @@ class JaxModel:
 
     def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
         """See OriginalModel.find_weights."""
-        paths = {_path(variable): variable for variable in variables}
+        paths = {name_of(variable): variable for variable in variables}
         keys = self._stored_parameters.find(paths)
         self._check_no_stack(keys.values())
         return [(paths[path], key) for path, key in keys.items()]
@@ -219,7 +220,3 @@ def _notes_on_batches(functions: JaxFunctions) -> tuple[str, ...]:
         "compared with the model in its own batch"
         for call, batch in functions.fixed_batches.items()
     )
-
-
-def _path(variable: Any) -> str:
-    return str(variable.name).partition(":")[0]

@@ -42,7 +42,7 @@ class JaxFunctions(TraceableModel):
 
     Attributes:
       parameters: The parameters, a tree of `jax.ShapeDtypeStruct`.
-      leaves: The leaves of that tree by path, such as `params/users/embedding`.
+      leaves: The leaves of that tree by path, such as `params.users.embedding`.
       functions: Functions by the name that a tower's `call` has; "" for a single function.
       variables: Variables by the path of their parameter; keys of random numbers have none.
       specs: Specifications of the features whose activations the functions read; None if the
@@ -66,8 +66,8 @@ class JaxFunctions(TraceableModel):
         self.specs = specs
         self.activations = activations or Activations()
         self.fixed_batches: dict[Call, int] = {}
-        paths, _ = jax.tree.flatten_with_path(parameters)
-        self.leaves = {path_of(path): leaf for path, leaf in paths}
+        leaves, _ = jax.tree.flatten_with_path(parameters)
+        self.leaves = {path_of(steps): leaf for steps, leaf in leaves}
         # Variables without memory: tables may be larger than the memory of this machine.
         self.variables = {
             path: without_memory(path, tf.TensorShape(leaf.shape), tf.as_dtype(leaf.dtype), True)
@@ -295,14 +295,28 @@ def _check_parameters(reference: str, parameters: Any) -> None:
             )
     if not leaves:
         raise NotConvertible(f"factory {reference} returned no parameters; {_EXPECTED}")
+    places: dict[str, str] = {}
+    for steps, _ in jax.tree.leaves_with_path(parameters):
+        path = path_of(steps)
+        place = jax.tree_util.keystr(steps)
+        if path in places:
+            raise NotConvertible(
+                f"factory {reference} returned the parameters {places[path]} and {place}, which "
+                f"Orbax both stores as {path!r}, so that a checkpoint has one of them: rename a "
+                "key in the training program"
+            )
+        places[path] = place
 
 
-def path_of(path: Any) -> str:
-    """Returns the path of a parameter in its tree, without the `value` that nnx adds."""
-    steps = [str(jax.tree_util.keystr((key,), simple=True)) for key in path]
-    if len(steps) > 1 and steps[-1] == "value":
-        steps.pop()
-    return "/".join(steps)
+def path_of(steps: Any) -> str:
+    """Returns the path of a parameter in its tree, without the `value` that nnx adds.
+
+    Orbax joins the steps in the same way; a key may have slashes.
+    """
+    keys = [str(jax.tree_util.keystr((step,), simple=True)) for step in steps]
+    if len(keys) > 1 and keys[-1] == "value":
+        keys.pop()
+    return ".".join(keys)
 
 
 def is_random_key(leaf: Any) -> bool:

@@ -85,22 +85,14 @@ class StoredParameters:
         Raises:
           CheckpointError: Several trees of the checkpoint have these parameters.
         """
-        if self.object_path:
-            return self._stated_beginning
-
-        # The tree that has the largest number of the model's parameters.
-        parameter_counts = self._parameter_counts(self._stored_paths)
-        largest = max(parameter_counts.values(), default=0)
-        beginnings = sorted(
-            beginning for beginning, count in parameter_counts.items() if count == largest
-        )
+        beginnings = self._beginnings(self._stored_paths)
         if len(beginnings) > 1:
             paths = " or ".join(repr(beginning) for beginning in beginnings[:4])
             raise CheckpointError(
                 f"checkpoint {self.checkpoint.prefix} has the model's parameters under several "
                 f"paths: {paths}; write the one to export as checkpoint.object_path"
             )
-        return beginnings[0] if beginnings else ""
+        return beginnings[0] if beginnings else _with_dots(self.object_path)
 
     def unread(self, dense: Collection[str]) -> dict[str, str]:
         """Returns the keys of the matrices in the tree of parameters that the model lacks, each as
@@ -135,41 +127,50 @@ class StoredParameters:
 
         return left_out_siblings(parameter_keys, {*dense} - parameter_keys, module)
 
-    @property
-    def _stated_beginning(self) -> str:
-        steps = self.object_path.replace("/", ".").split(".")
-        return ".".join(step for step in steps if step)
-
     @cached_property
     def _stored_paths(self) -> Mapping[str, str]:
-        """The path of each parameter in the checkpoint's tree of parameters, with dots.
+        """The path of each parameter in the checkpoint's tree of parameters.
 
         `init` of Flax linen returns the parameters in a branch, `params`. A `TrainState` holds what
         is in that branch, and a program may save this alone.
         """
-        paths = {path: path.replace("/", ".") for path in self.model.leaves}
-        inner_paths = {path: dotted.removeprefix("params.") for path, dotted in paths.items()}
+        paths = {path: path for path in self.model.leaves}
+        inner_paths = {path: path.removeprefix("params.") for path in paths}
         # A branch of another name, such as `ema`, may be one of several with the same paths.
-        has_branch = all(dotted.startswith("params.") for dotted in paths.values())
-        if has_branch and self._is_stored(inner_paths) and not self._is_stored(paths):
+        has_branch = all(path.startswith("params.") for path in paths)
+        if has_branch and self._beginnings(inner_paths) and not self._beginnings(paths):
             return inner_paths
         return paths
 
-    def _is_stored(self, paths: Mapping[str, str]) -> bool:
-        """Returns whether a tree of the checkpoint has one of the parameters at its path."""
+    def _beginnings(self, paths: Mapping[str, str]) -> list[str]:
+        """Returns the keys at which the tree of parameters may begin: where the recipe's
+        object_path is, or else the trees that have the largest number of the parameters.
+
+        Args:
+          paths: The path of each parameter in such a tree.
+        """
         parameter_counts = self._parameter_counts(paths)
-        if self.object_path:
-            return self._stated_beginning in parameter_counts
-        return bool(parameter_counts)
+        if not self.object_path:
+            largest = max(parameter_counts.values(), default=0)
+            return sorted(
+                beginning for beginning, count in parameter_counts.items() if count == largest
+            )
+        if self.object_path in parameter_counts:
+            return [self.object_path]
+        # A slash in it separates two steps, or is part of a key, as in trees of dm-haiku.
+        stated = _with_dots(self.object_path)
+        return sorted(
+            beginning for beginning in parameter_counts if _with_dots(beginning) == stated
+        )
 
     def _parameter_counts(self, paths: Mapping[str, str]) -> Counter[str]:
         """Returns the number of parameters in each tree of the checkpoint, by the key at which it
         begins.
 
         Args:
-          paths: The path of each parameter in such a tree, with dots.
+          paths: The path of each parameter in such a tree.
         """
-        leaves = {dotted: self.model.leaves[path] for path, dotted in paths.items()}
+        leaves = {stored: self.model.leaves[path] for path, stored in paths.items()}
         counts: Counter[str] = Counter()
         for key, entry in self.checkpoint.entries.items():
             steps = key.removesuffix(".value").split(".")
@@ -200,7 +201,7 @@ class StoredParameters:
     def _problem(self, path: str, key: str) -> str:
         """Returns the reason why an array cannot be a parameter; "" if it can be."""
         leaf = self.model.leaves[path]
-        parameter = f"parameter {path.replace('/', '.')}"
+        parameter = f"parameter {path}"
         if not key:
             return f"{parameter} {list(leaf.shape)} is not in the checkpoint"
         entry = self.checkpoint.entries[key]
@@ -210,3 +211,8 @@ class StoredParameters:
             f"{parameter} is {leaf.dtype} {list(leaf.shape)} in the model and {entry.dtype} "
             f"{list(entry.shape)} there"
         )
+
+
+def _with_dots(object_path: str) -> str:
+    """Returns an object path whose steps dots separate, wherever it has slashes."""
+    return ".".join(filter(None, object_path.replace("/", ".").split(".")))

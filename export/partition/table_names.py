@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from bundle.format.paths import is_name
 from export.front_end.specs import TableFacts
+from export.graphs.placeholders import name_of
 from export.partition.lookups.records import free_name, table_name
 
 COLUMN = re.compile(r"/(embedding_weights|embeddings?|weights)$")
@@ -24,8 +25,9 @@ class TableNames(NamedTuple):
 
 def names_of_variable(variable: Any) -> TableNames:
     """Returns the names that a variable's name gives a table: the shortest is its last scope."""
-    whole = variable.name.partition(":")[0]
-    longer = COLUMN.sub("", whole).replace("/", ".")
+    whole = name_of(variable)
+    # Scopes of TensorFlow end with slashes, steps of a tree of JAX with dots or slashes.
+    longer = COLUMN.sub("", whole.replace(".", "/")).replace("/", ".")
     return TableNames(longer.rpartition(".")[2], longer, whole)
 
 

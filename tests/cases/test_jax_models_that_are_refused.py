@@ -310,6 +310,12 @@ FACTORIES: dict[str, Refusal] = {
     "no function": refused_result(lambda: (shapes(), {"a": 3}), "dict as its functions"),
     "arrays": refused_result(lambda: ({"w": np.ones(2)}, weighted), "ndarray", "jax.eval_shape"),
     "no parameters": refused_result(lambda: ({}, weighted), "no parameters"),
+    "two keys of one path": refused_result(
+        lambda: ({"a": {"b": shapes()}, "a.b": shapes()}, weighted),
+        "['a']['b']['table'] and ['a.b']['table']",
+        "'a.b.table'",
+        "rename a key",
+    ),
     "other names": refused_result(
         lambda: (shapes(), {"a": weighted, "b": weighted}), "'a', 'b'", "towers.tower.call"
     ),

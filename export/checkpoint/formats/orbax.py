@@ -25,7 +25,7 @@ import math
 import os
 import re
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -459,6 +459,14 @@ def _list_item(
         store = tensorstore.KvStore.open(kvstore, context=context).result()
         keys = sorted(store.list().result())
         leaves = list(_leaves(tree, keys))
+        paths = Counter(path for path, _, _ in leaves)
+        problems += [
+            f"array {prefix + path!r}: {count} arrays of the tree have this path, as a key has a "
+            "dot, and Orbax stores one of them; rename the key in the training program, and save "
+            "the checkpoint anew"
+            for path, count in paths.items()
+            if count > 1
+        ]
         # All reads begin before the first is awaited: from a store, each takes a round trip.
         reads = [store.read(f"{path}/{file}") for path, file, _ in leaves]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from export.errors import NotConvertible
 from export.graphs.functions import bytes_of
-from export.graphs.placeholders import line_of_variable
+from export.graphs.placeholders import line_of_variable, name_of
 from export.graphs.walks import needed, resource
 from export.partition.ids.remedies import cure_of_words
 from export.partition.lookups.records import MissingRule, TracedLookup
@@ -66,7 +66,7 @@ def find_inline_lookups(
         if key in gathered:
             reasons.setdefault(key, read._replace(cure="read it by lookups only"))
         elif variable.shape[0] > job.code.table_threshold:
-            name = variable.name.partition(":")[0]
+            name = name_of(variable)
             line = at_line(line_of_variable(variable))
             subject = f"variable {name!r} {variable.shape.as_list()}{line}"
             reason = read._replace(cure=read.cure or _OUTSIDE)

@@ -14,6 +14,7 @@ from export.errors import NotConvertible
 from export.front_end.outside_ids import UNDEFINED, OutsideIds
 from export.front_end.specs import Combiner, Encoding, FeatureSpec, Keys, Kind, TableFacts
 from export.graphs.loading import tf
+from export.graphs.placeholders import name_of
 
 Tensors = Any
 """A tf.Tensor, tf.RaggedTensor or tf.SparseTensor."""
@@ -136,7 +137,7 @@ def facts_of(variable: Any) -> TableFacts:
     built.
     """
     rows, dim = variable.shape.as_list()
-    return TableFacts("", variable.name.partition(":")[0], rows, dim)
+    return TableFacts("", name_of(variable), rows, dim)
 
 
 def table_name(name: str, kind: str) -> str:

@@ -20,6 +20,7 @@ from export.graphs.hooks import Hooks
 from export.graphs.internals import variable_class
 from export.graphs.loading import tf
 from export.graphs.placeholders import (
+    name_of,
     placeholder_class,
     redirect_gathers,
     restoring_up_to,
@@ -125,7 +126,7 @@ class ReferenceTables:
         if key not in self._paths:
             self._paths = object_paths(self._root)
         path, _ = self._paths.get(key, ("", None))
-        return path or variable.name.partition(":")[0]
+        return path or name_of(variable)
 
     def _gather(self, variable: Any, ids: Any) -> Any:
         """Returns the rows of a plain variable."""

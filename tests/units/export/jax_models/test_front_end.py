@@ -42,6 +42,28 @@ def build():
     shapes = {"users": shape(60, 4), "genres": shape(9, 4), "layers": layers}
     return shapes, {"query": query, "candidate": candidate}
 """
+KEYS = """
+import jax
+import jax.numpy as jnp
+
+LAYERS = ["out", "in/~/out", "_out", "out layer", "out:0", "out:1", "$"]
+
+
+def score(parameters, inputs):
+    users = parameters["users/~/embed"]["embeddings"][inputs["user"]]
+    x = users * parameters["users"]["~"]["embed"]["embeddings"][inputs["user"]]
+    for key in LAYERS:
+        x = jnp.tanh(x @ parameters[key]["w"] + parameters[key]["b"])
+    return x[:, 0]
+
+
+def build():
+    shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, jnp.float32)
+    shapes = {key: {"w": shape(4, 4), "b": shape(4)} for key in LAYERS}
+    shapes["users/~/embed"] = {"embeddings": shape(60, 4)}
+    shapes["users"] = {"~": {"embed": {"embeddings": shape(60, 4)}}}
+    return shapes, score
+"""
 PADDED = {"dtype": "int32", "shape": [3], "pad": 0, "pad_side": "start", "keep": "last"}
 PAGE: dict[str, Any] = {
     "model": "random",  # which the trial's service loads
@@ -63,6 +85,34 @@ PAGE: dict[str, Any] = {
         "items": {"corpus": "items", "query_tower": "query", "candidate_tower": "candidate"}
     },
 }
+
+
+def test_keys_of_parameters_may_have_any_characters(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(KEYS)
+    random = np.random.default_rng(3)
+    embeddings = ["users/~/embed.embeddings", "users.~.embed.embeddings"]
+    stored = {name: random.normal(0, 0.5, (60, 4)).astype("f4") for name in embeddings}
+    layers = ["out", "in/~/out", "_out", "out layer", "out:0", "out:1", "$"]
+    for layer in layers:
+        stored[f"{layer}.w"] = random.normal(0, 0.5, (4, 4)).astype("f4")
+        stored[f"{layer}.b"] = random.normal(0, 0.5, 4).astype("f4")
+    write_item(tmp_path / "checkpoint", stored)
+    page = {
+        **{name: PAGE[name] for name in ("model", "checkpoint", "code", "output")},
+        "inputs": {"user": {"dtype": "int32"}},
+        "towers": {"score": {"role": "ranking"}},
+        "features": {"user": {"role": "candidate"}},
+    }
+    published = publish(page, tmp_path)
+    assert sorted(published.manifest.tables) == ["embed", "users._.embed"]
+
+    users = [0, 7, 59]
+    body = {"candidate_features": {"user": users}}
+    scores = response_to(tmp_path / "bundles", "rank", body)["scores"]
+    x = stored[embeddings[0]][users] * stored[embeddings[1]][users]
+    for layer in layers:
+        x = np.tanh(x @ stored[f"{layer}.w"] + stored[f"{layer}.b"])
+    np.testing.assert_allclose(scores, x[:, 0], rtol=1e-5, atol=1e-6)
 
 
 def test_lists_are_padded_and_cut_as_in_training_for_lookups_masks_and_indexes_alike(

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError
 from export.jobs.preparation import Prepared
 from tests.units.export.checkpoint.orbax_trees import write_item
 from tests.units.export.job_runs import prepare
@@ -46,6 +48,12 @@ TREES: list[tuple[tuple[str, ...], str, str, str]] = [
     # Flax keeps parameters in a branch that programs store, or what is in it.
     (("users.table", "bias"), "", "params", ""),
     (("params.users.table", "params.bias", "users.table", "bias"), "", "params", "params."),
+    # dm-haiku names a module by the modules around it.
+    (("net/~/in.users.table", "net/~/in.bias"), "", "net/~/in", "net/~/in."),
+    (("p.net/~/in.users.table", "p.net/~/in.bias"), "", "net/~/in", "p.net/~/in."),
+    (("p.a/b.users.table", "p.a/b.bias", "p.c.users.table"), "p/a/b", "", "p.a/b."),
+    (("a/b.users.table", "a/b.bias", "a.b.users.table", "a.b.bias"), "a/b", "", "a/b."),
+    (("a/b.users.table", "a/b.bias", "a.b.users.table", "a.b.bias"), "a.b", "", "a.b."),
 ]
 """Arrays of a checkpoint, checkpoint.object_path and the model's own branch -> where they begin."""
 
@@ -90,6 +98,22 @@ def test_parameters_begin_where_most_of_them_are(
     (tower,) = job.traced.towers
     ((_, key),) = job.traced.original.find_weights(tower.variables)
     assert key == f"{beginning}bias{suffix}"
+
+
+def test_a_path_that_two_trees_may_have_is_refused(tmp_path: Path) -> None:
+    table = np.ones((4, 2), np.float32)
+    leaves = {"p.a/b.users.table": table, "p.a.b.users.table": table}
+    with pytest.raises(CheckpointError, match=r"'p\.a\.b' or 'p\.a/b'; write the one to export"):
+        prepared(tmp_path, leaves, "p/a/b")
+
+
+def test_arrays_that_orbax_stores_as_one_are_a_problem(tmp_path: Path) -> None:
+    orbax = pytest.importorskip("orbax.checkpoint")
+    with orbax.StandardCheckpointer() as checkpointer:
+        tree = {"a": {"b": {"w": np.ones(3)}}, "a.b": {"w": np.zeros(3)}}
+        checkpointer.save(tmp_path / "checkpoint", tree)
+    with pytest.raises(CheckpointError, match=r"'a\.b\.w': 2 arrays of the tree have this path"):
+        open_checkpoint(tmp_path / "checkpoint", complete=True)
 
 
 def test_matrices_that_the_model_lacks_are_noted(tmp_path: Path) -> None:
