@@ -17,8 +17,9 @@ _FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
 _PACKAGE = Path(__file__).resolve().parent
 _OWN = (
     str(_PACKAGE),
-    # The package that starts the program.
+    # The packages that start the program.
     str(_PACKAGE.with_name("rowcast")),
+    str(_PACKAGE.with_name("command_line")),
     sysconfig.get_paths()["stdlib"],
 )
 _INSTALLED = {"site-packages", "dist-packages"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from export.recipe.schema import InputSection
 
@@ -36,7 +36,7 @@ class ColumnInput:
         ragged.
         """
         if len(self.lengths) > 1:
-            return InputSection(dtype=self.dtype, kind="ragged")
+            return self._listed("ragged")
         return InputSection(dtype=self.dtype, shape=tuple(self.lengths))
 
     @property
@@ -59,8 +59,7 @@ class ColumnInput:
         """Yields sections that the column fits, too, instead of `section`."""
         sections = [self.shown, self.padded]
         if self.lengths:
-            sections.append(InputSection(dtype=self.dtype, kind="ragged"))
-            sections.append(InputSection(dtype=self.dtype, kind="sparse"))
+            sections += [self._listed("ragged"), self._listed("sparse")]
         else:
             sections.append(InputSection(dtype=self.dtype, shape=(1,)))
         if self.dtype == "int64":
@@ -70,6 +69,10 @@ class ColumnInput:
         for alternative in dict.fromkeys(sections):
             if alternative != section:
                 yield alternative
+
+    def _listed(self, kind: Literal["ragged", "sparse"]) -> InputSection:
+        """Returns the input as lists of any length, which have no booleans."""
+        return InputSection(dtype="int32" if self.dtype == "bool" else self.dtype, kind=kind)
 
 
 def _narrowed(section: InputSection) -> InputSection:

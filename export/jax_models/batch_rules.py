@@ -459,6 +459,37 @@ def _gather(step: Step) -> list[BatchedValue]:
     return step.bind([operand.array, repeated(indices)], slice_sizes=open_sizes)
 
 
+def _scatter(step: Step) -> list[BatchedValue]:
+    """Writes to the same places of all examples, as `x.at[:, 3].set(values)` does."""
+    operand, indices, updates = step.arguments
+    numbers = step.params["dimension_numbers"]
+    position_error = step.rejected(
+        "it writes entries by the positions of examples in a batch; write the same entries of all "
+        "examples, or use jnp.where"
+    )
+    if indices.axis is not None:
+        raise position_error
+
+    # An axis of the operand whose entries are written together is an axis of the updates, too.
+    single_axes = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    window_axes = [axis for axis in range(len(operand.shape)) if axis not in single_axes]
+    axis_of_updates = dict(zip(window_axes, numbers.update_window_dims, strict=True))
+    axis = operand.axis
+    if axis is None:
+        axis = next((axis for axis in window_axes if axis_of_updates[axis] == updates.axis), None)
+    # Only the whole batch is the same in a batch of another size.
+    if axis not in axis_of_updates or axis in numbers.scatter_dims_to_operand_dims:
+        raise position_error
+    if updates.shape[axis_of_updates[axis]] != operand.shape[axis]:
+        raise position_error
+    arrays = [
+        step.along(operand, axis),
+        repeated(indices),
+        step.along(updates, axis_of_updates[axis]),
+    ]
+    return step.bind(arrays)
+
+
 _WITHOUT_EXAMPLES: dict[str, Rule] = {
     **dict.fromkeys(elementwise.OPERATIONS, _elementwise_without_examples),
     "broadcast_in_dim": _broadcast_without_examples,
@@ -492,6 +523,8 @@ _WITH_EXAMPLES: dict[str, Rule] = {
     "jit": _whole_call,
     "pad": _pad,
     "reshape": _reshape,
+    "scatter": _scatter,
+    "scatter-add": _scatter,
     "slice": _slice,
     "tile": _tile,
 }

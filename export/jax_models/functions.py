@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from export.checkpoint.formats.orbax import KERAS_LISTS
 from export.errors import NotConvertible
 from export.front_end.calls import Call
@@ -34,6 +36,8 @@ _STATE_BATCH = (
     "Or let feature_specs state the batch of training, input_shape=(batch, ids of one example) and "
     "output_shape=(batch, embedding_dim): then it is opened"
 )
+_SAMPLE_BATCHES = (89, 97)
+"""Numbers of examples that no other size of a model is likely to be, or to be divisible by."""
 _KERAS_LISTS = " or ".join(map("/".join, KERAS_LISTS))
 
 
@@ -139,10 +143,36 @@ class _EvaluatedCall:
             batch = self._model.activations.batch
             if batch is not None and batch > 1:
                 return self._trace_fixed_batch(inputs, batch, problem)
+            opened = self._trace_sample_batches(inputs)
+            if opened is not None:
+                return opened
             message = str(problem)
             if isinstance(problem, FixedBatch) and self._model.specs is not None and not batch:
                 message = f"{message}. {_STATE_BATCH}"
             raise self._with_missing(message) from problem
+
+    def _trace_sample_batches(self, inputs: Mapping[str, Any]) -> TracedFunction | None:
+        """Traces the function in batches of two sizes, and opens them: JAX has no counterpart of
+        some functions in an open batch, such as `x.squeeze()`, which run in a batch of any size.
+
+        Returns:
+          The function in any batch; None if it does not run in these batches, or computes something
+          else in each.
+        """
+        try:
+            first, second = (
+                with_open_batch(self._trace(inputs, batch), batch, self._positions(inputs))
+                for batch in _SAMPLE_BATCHES
+            )
+        except NotConvertible:
+            return None
+        # Code may compute with the size of the batch, or choose by it what it computes.
+        if str(first.jaxpr) != str(second.jaxpr):
+            return None
+        constants = zip(first.jaxpr.consts, second.jaxpr.consts, strict=True)
+        if not all(np.array_equal(*pair) for pair in constants):
+            return None
+        return first
 
     def _trace_fixed_batch(
         self, inputs: Mapping[str, Any], batch: int, problem: NotConvertible
@@ -155,9 +185,8 @@ class _EvaluatedCall:
           problem: The error of tracing the function for any batch.
         """
         model = self._model
-        positions = [model.activations.positions(name) for name in sorted(inputs)]
         try:
-            opened = with_open_batch(self._trace(inputs, batch), batch, positions)
+            opened = with_open_batch(self._trace(inputs, batch), batch, self._positions(inputs))
         except FixedBatch as fixed_problem:
             raise NotConvertible(f"{fixed_problem}{self._remedy_of_many_ids()}") from problem
         except NotConvertible as fixed_problem:
@@ -171,6 +200,9 @@ class _EvaluatedCall:
             raise self._with_missing(message) from problem
         model.fixed_batches[self._call] = batch
         return opened
+
+    def _positions(self, inputs: Mapping[str, Any]) -> list[int]:
+        return [self._model.activations.positions(name) for name in sorted(inputs)]
 
     def _remedy_of_many_ids(self) -> str:
         """Returns the declaration of ids that have an activation each, as a further sentence; "" if

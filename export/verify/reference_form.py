@@ -65,10 +65,21 @@ class ReferenceForm:
         """Returns the outputs of the tower that forms compute.
 
         Raises:
-          VerificationFailed: A form cannot compute with the examples.
+          VerificationFailed: A form cannot compute with the examples, or an output has another
+            shape than the model's.
         """
         tensors = run(chain, examples.values, examples.n)
-        return {output.name: tensors[output.name] for output in self.tower.outputs}
+        outputs = {}
+        for output in self.tower.outputs:
+            values = tensors[output.name]
+            shape = (examples.n, *output.shape[1:])
+            if values.shape != shape:
+                raise VerificationFailed(
+                    f"output {output.name!r} is {list(values.shape)}, and {list(shape)} was "
+                    "expected"
+                )
+            outputs[output.name] = values
+        return outputs
 
     def failure_of(self, chain: Sequence[OpenForm], examples: HostileExamples) -> str:
         """Returns why forms cannot compute with examples; "" if they can."""

@@ -208,6 +208,12 @@ FUNCTIONS: dict[str, Refusal] = {
         "one or two axes",
     ),
     "divided batch": refused_function(lambda x, ids: x.reshape(32, -1), "x.shape[0]", THIS_LINE),
+    "the batch as a number": refused_function(
+        lambda x, ids: x.squeeze() / x.shape[0], "squeeze", THIS_LINE
+    ),
+    "the batch as an array": refused_function(
+        lambda x, ids: x.squeeze() / np.array(len(x.squeeze()), np.float32), "squeeze", THIS_LINE
+    ),
     "fixed batch": refused_function(lambda x, ids: x.reshape(2, 4), "x.shape[0]", THIS_LINE),
     "float": refused_function(lambda x, ids: float(x[0, 0]) * x, *IN_VALUES),
     "branch": refused_function(lambda x, ids: x if x[0, 0] > 0 else -x, *IN_VALUES),
@@ -279,7 +285,7 @@ IN_A_BATCH: dict[str, Refusal] = {
         ("all of another", "gather", lambda x: jnp.take(x, (x[:, 0] > 0).astype(int), axis=1)),
         ("other places", "reshape", lambda x: x.reshape(5, BATCH)),
         ("cut", "reshape", lambda x: x.reshape(3, 10)),
-        ("written", "scatter", lambda x: jnp.zeros((BATCH, 9)).at[:, 0].set(x[:, 0])),
+        ("written", "scatter", lambda x: x.at[0].set(1.0)),
         ("loop", "scan", lambda x: lax.scan(lambda t, y: (t + y, t), jnp.zeros(BATCH), x.T)[0]),
     )
 } | {

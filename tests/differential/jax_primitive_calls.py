@@ -227,7 +227,10 @@ CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
         "split": (lambda x: jnp.split(x, [1, 2], axis=2), lambda x: jnp.split(x, [1], 1)),
         "squeeze": (lambda x: jnp.squeeze(x[:, :1, None, :1], (1, 2)),),
         "stack": (lambda x: jnp.stack([x, -x], axis=1),),
-        "tile": (lambda x: jnp.tile(x, (1, 2, 1)),),
+        "tile": (
+            lambda x: jnp.tile(x, (1, 2, 1)),
+            lambda x: jnp.tile(jnp.arange(3.0), x.shape[0]).reshape(x.shape[0], 3),
+        ),
         "transpose": (
             lambda x: jnp.transpose(x, (0, 2, 1)),
             lambda x: jnp.broadcast_to(x[:, :1], x.shape).swapaxes(1, 2),

@@ -87,6 +87,8 @@ OF_VALUES: dict[str, Callable[[Any], Any]] = {
     "parts": lambda x: jnp.split(x, [5], 1)[1] * x[:, 3:4] + jnp.take(x, jnp.array([7]), axis=1),
     "window": lambda x: jax.lax.dynamic_slice(x, (0, 5), (BATCH, 3)),
     "padding": lambda x: jnp.pad(x, ((0, 0), (1, 2))) + jnp.tile(x[:, :9], (1, 3)),
+    "written": lambda x: x.at[:, 3].set(x[:, 0]),
+    "written into zeros": lambda x: jnp.zeros((BATCH, 3)).at[:, 1].set(x[:, 0]),
     "only shard": in_one_shard,
     "residual layers": residual_layers,
 }

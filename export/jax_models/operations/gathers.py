@@ -401,7 +401,10 @@ def _replace_one(equation: Equation, operand: Value, indices: Value, updates: Va
     """Replaces the values at one position along an axis, as `x.at[:, 3].set(values)` does."""
     (axis,) = equation.params["dimension_numbers"].scatter_dims_to_operand_dims
     update = tf.expand_dims(equation.sizes.full(updates), axis)
-    axis_slice = AxisSlice(update, axis, indices.tensor[0], 1)
+    start = indices.tensor[0]
+    if indices.constant is not None:
+        start = int(indices.constant[0])
+    axis_slice = AxisSlice(update, axis, start, 1)
     replaced = replace_slice(equation, operand, axis_slice)
     limits = [operand.shape[axis]]
     _, is_inside = _move_inside(equation, indices, _positions(equation, indices), limits)

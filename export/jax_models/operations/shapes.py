@@ -142,12 +142,20 @@ def replace_slice(equation: Equation, operand: Value, axis_slice: AxisSlice) -> 
     """Returns an array in which a slice is replaced."""
     axis = axis_slice.axis
     last = equation.sizes.size(operand.shape[axis]) - axis_slice.size
-    start = tf.clip_by_value(axis_slice.start, 0, last)
+    is_known = isinstance(axis_slice.start, int) and isinstance(last, int)
+    if is_known:
+        start = min(max(axis_slice.start, 0), last)
+    else:
+        start = tf.clip_by_value(axis_slice.start, 0, last)
     array = equation.sizes.full(operand)
     outer_axes = (slice(None),) * axis
-    before = array[(*outer_axes, slice(None, start))]
-    after = array[(*outer_axes, slice(start + axis_slice.size, None))]
-    return tf.concat([before, axis_slice.tensor, after], axis)
+    parts = [axis_slice.tensor]
+    # LiteRT reads the whole array as a slice that ends at 0: no empty slice is made.
+    if not is_known or start > 0:
+        parts.insert(0, array[(*outer_axes, slice(None, start))])
+    if not is_known or start < last:
+        parts.append(array[(*outer_axes, slice(start + axis_slice.size, None))])
+    return tf.concat(parts, axis)
 
 
 def _stack(equation: Equation, *operands: Value) -> Any:
@@ -204,7 +212,9 @@ def _reverse(equation: Equation, operand: Value) -> Any:
 
 
 def _tile(equation: Equation, operand: Value) -> Any:
-    return tf.tile(equation.sizes.full(operand), equation.params["reps"])
+    # Code may repeat a constant for each example of the batch.
+    repetitions = equation.sizes.vector(equation.params["reps"])
+    return tf.tile(equation.sizes.full(operand), repetitions)
 
 
 def _iota(equation: Equation, *_dynamic_sizes: Value) -> Value:

@@ -67,9 +67,10 @@ def test_draft_takes_inputs_of_examples(folder: Path) -> None:
         "tags": ["a"],
         "last": [1, 2, 3],
         "new": True,
+        "seen": [True],
         "at": None,
     }
-    rows = [row, row | {"tags": ["a", "b"], "age": 3}]
+    rows = [row, row | {"tags": ["a", "b"], "seen": [True, False], "age": 3}]
     examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
     text, recipe = drafted("many_arguments", folder, examples)
     assert "\n# columns of the examples that no input takes: at\n" in text
@@ -80,6 +81,7 @@ def test_draft_takes_inputs_of_examples(folder: Path) -> None:
         "tags": {"dtype": "string", "kind": "ragged"},
         "last": {"dtype": "int64", "shape": [3]},
         "new": {"dtype": "bool"},
+        "seen": {"dtype": "int32", "kind": "ragged"},
     }
     assert recipe["verify"]["examples"] == str(examples)
 

@@ -64,6 +64,20 @@ def build():
     shapes["users"] = {"~": {"embed": {"embeddings": shape(60, 4)}}}
     return shapes, score
 """
+ANY_BATCH = """
+import jax
+import jax.numpy as jnp
+
+
+def score(parameters, inputs):
+    rows = parameters["items"][inputs["item"]].squeeze()
+    written = rows.at[:, 0].set(rows[:, 1]).at[:, 3].set(rows[:, 2])
+    return (written * jnp.array([1.0, 5.0, 2.0, 3.0])).sum(1)
+
+
+def build():
+    return {"items": jax.ShapeDtypeStruct((60, 4), jnp.float32)}, score
+"""
 PADDED = {"dtype": "int32", "shape": [3], "pad": 0, "pad_side": "start", "keep": "last"}
 PAGE: dict[str, Any] = {
     "model": "random",  # which the trial's service loads
@@ -113,6 +127,25 @@ def test_keys_of_parameters_may_have_any_characters(tmp_path: Path) -> None:
     for layer in layers:
         x = np.tanh(x @ stored[f"{layer}.w"] + stored[f"{layer}.b"])
     np.testing.assert_allclose(scores, x[:, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_code_that_jax_traces_in_no_open_batch_is_traced_in_closed_ones(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(ANY_BATCH)
+    items = np.random.default_rng(3).normal(0, 0.5, (60, 4)).astype("f4")
+    write_item(tmp_path / "checkpoint", {"params.items": items})
+    page = {
+        **{name: PAGE[name] for name in ("model", "checkpoint", "code", "output")},
+        "inputs": {"item": {"dtype": "int32", "shape": [1]}},
+        "towers": {"score": {"role": "ranking"}},
+        "features": {"item": {"role": "candidate"}},
+    }
+    published = publish(page, tmp_path)
+    assert [note for note in published.notes if "not compiled" in note] == []
+    body = {"candidate_features": {"item": [[0], [7], [59]]}}
+    scores = response_to(tmp_path / "bundles", "rank", body)["scores"]
+    rows = items[[0, 7, 59]]
+    wanted = 6 * rows[:, 1] + 5 * rows[:, 2]
+    np.testing.assert_allclose(scores, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_lists_are_padded_and_cut_as_in_training_for_lookups_masks_and_indexes_alike(
