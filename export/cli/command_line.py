@@ -31,6 +31,15 @@ ExamplesFile = Annotated[
         help="Parquet or JSON-lines file of raw examples, with a column for each input.",
     ),
 ]
+Statements = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Key of code or vocabularies that the draft begins with, and its value in TOML, such "
+        "as code.arguments.units=32. Repeatable.",
+    ),
+]
 DraftFile = Annotated[
     Path,
     typer.Option("--out", metavar="FILE", help="New file to write the draft to; -: stdout."),

@@ -104,10 +104,12 @@ def init(
     factory: cl.FactoryName,
     checkpoint: cl.CheckpointPath,
     examples: cl.ExamplesFile = None,
+    stated: cl.Statements = None,
     out: cl.DraftFile = _STDOUT,
 ) -> None:
     """Write the first draft of a recipe: what the model, its examples and its checkpoint show, with
-    a comment at each line that none of them does. Run it where the recipe will be.
+    a comment at each line that none of them does, and a question where it would change outputs. Run
+    it where the recipe will be.
     """
     base = Path.cwd()
     # Rejected before the model is built, which may take minutes.
@@ -125,14 +127,18 @@ def init(
     with _showing_progress() as progress, progress.step("try calls of the model"):
         from export.drafts.drafting import draft_recipe
 
-        draft = draft_recipe(factory, checkpoint, examples, base)
+        draft = draft_recipe(factory, checkpoint, examples, base, stated or ())
     _write_output(draft.text, output, "--out")
     if draft.problem:
         problem = sentence(draft.problem)
         sys.stderr.write(f"{name} is not complete yet: {problem}\n")
         raise typer.Exit(1)
     if isinstance(output, OutputFile):
-        sys.stderr.write(f"wrote {out}; read it, then run `rowcast-export plan {out}`\n")
+        read = "read it"
+        if draft.questions:
+            keys = ", ".join(f"inputs.{input_name}" for input_name in draft.questions)
+            read = f"read it, and settle the questions of {keys}"
+        sys.stderr.write(f"wrote {out}; {read}, then run `rowcast-export plan {out}`\n")
 
 
 @app.command(epilog="Example: rowcast-export schema --out recipe-schema.json")
@@ -268,8 +274,11 @@ def run(
         full=full,
         unproved=unproved,
     )
+    from export.recipe.questions import check_settled
+
     job = options.read_job(recipe, checkpoint, root, table_mode)
     # Rejected before the model is built, which may take minutes.
+    check_settled(job)
     if unproved and job.output.tables not in options.INLINE:
         raise UsageError(
             "--unproved is for a self-contained SavedModel; a bundle is always compared with the "

@@ -1,19 +1,33 @@
-"""The inputs that columns of examples show: their types, and the lengths of lists."""
+"""The inputs that columns of examples show: their types, and the shapes of lists."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from bundle.format.input_lengths import PadSide
 from export.recipe.schema import InputSection
+from rows.cells import INTEGER, LIST_SEPARATOR, NUMBER
 
 # The narrowest first: Python's bools are integers, and integers may stand among floats.
 _KINDS: dict[Any, Any] = {"bool": bool, "string": str, "int64": int, "float32": (int, float)}
 """Python's types of the values of a dtype."""
 _FILLERS: Mapping[str, int | float | str] = {"int64": 0, "float32": 0.0, "string": ""}
 """The values that usually fill up lists, by dtype."""
+_ID_FILLERS: Mapping[str, Sequence[int | str]] = {"int64": (0, -1), "string": ("",)}
+"""The values that fill up lists of ids: zeros of numbers are more often numbers."""
 _INT32_MAX = 2**31 - 1
+
+Shape = tuple[int, ...]
+
+
+class Filling(NamedTuple):
+    """How the lists of a column were filled up to one length."""
+
+    value: int | str
+    side: PadSide
 
 
 @dataclass(frozen=True)
@@ -22,31 +36,63 @@ class ColumnInput:
 
     Attributes:
       dtype: The type of its values.
-      lengths: The lengths of its lists; empty: its values are no lists.
+      shapes: The shapes of its values; {()}: they are no lists.
       is_wide: Whether a value is beyond int32.
+      filling: How its lists were filled up; None: that does not show.
     """
 
     dtype: Any
-    lengths: frozenset[int]
+    shapes: frozenset[Shape]
     is_wide: bool
+    filling: Filling | None = None
+
+    @property
+    def are_lists(self) -> bool:
+        """Whether its values are lists."""
+        return self.shapes != {()}
+
+    @property
+    def lengths(self) -> frozenset[int]:
+        """The lengths of lists of single values."""
+        if any(len(shape) > 1 for shape in self.shapes):
+            return frozenset()
+        return frozenset(length for (length,) in self.shapes - {()})
 
     @property
     def shown(self) -> InputSection:
-        """The input with the fewest assumptions: lists of one length have that shape, others are
+        """The input with the fewest assumptions: lists of one shape have that shape, others are
         ragged.
         """
-        if len(self.lengths) > 1:
-            return self._listed("ragged")
-        return InputSection(dtype=self.dtype, shape=tuple(self.lengths))
+        if len(self.shapes) == 1 and (0,) not in self.shapes:
+            (shape,) = self.shapes
+            section = InputSection(dtype=self.dtype, shape=shape)
+            if self.filling is None:
+                return section
+            return section.model_copy(
+                update={"pad": self.filling.value, "pad_side": self.filling.side}
+            )
+        if not self.lengths:
+            # The recipe has no ragged lists of lists.
+            return self.padded
+        return self._listed("ragged")
 
     @property
     def padded(self) -> InputSection:
         """The input as an array, in which shorter lists are filled up."""
-        if len(self.lengths) < 2:
+        if len(self.shapes) == 1 and (0,) not in self.shapes:
             return self.shown
-        return InputSection(
-            dtype=self.dtype, shape=(max(self.lengths),), pad=_FILLERS.get(self.dtype)
-        )
+        shape: Shape
+        if not self.lengths:
+            # Lists of lists cannot be filled up: those of another size are rejected.
+            shape = max(self.shapes, key=lambda shape: (len(shape), shape))
+            return InputSection(dtype=self.dtype, shape=tuple(size or 1 for size in shape))
+        shape = (max(1, *self.lengths),)
+        return InputSection(dtype=self.dtype, shape=shape, pad=self.filler)
+
+    @property
+    def filler(self) -> int | float | str | None:
+        """The value that usually fills up such lists; None: there is none."""
+        return _FILLERS.get(self.dtype)
 
     @property
     def array_of_jax(self) -> InputSection:
@@ -60,7 +106,7 @@ class ColumnInput:
         sections = [self.shown, self.padded]
         if self.lengths:
             sections += [self._listed("ragged"), self._listed("sparse")]
-        else:
+        elif not self.are_lists:
             sections.append(InputSection(dtype=self.dtype, shape=(1,)))
         if self.dtype == "int64":
             sections += [part.model_copy(update={"dtype": "float32"}) for part in tuple(sections)]
@@ -86,15 +132,72 @@ def columns_of(examples: Mapping[str, Sequence[object]]) -> dict[str, ColumnInpu
     inputs = {}
     for name, values in examples.items():
         lists = [value for value in values if isinstance(value, list)]
-        items: list[Any] = list(values)
-        if lists:
-            items = [item for value in lists for item in value]
+        flattened = [_flattened(value) for value in lists or values]
+        items = [item for _, values_of_list in flattened for item in values_of_list]
         dtype = _dtype(items)
         if dtype is None:
             continue
         is_wide = dtype == "int64" and any(abs(item) > _INT32_MAX for item in items)
-        inputs[name] = ColumnInput(dtype, frozenset(map(len, lists)), is_wide)
+        shapes = frozenset(shape for shape, _ in flattened)
+        filling = None
+        if len(shapes) == 1 and len(next(iter(shapes))) == 1:
+            filling = _filling(dtype, lists)
+        inputs[name] = ColumnInput(dtype, shapes, is_wide, filling)
     return inputs
+
+
+def csv_lists(cells: Sequence[object]) -> Sequence[object]:
+    """Returns the values of a column of CSV: lists, if a cell has a separator of lists."""
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    if not any(LIST_SEPARATOR in text for text in texts):
+        return cells
+    lists = [[part for part in str(cell or "").split(LIST_SEPARATOR) if part] for cell in cells]
+    parts = [part for values in lists for part in values]
+    for pattern, convert in ((INTEGER, int), (NUMBER, float)):
+        if all(re.match(pattern, part) for part in parts):
+            return [[convert(part) for part in values] for values in lists]
+    return lists
+
+
+def _flattened(value: object) -> tuple[Shape, list[Any]]:
+    """Returns the shape of a list and its values; a list of lists of several shapes counts as one
+    list of all their values, as requests have it.
+    """
+    if not isinstance(value, list):
+        return (), [value]
+    parts = [_flattened(part) for part in value]
+    items = [item for _, part_items in parts for item in part_items]
+    shapes = {shape for shape, _ in parts}
+    if len(shapes) > 1:
+        return (len(items),), items
+    inner: Shape = ()
+    if shapes:
+        (inner,) = shapes
+    return (len(value), *inner), items
+
+
+def _filling(dtype: str, lists: Sequence[Sequence[Any]]) -> Filling | None:
+    """Returns what fills up lists of one length: a value that stands on one side of some lists, and
+    nowhere else.
+    """
+    for value in _ID_FILLERS.get(dtype, ()):
+        counts = [values.count(value) for values in lists]
+        # A value that every list has as often may be a value like any other.
+        if len(set(counts)) == 1:
+            continue
+        if counts == [_leading(value, values[::-1]) for values in lists]:
+            return Filling(value, "end")
+        if counts == [_leading(value, values) for values in lists]:
+            return Filling(value, "start")
+    return None
+
+
+def _leading(value: object, values: Sequence[object]) -> int:
+    """Returns how many of the first values equal a value."""
+    for position, other in enumerate(values):
+        if other != value:
+            return position
+    return len(values)
 
 
 def _dtype(items: Sequence[Any]) -> Any:

@@ -50,6 +50,8 @@ class ObservedCall:
       outputs: The shape of each result without the batch, by its key or position; by None where the
         result is one tensor.
       reads: The names of the inputs that each result is computed from.
+      ids: The names of the inputs that lookups in tables read.
+      stated: The inputs that the model itself states.
       queries: Whether a retrieval layer in it compares vectors of queries.
       problem: Why it could not be called; "": it was.
     """
@@ -60,6 +62,8 @@ class ObservedCall:
     assumed: set[str] = field(default_factory=set)
     outputs: dict[str | int | None, tuple[int | None, ...]] = field(default_factory=dict)
     reads: Mapping[str | int | None, frozenset[str]] = field(default_factory=dict)
+    ids: frozenset[str] = frozenset()
+    stated: Mapping[str, InputSection] = field(default_factory=dict)
     queries: bool = False
     problem: str = ""
 
@@ -125,7 +129,10 @@ class _CallObserver:
                 name: inputs_that_ran.get(name, column.shown) for name, column in columns.items()
             }
         self._run = run
-        self._call = ObservedCall(offered.path, inputs)
+        stated = {
+            name: section for name, section in offered.inputs.items() if name not in offered.ids
+        }
+        self._call = ObservedCall(offered.path, inputs, stated=stated)
         for name in offered.ids:
             if name in columns:
                 inputs[name] = columns[name].shown
@@ -169,6 +176,7 @@ class _CallObserver:
             return "the call ran without any input, and a tower needs one"
         call.outputs = dict(results.outputs)
         call.reads = results.reads
+        call.ids = results.ids
         call.queries = results.has_queries
         return ""
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from export.checkpoint.inventory.specs import Inventory
+from export.drafts.drafted_inputs import DraftedInput
 from export.drafts.drafted_towers import (
     DraftedTower,
     candidate_inputs,
     drafted_towers,
+    is_of_candidates,
     output_name,
 )
 from export.drafts.observed_calls import ObservedCall
 from export.recipe.json_schema import FILE_NAME
-from export.recipe.schema import InputSection
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _TABLES_LISTED_MAX = 20
@@ -25,24 +28,33 @@ _COMPUTED_ROLE = (
 )
 
 
-def recipe_text(
-    factory: str,
-    checkpoint: str,
-    object_path: str,
-    examples: str | None,
-    calls: Sequence[ObservedCall],
-    inventory: Inventory,
-    unread_columns: Sequence[str] = (),
-) -> str:
-    """Returns the draft of a recipe.
+@dataclass(frozen=True)
+class DraftFacts:
+    """What a draft says.
 
-    Args:
+    Attributes:
       factory, checkpoint, object_path, examples: The names that the recipe has for these.
+      statements: Further keys of `code` and `vocabularies`, as `KEY=VALUE`.
       calls: What was observed of the model's calls.
+      inputs: Their inputs.
       inventory: The tables that the checkpoint holds.
       unread_columns: Columns of the examples whose values no input takes.
     """
-    towers = drafted_towers(calls)
+
+    factory: str
+    checkpoint: str
+    object_path: str
+    examples: str | None
+    statements: Sequence[str]
+    calls: Sequence[ObservedCall]
+    inputs: Mapping[str, DraftedInput]
+    inventory: Inventory
+    unread_columns: Sequence[str]
+
+
+def recipe_text(facts: DraftFacts) -> str:
+    """Returns the draft of a recipe, as TOML."""
+    towers = drafted_towers(facts.calls)
     lines = [
         f"#:schema ./{FILE_NAME}",
         f"# The line above is for editors: run `rowcast-export schema --out {FILE_NAME}`.",
@@ -50,38 +62,47 @@ def recipe_text(
         "one.",
         'model = "model"  # name of the model, in URLs and requests',
         f"output.root = {_text('bundles')}  # the bundle is written to bundles/<model>/<version>",
+        *_statements(facts.statements, "vocabularies."),
         "",
         "[checkpoint]",
-        f"path = {_text(checkpoint)}",
+        f"path = {_text(facts.checkpoint)}",
     ]
-    if object_path:
-        lines.append(f"object_path = {_text(object_path)}")
+    if facts.object_path:
+        lines.append(f"object_path = {_text(facts.object_path)}")
     lines += [
-        *_tables(inventory),
+        *_tables(facts.inventory),
         "",
         "[code]",
-        f"factory = {_text(factory)}",
+        f"factory = {_text(facts.factory)}",
+        *(line.removeprefix("code.") for line in _statements(facts.statements, "code.")),
         "",
-        *_inputs(calls),
+        *_inputs(facts.inputs),
     ]
-    if unread_columns:
-        names = ", ".join(unread_columns)
+    if facts.unread_columns:
+        names = ", ".join(facts.unread_columns)
         # Before the blank line that ends the inputs.
         lines.insert(-1, f"# columns of the examples that no input takes: {names}")
-    all_inputs = list(dict.fromkeys(name for call in calls for name in call.inputs))
+    all_inputs = list(facts.inputs)
     for tower in towers:
         lines += _tower(tower, all_inputs)
     lines += _roles(towers)
     lines += _index(towers)
-    if examples is None:
+    if facts.examples is None:
         lines += [
             "# [verify]",
             '# examples = "examples.jsonl"  # real examples, on which towers are compared with the '
             "model",
         ]
     else:
-        lines += ["[verify]", f"examples = {_text(examples)}"]
+        lines += ["[verify]", f"examples = {_text(facts.examples)}"]
     return "\n".join(lines) + "\n"
+
+
+def _statements(statements: Sequence[str], section: str) -> Iterator[str]:
+    for statement in statements:
+        key, _, value = statement.partition("=")
+        if key.startswith(section):
+            yield f"{key.strip()} = {value.strip()}"
 
 
 def _tables(inventory: Inventory) -> Iterator[str]:
@@ -93,31 +114,18 @@ def _tables(inventory: Inventory) -> Iterator[str]:
         yield f"#   and {len(inventory.tables) - _TABLES_LISTED_MAX} more"
 
 
-def _inputs(calls: Sequence[ObservedCall]) -> Iterator[str]:
-    inputs: dict[str, InputSection] = {}
-    assumed: set[str] = set()
-    # What a call that runs takes of an input is more than a guess.
-    for call in sorted(calls, key=lambda call: not call.problem):
-        inputs |= call.inputs
-        assumed |= call.assumed
+def _inputs(inputs: Mapping[str, DraftedInput]) -> Iterator[str]:
     yield "[inputs]"
     if not inputs:
         yield "# the model does not say what it takes: write a line for each input, such as"
         yield '# user_id = { dtype = "int64" }'
-    for name, part in inputs.items():
-        line = f"dtype = {_text(part.dtype)}"
-        if part.shape:
-            line += f", shape = {list(part.shape)}"
-        if part.kind != "dense":
-            line += f', kind = "{part.kind}"'
-        if part.pad is not None:
-            line += f", pad = {json.dumps(part.pad)}"
+    for name, drafted in inputs.items():
+        stated = drafted.section.model_dump(exclude_defaults=True)
+        values = ", ".join(f"{key} = {_text(value)}" for key, value in stated.items())
         comment = ""
-        if name in assumed:
-            comment = "  # dtype and shape of training? Nothing states them"
-        elif part.pad is not None:
-            comment = "  # length, and value that filled up shorter lists, in training?"
-        yield f"{_key(name)} = {{ {line} }}{comment}"
+        if drafted.comment:
+            comment = f"  # {drafted.comment}"
+        yield f"{_key(name)} = {{ {values} }}{comment}"
     yield ""
 
 
@@ -162,16 +170,22 @@ def _index(towers: Sequence[DraftedTower]) -> Iterator[str]:
     if not candidates:
         return
     candidate = candidates[0]
-    call = candidate.call
-    read = {name for key in candidate.outputs or call.outputs for name in call.reads[key]}
-    # Of a call that could not be run, nothing is known.
-    names = [name for name in call.inputs if name in read] or list(call.inputs)
-    columns = ", ".join(f"{_key(name)} = {_text(name)}" for name in names)
+    names = _read_by(candidate)
+    decided = {name for tower in towers if tower.role != "ranking" for name in _read_by(tower)}
+    ranked = [name for tower in towers if tower.role == "ranking" for name in _read_by(tower)]
+    undecided = [name for name in dict.fromkeys(ranked) if name not in {*decided, *names}]
+    of_items = [name for name in undecided if is_of_candidates(name)]
+    columns = ", ".join(f"{_key(name)} = {_text(name)}" for name in [*names, *of_items])
     yield "# To search candidates, name a file with a row for each, and the columns of its inputs:"
     yield "# [corpora.items]"
     yield '# file = "items.parquet"'
     yield '# id = "id"'
     yield f"# features = {{ {columns} }}"
+    if undecided:
+        yield (
+            f"# Only the ranking reads {', '.join(undecided)}. Those that describe the item belong "
+            "among the features above; all others are of the context."
+        )
     queries = [tower for tower in towers if tower.role == "query"]
     if queries:
         yield "# [indexes.items]"
@@ -179,6 +193,13 @@ def _index(towers: Sequence[DraftedTower]) -> Iterator[str]:
         yield f"# query_tower = {_text(queries[0].name)}"
         yield f"# candidate_tower = {_text(candidate.name)}"
     yield ""
+
+
+def _read_by(tower: DraftedTower) -> list[str]:
+    """Returns the inputs that a tower reads; all, if its call could not be run."""
+    call = tower.call
+    read = {name for key in tower.outputs or call.outputs for name in call.reads[key]}
+    return [name for name in call.inputs if name in read] or list(call.inputs)
 
 
 def _shape(shape: Sequence[int | None]) -> str:
@@ -193,5 +214,5 @@ def _key(name: str) -> str:
     return json.dumps(name)
 
 
-def _text(value: str) -> str:
+def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)

@@ -335,11 +335,13 @@ class CallResults:
       outputs: The shape of each result without the batch, by its key or position; by None where the
         result is one tensor.
       reads: The names of the inputs that each result is computed from.
+      ids: The names of the inputs that lookups in tables read.
       has_queries: Whether a retrieval layer in it compares vectors of queries.
     """
 
     outputs: Mapping[str | int | None, tuple[int | None, ...]]
     reads: Mapping[str | int | None, frozenset[str]]
+    ids: frozenset[str]
     has_queries: bool
 
 

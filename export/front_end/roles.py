@@ -11,6 +11,9 @@ from export.errors import UsageError
 from export.front_end.specs import ModelSpec
 from export.recipe.schema import ExportJob
 
+_SHOWN = 5
+"""Names that a note lists; a note is one line."""
+
 
 def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
     """Returns the role of each input.
@@ -48,6 +51,30 @@ def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
         first_role: Role = next(iter(users), "context")
         roles[name] = stated_role or first_role
     return roles
+
+
+def note_absent_roles(model: ModelSpec, job: ExportJob) -> tuple[str, ...]:
+    """Returns a note that names the inputs of ranking towers that belong to contexts because
+    nothing says otherwise, if there are any.
+    """
+    used = {name for name, _, _ in _uses(model, job)}
+    stated = {name for name, section in job.features.items() if section.role is not None}
+    names: dict[str, None] = {}
+    for tower in model.towers.values():
+        if tower.role == "ranking":
+            names |= dict.fromkeys(model.read_by(tower))
+    absent = [name for name in names if name not in used | stated]
+    if not absent:
+        return ()
+    listed = ", ".join(map(repr, absent[:_SHOWN]))
+    if len(absent) > _SHOWN:
+        listed += f" and {len(absent) - _SHOWN} more"
+    return (
+        f"of the context by absence: {listed}. No store, no tower of one side and no "
+        "features.NAME.role says whose they are, so a request sends one value for all candidates. "
+        f"If {absent[0]!r} describes the item, name its column in the features of the corpus, or "
+        f'write features.{absent[0]}.role = "candidate"',
+    )
 
 
 def check_candidate_inputs(model: ModelSpec, entries: Mapping[str, Feature]) -> None:

@@ -65,8 +65,11 @@ class JaxFrontEnd:
 
     def offered_calls(self, job: ExportJob, base: Path) -> Iterable[OfferedCall]:
         """See FrontEnd.offered_calls."""
-        functions = build_functions(job, base).functions
-        return [OfferedCall(name, takes_arrays=True) for name in functions]
+        names = [*build_functions(job, base).functions]
+        if len(names) > 1 and "" in names:
+            # The only function can be called without its name, too.
+            names.remove("")
+        return [OfferedCall(name, takes_arrays=True) for name in names]
 
     def call_results(
         self, job: ExportJob, base: Path, call: Call, inputs: Mapping[str, InputSection]

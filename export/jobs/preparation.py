@@ -22,7 +22,7 @@ from export.front_end.finite_weights import check_finite_weights
 from export.front_end.interface import PartitionedModel, TracedTower
 from export.front_end.manifest_features import describe_features
 from export.front_end.recorded_combiners import check_combiners
-from export.front_end.roles import check_candidate_inputs
+from export.front_end.roles import check_candidate_inputs, note_absent_roles
 from export.front_end.specs import ModelSpec
 from export.front_end.unread_inputs import note_unread_inputs, unread_inputs
 from export.front_end_choice import open_job
@@ -35,6 +35,7 @@ from export.jobs.recipe_checks import check_recipe, mistakes_of_heads
 from export.jobs.table_steps import plan_copy
 from export.jobs.warm_up import locate_requests
 from export.model_code.factories import code_notes
+from export.recipe.questions import open_questions
 from export.recipe.schema import ExportJob, FeatureSection, TableSection
 from export.recipe.settings import ExportSettings
 from export.report_text import count_text, size_text
@@ -134,7 +135,13 @@ class Prepared(TracedJob):
             self.unread_inputs, "a request may send them, and the service ignores them"
         )
         spec = self.traced.spec
-        return (*likely_mistakes(self.entries, spec), *note_matrices(spec, self.job), *unread)
+        return (
+            *open_questions(self.job),
+            *likely_mistakes(self.entries, spec),
+            *note_absent_roles(spec, self.job),
+            *note_matrices(spec, self.job),
+            *unread,
+        )
 
     @cached_property
     def not_in_litert(self) -> dict[str, str]:

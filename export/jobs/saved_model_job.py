@@ -30,6 +30,7 @@ from export.jobs.staged import open_staged, provenance
 from export.jobs.table_steps import TaskRun
 from export.jobs.warm_up import locate_requests
 from export.locations import location_of
+from export.recipe.questions import open_questions
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from export.saved_model import proofs
@@ -180,7 +181,14 @@ def prepare_inline(
         graph=graph,
         small=small,
         variables=plan,
-        notes=(*traced.notes, *opened.also_stored, *unread, *left_out, *layouts),
+        notes=(
+            *open_questions(opened.job),
+            *traced.notes,
+            *opened.also_stored,
+            *unread,
+            *left_out,
+            *layouts,
+        ),
     )
 
 

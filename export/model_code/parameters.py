@@ -51,8 +51,8 @@ def check_arguments(
     if missing:
         raise UsageError(
             f"code.arguments: {reference} needs {', '.join(missing)}; its parameters: {listed}. "
-            f"State them, as in code.arguments.{missing[0]} = ..., or name a function that needs "
-            "none"
+            f"State them, as in code.arguments.{missing[0]} = ... (`init`: --set "
+            f"code.arguments.{missing[0]}=...), or name a function that needs none"
         )
 
 

@@ -124,14 +124,15 @@ def call_results(
         # Integers and texts are no outputs that a tower could have.
         if isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and tensor.shape.rank:
             outputs[key] = tuple(tensor.shape.as_list()[1:])
-            reads[key] = _inputs_of(tensor, traced)
-    return CallResults(outputs, reads, bool(returned.queries))
+            reads[key] = _inputs_of([tensor], traced)
+    ids = [tensor for lookup in traced.lookups for tensor in _components(lookup.ids)]
+    return CallResults(outputs, reads, _inputs_of(ids, traced), bool(returned.queries))
 
 
-def _inputs_of(result: Any, traced: TracedCall) -> frozenset[str]:
-    """Returns the names of the inputs that a result is computed from, through lookups, too."""
+def _inputs_of(results: list[Any], traced: TracedCall) -> frozenset[str]:
+    """Returns the names of the inputs that results are computed from, through lookups, too."""
     operations: set[str] = set()
-    tensors = [result]
+    tensors = results
     lookups = list(traced.lookups)
     while tensors:
         part_of_graph = needed(tensors, ())

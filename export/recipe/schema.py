@@ -137,6 +137,10 @@ class InputSection(Section):
     """Where `pad` is added."""
     keep: Keep | None = None
     """Which values of a longer list stay, as for `pad`. Without it, a longer list is rejected."""
+    question: str = ""
+    """What `rowcast-export init` could not find out about the input. `plan` repeats it, and `run`
+    rejects the recipe: correct the other keys if they are wrong, then remove this one.
+    """
 
     @property
     def sent_dtype(self) -> Literal["int32", "int64", "float32", "string"]:

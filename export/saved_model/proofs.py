@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -35,14 +34,10 @@ from export.recipe.schema import ExportJob, HashRule
 from export.saved_model.files import VariablesPlan
 from export.saved_model.graph import InlineGraph, variable_key
 from export.saved_model.lookups import sent_dtype
-from export.tables.sources import source_of
 from export.verify.examples import Examples
 from export.verify.forms import TOLERANCE, largest_difference
-from export.verify.recipe_examples import examples_of, keys_of
-from export.verify.reference_inputs import Reference, default_column
-from export.verify.reference_model import checkpoint_rows, finite_results
-from export.verify.synthetic_examples import vocabulary_of
-from export.verify.table_effects import TrainedRows
+from export.verify.original_results import original_results
+from export.verify.reference_inputs import default_column
 from export.verify.table_orders import check_table_orders
 
 LOADERS = ("tf.saved_model.load", "tf.compat.v1.saved_model.load")
@@ -129,23 +124,11 @@ def _expected_results(
       for them.
     """
     lookups = graph.lookups
-    job = lookups.job
-    model = lookups.traced.spec
-    sources = {name: source_of(spec.layout, spec.key) for name, spec in lookups.tables.items()}
-    read_rows = checkpoint_rows(checkpoint, sources)
-    tables = {name: TrainedRows(name, spec, read_rows) for name, spec in lookups.tables.items()}
-    vocabularies = {name: vocabulary_of(keys) for name, keys in keys_of(job, base, model).items()}
-    features = FeatureReader(lookups.entries, tables, vocabularies)
-
-    # The original may need files on this machine in the place of a checkpoint in a store.
-    with tempfile.TemporaryDirectory() as folder:
-        original = lookups.traced.original.reference(inventory, Path(folder))
-        examples = examples_of(job, base, model, lookups.entries)
-        reference, expected = finite_results(
-            Reference(job, base, model, original, read_rows, examples, features)
-        )
+    with original_results(
+        lookups.job, base, checkpoint, inventory, lookups.traced, lookups.entries
+    ) as (reference, expected):
         check_table_orders(reference, expected)
-    return features, reference.examples, expected
+    return reference.features, reference.examples, expected
 
 
 def _largest_differences(

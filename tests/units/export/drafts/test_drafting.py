@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+from export.errors import UsageError
 from export.graphs.loading import load_tensorflow
+from export.recipe.schema import ExportJob, FeatureSection
+from export.recipe.settings import ExportSettings
 from tests.units.export.movies_job import export
 
 load_tensorflow()
 
 from export.drafts.drafting import draft_recipe  # noqa: E402 after TensorFlow
+from export.jobs.preparation import prepare  # noqa: E402
 from export.model_code.factories import load_factory  # noqa: E402
 from tests.models import published_calls as models  # noqa: E402
 
@@ -280,3 +284,59 @@ def test_draft_has_one_length_for_lists_that_several_calls_take(tmp_path: Path) 
     recipe = tomllib.loads(draft.text)
     assert recipe["inputs"]["history"] == {"dtype": "int64", "shape": [3], "pad": 0}
     assert set(recipe["towers"]) == {"tower", "query", "candidate"}
+
+
+def test_draft_names_inputs_that_only_the_ranking_reads(tmp_path: Path) -> None:
+    pytest.importorskip("orbax.checkpoint")
+    code = JAX.replace(".sum(axis=1)\n", '.sum(axis=1) * inputs["minutes"]\n')
+    (tmp_path / "model.py").write_text(code)
+    load_factory("model.py:write", tmp_path, arguments={"folder": tmp_path}).function(tmp_path)
+    row = {"user_id": 1, "movie_id": 3, "age": 2.5, "history": [1, 2], "minutes": 0.5}
+    (tmp_path / "examples.jsonl").write_text(json.dumps(row))
+    draft = draft_recipe("model.py:build", "checkpoint", Path("examples.jsonl"), tmp_path)
+    assert draft.problem == ""
+    assert "# Only the ranking reads minutes. Those that describe the item belong" in draft.text
+
+    # Followed as it is, the draft leaves the role to what is absent, which is said.
+    (tmp_path / "items.csv").write_text("id,movie_id,age\n1,3,2.5\n2,4,3.5\n")
+    corpus = "\n".join(
+        line.removeprefix("# ").replace("items.parquet", "items.csv")
+        for line in draft.text.splitlines()
+        if line.startswith(("# [corpora", "# file", "# id", "# features"))
+    )
+    job = ExportJob.model_validate(tomllib.loads(draft.text + corpus))
+    (note,) = prepare(job, tmp_path, ExportSettings()).warnings
+    assert note.startswith("of the context by absence: 'minutes'. No store, no tower")
+    stated = job.model_copy(update={"features": {"minutes": FeatureSection(role="candidate")}})
+    assert prepare(stated, tmp_path, ExportSettings()).warnings == ()
+
+
+def test_draft_begins_with_the_arguments_of_the_factory(tmp_path: Path) -> None:
+    pytest.importorskip("orbax.checkpoint")
+    code = JAX.replace("build():", "sized(rows, names):").replace("(50, 4)", "(rows, 4)", 1)
+    (tmp_path / "model.py").write_text(code)
+    load_factory("model.py:write", tmp_path, arguments={"folder": tmp_path}).function(tmp_path)
+    row = {"user_id": 1, "movie_id": 3, "age": 2.5, "history": [1, 2]}
+    (tmp_path / "examples.jsonl").write_text(json.dumps(row))
+    (tmp_path / "users.txt").write_text("a\nb\n")
+    arguments = ("model.py:sized", "checkpoint", Path("examples.jsonl"), tmp_path)
+    with pytest.raises(UsageError, match=r"needs rows, names; .* \(`init`: --set code.arguments"):
+        draft_recipe(*arguments)
+    statements = [
+        "code.arguments.rows = 50",
+        'code.arguments.names={ vocabulary = "users" }',
+        'vocabularies.users.file="users.txt"',
+    ]
+    draft = draft_recipe(*arguments, statements)
+    assert draft.problem == ""
+    recipe = tomllib.loads(draft.text)
+    assert recipe["code"]["arguments"] == {"rows": 50, "names": {"vocabulary": "users"}}
+    assert recipe["vocabularies"] == {"users": {"file": "users.txt"}}
+    for statement, problem in (
+        ("code.arguments.rows=fifty", "texts need quotes"),
+        ("code.factory='other.py:build'", "a key of code or vocabularies was expected"),
+        ("towers.rank.role='ranking'", "a key of code or vocabularies was expected"),
+        ("code.argument.rows=50", "did you mean"),
+    ):
+        with pytest.raises(UsageError, match=f"--set.*{problem}"):
+            draft_recipe(*arguments, [statement])
