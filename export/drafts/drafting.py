@@ -98,6 +98,8 @@ def draft_recipe(
     for call in calls:
         if call.problem:
             return _draft(facts, call.problem)
+    if not calls:
+        return _draft(facts, "no call of the model takes these inputs: write its towers")
 
     path = locate_factory(factory, base).path
     if path is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +35,7 @@ _OTHER_TYPE = re.compile(
     r"that don't all match|does not match (expected )?type|expected to be a \w+ tensor but is"
 )
 """Errors of TensorFlow's operations whose operands have different types."""
+_NAMED_AS_TOWER = re.compile(r"tower|model|encoder|network")
 Run = Callable[[Call, Mapping[str, InputSection]], CallResults]
 
 
@@ -53,6 +54,7 @@ class ObservedCall:
       ids: The names of the inputs that lookups in tables read.
       stated: The inputs that the model itself states.
       queries: Whether a retrieval layer in it compares vectors of queries.
+      parts: Calls of attributes of the model that take inputs of the call as they are.
       problem: Why it could not be called; "": it was.
     """
 
@@ -65,6 +67,7 @@ class ObservedCall:
     ids: frozenset[str] = frozenset()
     stated: Mapping[str, InputSection] = field(default_factory=dict)
     queries: bool = False
+    parts: Sequence[Call] = ()
     problem: str = ""
 
 
@@ -89,6 +92,7 @@ def observe_calls(
         return front_end.call_results(job, base, call, inputs)
 
     calls = []
+    parts: dict[Call, None] = {}
     inputs_that_ran: dict[str, InputSection] = {}
     with warnings.catch_warnings():
         # Most calls are only tried; the export itself shows the warnings of the right ones.
@@ -97,10 +101,46 @@ def observe_calls(
             call = _CallObserver(run, offered, columns, inputs_that_ran).observed()
             if not call.problem:
                 inputs_that_ran |= call.inputs
+                parts |= dict.fromkeys(call.parts)
             # A method that does not take the model's inputs is a part of another one.
             if not offered.is_method or (not call.problem and call.outputs):
                 calls.append(call)
-    return calls
+        return [*calls, *_towers_among(parts, calls, run, inputs_that_ran)]
+
+
+def _towers_among(
+    parts: Iterable[Call],
+    calls: Sequence[ObservedCall],
+    run: Run,
+    inputs: Mapping[str, InputSection],
+) -> Iterator[ObservedCall]:
+    """Yields attributes of the model that are towers: its calls run them, and have no vectors of
+    their own.
+
+    Args:
+      parts: Calls of attributes.
+      calls: The model's own calls.
+      run: Returns the results of a call.
+      inputs: The inputs with which the model's calls ran.
+    """
+    if any(len(shape) == 1 for call in calls for shape in call.outputs.values() if shape != (1,)):
+        return
+    for part in parts:
+        if calls and not _NAMED_AS_TOWER.search(part.path.lower()):
+            # A ranking model has embedding layers as attributes, too.
+            continue
+        sections = {name: inputs[name] for name in part.inputs}
+        try:
+            results = run(part, sections)
+        except ExportError:
+            continue
+        if results.outputs:
+            arguments = part.arguments and part.inputs
+            call = ObservedCall(part.path, sections, arguments or None)
+            call.outputs = dict(results.outputs)
+            call.reads = results.reads
+            call.ids = results.ids
+            yield call
 
 
 class _CallObserver:
@@ -178,6 +218,7 @@ class _CallObserver:
         call.reads = results.reads
         call.ids = results.ids
         call.queries = results.has_queries
+        call.parts = results.parts
         return ""
 
     def _take_arguments(self) -> None:

@@ -337,12 +337,14 @@ class CallResults:
       reads: The names of the inputs that each result is computed from.
       ids: The names of the inputs that lookups in tables read.
       has_queries: Whether a retrieval layer in it compares vectors of queries.
+      parts: Calls of attributes of the model that take inputs of the call as they are.
     """
 
     outputs: Mapping[str | int | None, tuple[int | None, ...]]
     reads: Mapping[str | int | None, frozenset[str]]
     ids: frozenset[str]
     has_queries: bool
+    parts: tuple[Call, ...] = ()
 
 
 class FrontEnd(Protocol):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -108,9 +108,17 @@ def trace_call(
 
 
 def call_results(
-    model: TraceableModel, call: Call, sections: Mapping[str, InputSection]
+    model: TraceableModel,
+    call: Call,
+    sections: Mapping[str, InputSection],
+    attribute_calls: Sequence[tuple[str, Any]] = (),
 ) -> CallResults:
-    """Returns the results of a call that could be outputs of a tower; see `trace_call`."""
+    """Returns the results of a call that could be outputs of a tower; see `trace_call`.
+
+    Args:
+      model, call, sections: See `trace_call`.
+      attribute_calls: A list that tracing fills with the calls of attributes, and their arguments.
+    """
     traced = trace_call(model, call, sections)
     returned = traced.returned
     results: Iterable[tuple[Any, Any]] = [(None, returned.value)]
@@ -126,7 +134,27 @@ def call_results(
             outputs[key] = tuple(tensor.shape.as_list()[1:])
             reads[key] = _inputs_of([tensor], traced)
     ids = [tensor for lookup in traced.lookups for tensor in _components(lookup.ids)]
-    return CallResults(outputs, reads, _inputs_of(ids, traced), bool(returned.queries))
+    parts = [part for name, given in attribute_calls for part in _part_calls(name, given, traced)]
+    return CallResults(
+        outputs,
+        reads,
+        _inputs_of(ids, traced),
+        bool(returned.queries),
+        tuple(dict.fromkeys(parts)),
+    )
+
+
+def _part_calls(name: str, given: Any, traced: TracedCall) -> Iterator[Call]:
+    """Yields the call of an attribute that takes inputs as they are, as one or in a dict."""
+    names = {id(tensor): input_name for input_name, tensor in traced.inputs.items()}
+    if id(given) in names:
+        input_name = names[id(given)]
+        yield Call(name, (input_name,), (input_name,))
+        return
+    # The keys of a dict are to be the names of inputs, or the recipe could not write it.
+    is_dict = isinstance(given, Mapping) and bool(given)
+    if is_dict and all(names.get(id(tensor)) == key for key, tensor in given.items()):
+        yield Call(name, tuple(given))
 
 
 def _inputs_of(results: list[Any], traced: TracedCall) -> frozenset[str]:

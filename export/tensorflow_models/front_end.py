@@ -24,6 +24,7 @@ from export.tensorflow_models.frameworks.keras_graphs import KerasGraph
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.lookups.embedding_layers import original_lookup
 from export.tensorflow_models.model.archived_inputs import with_archived_orders
+from export.tensorflow_models.model.attribute_models import attribute_calls_recorded
 from export.tensorflow_models.model.built_model import BuiltModel, trace_model
 from export.tensorflow_models.model.dense_copy import local_prefix
 from export.tensorflow_models.model.described_model import check_described_model
@@ -117,7 +118,9 @@ class TensorFlowFrontEnd:
     ) -> CallResults:
         """See FrontEnd.call_results."""
         # A call that fails may leave layers built, so the model is built anew each time.
-        return call_results(BuiltModel(job, base), call, inputs)
+        model = BuiltModel(job, base)
+        with attribute_calls_recorded(model.root) as attribute_calls:
+            return call_results(model, call, inputs, attribute_calls)
 
     def _trainer(self, traced: TracedModel, job: ExportJob, base: Path) -> Trainer | None:
         """Returns what may have trained a model of Keras 3, whose code runs on other frameworks,

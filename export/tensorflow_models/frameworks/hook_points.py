@@ -165,3 +165,11 @@ TFRS_RETRIEVAL = (
     HookPoint(_TFRS_SEARCH, "ScaNN.call", "queries"),
     HookPoint(_TFRS_SEARCH, "Streaming.call", "queries"),
 )
+LAYER_CALLS = (
+    HookPoint("keras.src.layers.layer", "Layer.__call__"),
+    HookPoint("tf_keras.src.engine.base_layer", "Layer.__call__"),
+)
+TFRS_TASKS = tuple(
+    HookPoint(f"tensorflow_recommenders.tasks.{module}", f"{name}.call")
+    for module, name in (("retrieval", "Retrieval"), ("ranking", "Ranking"))
+)

@@ -36,6 +36,9 @@ def _methods(root: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
         if owner.__module__.partition(".")[0] in _LIBRARIES:
             return
         inherited = {name for base in owner.__mro__ for name in _library_names(base)} - _OWN_CALL
+        if any(base.__module__.startswith("tensorflow_recommenders") for base in owner.__mro__):
+            # The method that runs the towers in training; such a model has no call.
+            inherited.discard("compute_loss")
         for name, value in vars(owner).items():
             is_public = name in _OWN_CALL or not name.startswith("_")
             function = getattr(value, "python_function", value)

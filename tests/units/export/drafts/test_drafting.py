@@ -340,3 +340,81 @@ def test_draft_begins_with_the_arguments_of_the_factory(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=f"--set.*{problem}"):
             draft_recipe(*arguments, [statement])
+
+
+ATTRIBUTES = """
+import keras
+import numpy as np
+
+
+class Towers(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.item_tower = self.tower()
+        self.user_tower = self.tower()
+        self.top = self.tower()
+
+    def tower(self):
+        return keras.Sequential([keras.layers.Embedding(20, 4), keras.layers.Dense(4)])
+
+    def call(self, inputs):
+        user = self.user_tower(inputs["user_id"])
+        product = user * self.item_tower(inputs["movie_id"]) * self.top(inputs["user_id"] + 1)
+        return keras.ops.sum(product, axis=-1)
+
+
+def write(folder):
+    model = Towers()
+    model({"user_id": np.array([1]), "movie_id": np.array([1])})
+    model.save_weights(folder / "checkpoint.weights.h5")
+"""
+TASK = """
+import tensorflow as tf
+import tensorflow_recommenders as tfrs
+
+
+class Towers(tfrs.Model):
+    def __init__(self):
+        super().__init__()
+        self.user_tower = tf.keras.Sequential([tf.keras.layers.Embedding(20, 4)])
+        self.item_tower = tf.keras.Sequential([tf.keras.layers.Embedding(20, 4)])
+        movies = tf.data.Dataset.range(20).batch(4).map(self.item_tower)
+        metrics = tfrs.metrics.FactorizedTopK(candidates=movies)
+        self.task = tfrs.tasks.Retrieval(metrics=metrics)
+
+    def compute_loss(self, features, training=False):
+        user = self.user_tower(features["user_id"])
+        return self.task(user, self.item_tower(features["movie_id"]))
+
+
+def write(folder):
+    model = Towers()
+    model.user_tower(tf.constant([1]))
+    model.save_weights(str(folder / "checkpoint"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "checkpoint", "scores"),
+    [
+        pytest.param(*(ATTRIBUTES, "checkpoint.weights.h5", ["tower"]), marks=pytest.mark.nightly),
+        (TASK, "checkpoint", []),
+    ],
+    ids=["keras", "tfrs"],
+)
+def test_draft_has_the_attributes_that_a_call_runs_as_towers(
+    code: str, checkpoint: str, scores: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text(code)
+    load_factory("model.py:write", tmp_path, arguments={"folder": tmp_path}).function(tmp_path)
+    (tmp_path / "examples.jsonl").write_text('{"user_id": 1, "movie_id": 2}\n')
+    draft = draft_recipe("model.py:Towers", checkpoint, Path("examples.jsonl"), tmp_path)
+    assert draft.problem == ""
+    towers = tomllib.loads(draft.text)["towers"]
+    # What takes computed values is no tower.
+    assert set(towers) == {*scores, "user_tower", "item_tower"}
+    query = {"role": "query", "call": "user_tower", "arguments": ["user_id"]}
+    candidate = {"role": "candidate", "call": "item_tower", "arguments": ["movie_id"]}
+    assert towers["user_tower"] == query
+    assert towers["item_tower"] == candidate
+    assert '# features = { movie_id = "movie_id" }\n' in draft.text
