@@ -139,6 +139,9 @@ def columns_of(examples: Mapping[str, Sequence[object]]) -> dict[str, ColumnInpu
             continue
         is_wide = dtype == "int64" and any(abs(item) > _INT32_MAX for item in items)
         shapes = frozenset(shape for shape, _ in flattened)
+        if len({len(shape) for shape in shapes - {(0,)}}) > 1:
+            # Lists that are nested in several ways are read as lists of all their values.
+            shapes = frozenset((len(values_of_list),) for _, values_of_list in flattened)
         filling = None
         if len(shapes) == 1 and len(next(iter(shapes))) == 1:
             filling = _filling(dtype, lists)

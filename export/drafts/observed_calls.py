@@ -170,14 +170,20 @@ class _CallObserver:
             }
         self._run = run
         stated = {
-            name: section for name, section in offered.inputs.items() if name not in offered.ids
+            name: section
+            for name, section in offered.inputs.items()
+            if name not in offered.open_inputs
         }
         self._call = ObservedCall(offered.path, inputs, stated=stated)
-        for name in offered.ids:
-            if name in columns:
-                inputs[name] = columns[name].shown
-            else:
+        for name in offered.open_inputs:
+            section = inputs[name]
+            if name not in columns:
                 self._call.assumed.add(name)
+            elif section.kind == "dense":
+                padded = columns[name].padded
+                inputs[name] = padded.model_copy(update={"dtype": section.dtype})
+            else:
+                inputs[name] = columns[name].shown
         self._columns = columns
         self._parameters = offered.parameters
         self._attempts_left = ATTEMPTS_MAX
@@ -297,7 +303,7 @@ class _CallObserver:
         columns = {
             name: _reshaped(section, (1,))
             for name, section in call.inputs.items()
-            if name in self._columns and section.kind == "dense" and not section.shape
+            if self._is_single(name) and section.kind == "dense" and not section.shape
         }
         progress: tuple[str, dict[str, InputSection]] | None = None
         for change in (sparse, arrays, columns):
@@ -323,6 +329,10 @@ class _CallObserver:
         call.problem = progress[0]
         call.inputs = call.inputs | progress[1]
         return True
+
+    def _is_single(self, name: str) -> bool:
+        """Returns whether examples show single values of an input."""
+        return name in self._columns and not self._columns[name].are_lists
 
     def _is_progress(self, problem: str, change: Mapping[str, InputSection]) -> bool:
         takes = _TAKES.search(problem)

@@ -313,7 +313,7 @@ class OfferedCall:
     Attributes:
       path: The attribute path of the function; "" is the model itself.
       inputs: The inputs that the model states for it; {}: it states none.
-      ids: Those of the inputs that are ids of bags, of which the model states no more.
+      open_inputs: Those of the inputs whose length the model leaves open.
       parameters: The names of the parameters that the function needs; (): they are not known.
       takes_arrays: Whether it takes arrays alone, as JAX has them.
       is_method: Whether it may be no more than a part of another call.
@@ -321,7 +321,7 @@ class OfferedCall:
 
     path: str = ""
     inputs: Mapping[str, InputSection] = field(default_factory=dict)
-    ids: tuple[str, ...] = ()
+    open_inputs: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     takes_arrays: bool = False
     is_method: bool = False

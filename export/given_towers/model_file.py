@@ -119,7 +119,7 @@ def tower_calls(job: ExportJob, base: Path) -> Iterator[OfferedCall]:
                 inputs[key] = InputSection(dtype="int64", kind="ragged")
             elif spec.dtype.name in INPUT_DTYPES and None not in sizes:
                 inputs[key] = InputSection(dtype=spec.dtype.name, shape=sizes)
-        yield OfferedCall(name, inputs, ids=tuple(key for key in inputs if key in table_of))
+        yield OfferedCall(name, inputs, tuple(key for key in inputs if key in table_of))
 
 
 def _described_towers(job: ExportJob, base: Path) -> tuple[dict[str, PooledTable], dict[str, str]]:

@@ -18,7 +18,8 @@ _LIBRARIES = ("keras", "tf_keras", "keras_rs", "tensorflow", "tensorflow_recomme
 def offered_calls(root: Any) -> Iterator[OfferedCall]:
     """Yields the calls that a model offers."""
     if getattr(root, "output_names", None):
-        yield OfferedCall(inputs=_inputs_of(root))
+        inputs, open_inputs = _inputs_of(root)
+        yield OfferedCall("", inputs, open_inputs)
         return
     methods = dict(_methods(root))
     if not methods or methods.keys() & _OWN_CALL:
@@ -68,19 +69,23 @@ def _parameters(function: Any) -> tuple[str, ...]:
     )
 
 
-def _inputs_of(root: Any) -> dict[str, InputSection]:
-    """Returns the inputs of a functional model; {} if one is of a type that no request has."""
+def _inputs_of(root: Any) -> tuple[dict[str, InputSection], tuple[str, ...]]:
+    """Returns the inputs of a functional model, and those whose length it leaves open; no inputs if
+    one is of a type that no request has.
+    """
     inputs = {}
+    open_inputs = []
     for tensor in root.inputs:
         dtype = getattr(tensor.dtype, "name", tensor.dtype)
         sizes = tuple(tensor.shape)[1:]
         if dtype not in INPUT_DTYPES:
-            return {}
+            return {}, ()
+        name = str(tensor.name)
         if getattr(tensor, "ragged", False):
-            part = InputSection(dtype=dtype, kind="ragged")
+            inputs[name] = InputSection(dtype=dtype, kind="ragged")
         elif None in sizes:
-            part = InputSection(dtype=dtype)
+            inputs[name] = InputSection(dtype=dtype)
+            open_inputs.append(name)
         else:
-            part = InputSection(dtype=dtype, shape=sizes)
-        inputs[str(tensor.name)] = part
-    return inputs
+            inputs[name] = InputSection(dtype=dtype, shape=sizes)
+    return inputs, tuple(open_inputs)

@@ -239,3 +239,45 @@ def test_lists_of_other_files_are_drafted_alike(
     assert draft.problem == ""
     assert draft.questions == ("last",)
     assert PADDED.items() <= tomllib.loads(draft.text)["inputs"]["last"].items()
+
+
+FUNCTIONAL = """
+import keras
+
+
+def Ranker():
+    last = keras.Input(({length},), dtype="int32", name="last")
+    item = keras.Input((), dtype="int32", name="item")
+    items = keras.layers.Embedding(50, 4)
+    recent = items(last)
+    score = keras.ops.sum(({recent}) * items(item), axis=-1)
+    return keras.Model({{"last": last, "item": item}}, score)
+
+
+def write():
+    keras.utils.set_random_seed(1)
+    Ranker().save_weights("checkpoint.weights.h5")
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("length", "recent", "question"),
+    [
+        (None, "keras.ops.mean(recent, axis=1)", "Filled up to 6 values, output "),
+        (4, "recent[:, 0] + 2 * recent[:, 3]", "Filled up at the start, output "),
+    ],
+    ids=["any length", "one length"],
+)
+def test_lists_shorter_than_those_of_a_functional_model_are_a_question(
+    length: int | None,
+    recent: str,
+    question: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draft = drafted(FUNCTIONAL.format(length=length, recent=recent), tmp_path, monkeypatch)
+    assert draft.problem == ""
+    inputs = tomllib.loads(draft.text)["inputs"]
+    assert question in inputs["last"].pop("question")
+    assert inputs == {"last": PADDED, "item": {"dtype": "int32"}}
