@@ -4,6 +4,7 @@ training pads lists. What is assumed has a comment or a question.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -24,7 +25,7 @@ class DraftedInput:
       section: Its section.
       origin: What shows the section.
       comment: What is assumed of it; "": nothing is.
-      is_read: Whether a call of the model that runs reads it.
+      is_read: Whether a result of a call may be computed from it.
     """
 
     section: InputSection
@@ -58,6 +59,9 @@ def drafted_inputs(
         assumed |= call.assumed
         ids |= call.ids
         read.update(*call.reads.values())
+        if call.problem:
+            # Of a call that could not be run, nothing is known.
+            read.update(call.inputs)
 
     inputs = {}
     for name, section in sections.items():
@@ -118,11 +122,11 @@ def _if_padded(column: ColumnInput | None) -> str:
     """Returns what to write instead of the kind of an input if training filled up its lists."""
     if column is None:
         return "Else write their shape and pad instead of kind"
-    padded = column.padded
+    shape = list(column.padded.shape)
     return (
-        f"If they were filled up, write shape = {list(padded.shape)}, pad = {padded.pad!r} instead "
+        f"If they were filled up, write shape = {shape}, pad = {json.dumps(column.filler)} instead "
         "of kind"
-    ).replace("'", '"')
+    )
 
 
 def padded_as_in_training(

@@ -17,7 +17,7 @@ from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.drafts.drafted_inputs import DraftedInput, drafted_inputs, padded_as_in_training
 from export.drafts.example_columns import columns_of, csv_lists
-from export.drafts.list_readings import with_questions
+from export.drafts.list_readings import with_open_questions, with_questions
 from export.drafts.observed_calls import observe_calls
 from export.drafts.recipe_text import DraftFacts, recipe_text
 from export.drafts.training_padding import paddings_of_training
@@ -95,11 +95,12 @@ def draft_recipe(
         inventory=recognize(opened, Statements()),
         unread_columns=[name for name in table if name not in columns],
     )
+    asking = replace(facts, inputs=with_open_questions(shown, columns))
     for call in calls:
         if call.problem:
-            return _draft(facts, call.problem)
+            return _draft(asking, call.problem)
     if not calls:
-        return _draft(facts, "no call of the model takes these inputs: write its towers")
+        return _draft(asking, "no call of the model takes these inputs: write its towers")
 
     path = locate_factory(factory, base).path
     if path is not None:
@@ -111,10 +112,11 @@ def draft_recipe(
         facts_as_shown = replace(facts, inputs=shown)
         if _problem_of(facts_as_shown, base) is None:
             facts, problem = facts_as_shown, ""
-    if not problem and examples is not None:
-        make_job = partial(_job_of, facts)
-        facts = replace(facts, inputs=with_questions(facts.inputs, columns, make_job, base))
-    return _draft(facts, problem)
+    if problem:
+        inputs = with_open_questions(facts.inputs, columns)
+    else:
+        inputs = with_questions(facts.inputs, columns, partial(_job_of, facts), base)
+    return _draft(replace(facts, inputs=inputs), problem)
 
 
 def _initial_job(factory: str, checkpoint: str, statements: Sequence[str]) -> ExportJob:

@@ -58,10 +58,7 @@ def with_questions(
         results = _results(make_job(asked), base)
     if results is None:
         # The model does not run on these examples, so that nothing shows which reading is right.
-        return dict(inputs) | {
-            name: inputs[name].changed(question="how did training fill up and cut lists?")
-            for name in open_names
-        }
+        return with_open_questions(inputs, columns)
     inputs = dict(asked)
     for reading in _READINGS:
         unasked = [name for name in open_names if not asked[name].section.question]
@@ -77,6 +74,19 @@ def with_questions(
                 f"{difference.where} {difference.other}; {own_words}, {difference.drafted}"
             )
             asked[name] = inputs[name].changed(question=question)
+    return asked
+
+
+def with_open_questions(
+    inputs: Inputs, columns: Mapping[str, ColumnInput]
+) -> dict[str, DraftedInput]:
+    """Returns the inputs of a draft that cannot be run, with a question at each whose lists can be
+    read in several ways.
+    """
+    asked = dict(inputs)
+    for name, drafted in inputs.items():
+        if _is_open(drafted, columns.get(name)):
+            asked[name] = drafted.changed(question="how did training fill up and cut lists?")
     return asked
 
 
@@ -118,6 +128,9 @@ def _is_open(drafted: DraftedInput, column: ColumnInput | None) -> bool:
     if column is None or len(column.lengths) < 2 or not drafted.is_read or section.question:
         return False
     if drafted.origin == "training":
+        return False
+    if drafted.origin == "model" and section.kind != "dense":
+        # The model itself takes lists of any length.
         return False
     return section.kind != "dense" or section.pad is not None or section.keep is not None
 

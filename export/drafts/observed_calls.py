@@ -183,7 +183,9 @@ class _CallObserver:
                 padded = columns[name].padded
                 inputs[name] = padded.model_copy(update={"dtype": section.dtype})
             else:
+                # A bag, of which the examples show the dtype.
                 inputs[name] = columns[name].shown
+                stated[name] = inputs[name]
         self._columns = columns
         self._parameters = offered.parameters
         self._attempts_left = ATTEMPTS_MAX

@@ -78,11 +78,13 @@ def test_draft_takes_inputs_of_examples(folder: Path) -> None:
     examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
     text, recipe = drafted("many_arguments", folder, examples)
     assert "\n# columns of the examples that no input takes: at\n" in text
+    # The call does not run, so that nothing shows how its lists are to be read.
+    question = "how did training fill up and cut lists?"
     assert recipe["inputs"] == {
         "user": {"dtype": "int64"},
         "movie": {"dtype": "int64"},
         "age": {"dtype": "float32"},
-        "tags": {"dtype": "string", "kind": "ragged"},
+        "tags": {"dtype": "string", "kind": "ragged", "question": question},
         "last": {"dtype": "int64", "shape": [3]},
         "new": {"dtype": "bool"},
         "seen": {"dtype": "int32", "kind": "ragged"},

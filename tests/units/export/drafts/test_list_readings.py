@@ -223,6 +223,16 @@ def test_draft_has_what_columns_show_and_comments_at_what_they_do_not(
     ]
 
 
+def test_lists_of_a_draft_that_cannot_be_run_are_a_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("orbax.checkpoint")
+    code = JAX.format(recent="rows.mean(1)", weight=1)
+    draft = drafted(code, tmp_path, monkeypatch, item=("a", "b", "c", "d"))
+    assert draft.problem
+    assert draft.questions == ("last",)
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_lists_of_other_files_are_drafted_alike(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
