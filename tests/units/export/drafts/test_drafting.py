@@ -87,7 +87,7 @@ def test_draft_takes_inputs_of_examples(folder: Path) -> None:
         "tags": {"dtype": "string", "kind": "ragged", "question": question},
         "last": {"dtype": "int64", "shape": [3]},
         "new": {"dtype": "bool"},
-        "seen": {"dtype": "int32", "kind": "ragged"},
+        "seen": {"dtype": "int32", "kind": "ragged", "question": question},
     }
     assert recipe["verify"]["examples"] == str(examples)
 
