@@ -251,7 +251,10 @@ class _Partition:
             if tensor.name in seen or not flow.per(tensor):
                 continue
             seen.add(tensor.name)
-            if tensor.name in self._rows and self._saves_enough(tensor, stops):
+            # Of an operation such as tf.unstack, what it divides is passed on, not the pieces:
+            # prune() cannot take some of them where others lead to what is passed on, too.
+            is_whole = len(tensor.op.outputs) == 1
+            if is_whole and tensor.name in self._rows and self._saves_enough(tensor, stops):
                 boundary[tensor.name] = tensor
             else:
                 queue.extend(tensor.op.inputs)

@@ -128,6 +128,15 @@ def attention(inputs: Inputs) -> dict[str, Any]:
     return summed(user, inputs)
 
 
+def pieces(inputs: Inputs) -> dict[str, Any]:
+    """A state after the first of two steps, and the second step, as a loop that is unrolled."""
+    steps = tf.reshape(inputs["user"] @ matrix(16, 32), [-1, 2, 16])
+    first, second = tf.unstack(steps, axis=1)
+    gate = tf.sigmoid(inputs["item"] @ matrix(8, 16))
+    state = tf.tanh(first @ matrix(16, 16))
+    return {"score": tf.reduce_sum(gate * state + (1 - gate) * tf.tanh(second * gate), 1)}
+
+
 def mixed(operation: Callable[[Any], Any]) -> Call:
     """Returns a call in which examples of a batch meet; an export rejects it as a whole."""
     return lambda x: summed(operation(x["user"] @ matrix(16, 16)) @ matrix(16, 16), x)
@@ -158,6 +167,7 @@ RANKERS = {
     "another size": Ranker(of_batch(lambda x: tf.shape(tf.reshape(x["item"], [-1]))[0] // 8), BOTH),
     "loop": Ranker(loop, BOTH),
     "attention": Ranker(attention, BOTH),
+    "pieces": Ranker(pieces, BOTH),
     "joined": Ranker(layer("item", "user", "item"), WIDE),
     "joined, transposed": Ranker(
         lambda x: head(tf.matmul(joined(x, "user", "item"), matrix(16, 72), transpose_b=True)), WIDE
