@@ -295,7 +295,8 @@ class _Recorder:
         if lookup.kind == "single":
             shape = (None, lookup.table.dim)
         name = identifier(lookup.path)
-        activation = tf.compat.v1.placeholder(tf.float32, shape, name=name)
+        # Not by tf.placeholder, which gives code of TF1 the values of its placeholders.
+        activation = tf.raw_ops.Placeholder(dtype=tf.float32, shape=shape, name=name)
         if self._has_own_inputs:
             # The model has inputs of its own, which others replace where they are read.
             ids = tuple(_without_placeholders(lookup.ids))
@@ -309,7 +310,8 @@ class _Recorder:
 
 def _lengths_placeholder(name: str) -> Any:
     """Returns a placeholder of the number of ids that each example has in an input."""
-    return tf.compat.v1.placeholder(tf.int64, [None], name=identifier(f"{name}_lengths"))
+    name = identifier(f"{name}_lengths")
+    return tf.raw_ops.Placeholder(dtype=tf.int64, shape=[None], name=name)
 
 
 def _with_row_lengths(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import EmbeddedFeature, GraphIds
 from tests.differential.served_rankers import RankerService, assert_ranked, write_recipe
-from tests.models import tf1
+from tests.models import tf1, tf1_graph
 from tests.units.export.movies_job import export
 
 # TF1's linear_model does so.
@@ -117,3 +117,44 @@ def test_tf1_ranker_served_gives_the_predictions_of_the_session(
     ranker_service.publish(tmp_path / "bundles" / "tf1")
     for client in ranker_service.clients:
         assert_ranked(client, predicted, features, CONTEXT, "tf1")
+
+
+def test_class_with_a_graph_of_its_own_served_gives_the_predictions_of_its_session(
+    tmp_path: Path, ranker_service: RankerService
+) -> None:
+    model = tf1_graph.Ranker()
+    random = np.random.default_rng(1)
+    iterator = model.iterator
+    seen = random.integers(0, 40, 3)
+    ads = random.integers(0, 40, N)
+    feed = {
+        iterator.user: np.full(N, 89),
+        iterator.seen: np.tile(seen, (N, 1)),
+        iterator.ad: ads,
+        iterator.label: np.ones(N),
+        model.rate: 0.1,
+    }
+    model.session.run(model.step, feed | {model.keep: [0.5], model.is_training: True})
+    (tmp_path / "ckpt").mkdir()
+    with model.graph.as_default():
+        model.saver.save(model.session, str(tmp_path / "ckpt" / "model"))
+    predicted = model.session.run(model.scores, feed | {model.keep: [1.0]})
+
+    factory = f"{tf1_graph.__file__}:Ranker"
+    inputs: dict[str, dict[str, Any]] = {
+        "user": {"dtype": "int32"},
+        "seen": {"dtype": "int32", "shape": [3]},
+        "ad": {"dtype": "int32"},
+    }
+    recipe = write_recipe(tmp_path, factory, inputs, ("click", "buy"), ("user", "seen"), "own")
+    call = (
+        'call = "scores", arguments = { "iterator.user" = "user", "iterator.seen" = "seen", '
+        '"iterator.ad" = "ad", keep = [1.0] }'
+    )
+    text = recipe.read_text().replace('role = "ranking"', f'role = "ranking", {call}')
+    recipe.write_text(text.replace('Ranker"', 'Ranker", table_threshold = 30'))
+    assert list(export(recipe).manifest.tables) == ["ads", "users"]
+    ranker_service.publish(tmp_path / "bundles" / "own")
+    for client in ranker_service.clients:
+        context = {"user": 89, "seen": seen.tolist()}
+        assert_ranked(client, predicted, {"ad": ads.tolist()}, context, "own")

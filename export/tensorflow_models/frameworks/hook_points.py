@@ -15,6 +15,18 @@ _COLUMNS_1 = "tensorflow.python.feature_column.feature_column"
 SQUEEZE = HookPoint(f"{_OPS}.array_ops", "squeeze", "input axis name squeeze_dims")
 DISABLE_EAGER = HookPoint("tensorflow.python.framework.ops", "disable_eager_execution")
 EAGER_OUTSIDE = HookPoint("tensorflow.python.framework.ops", "executing_eagerly_outside_functions")
+PLACEHOLDER = HookPoint(f"{_OPS}.array_ops", "placeholder", "dtype shape name")
+PLACEHOLDER_WITH_DEFAULT = HookPoint(
+    f"{_OPS}.array_ops", "placeholder_with_default", "input shape name"
+)
+AS_DEFAULT = HookPoint("tensorflow.python.framework.ops", "Graph.as_default")
+RESET_GRAPH = HookPoint("tensorflow.python.framework.ops", "reset_default_graph")
+SESSION_RUN = HookPoint("tensorflow.python.client.session", "BaseSession.run", "fetches")
+INITIALIZE = HookPoint(f"{_OPS}.variables", "variables_initializer", "var_list")
+SAVER = (
+    HookPoint("tensorflow.python.training.saver", "Saver.build"),
+    HookPoint("tensorflow.python.training.saver", "Saver.restore", "sess save_path"),
+)
 GET_VARIABLE = HookPoint(f"{_OPS}.variable_scope", "_VariableStore.get_variable", "partitioner")
 
 LOOKUP = HookPoint(f"{_OPS}.embedding_ops", "embedding_lookup", "params ids partition_strategy")

@@ -24,6 +24,7 @@ from export.tensorflow_models.frameworks.named_graphs import (
     shared_variables,
     tf1_code,
 )
+from export.tensorflow_models.frameworks.own_placeholders import as_fed
 
 _GRAPH_FACTORIES: set[str] = set()
 """Factories whose code has switched eager execution off; the import of a module does so once."""
@@ -157,28 +158,12 @@ def connected(model: Any, positional: Sequence[Any], by_name: Mapping[str, Any])
             '[["user_id", "movie_id"]]'
         )
     for name, placeholder, value in zip(names, model.inputs, values, strict=True):
-        fed = _as_fed(name, placeholder, value)
+        fed = as_fed(name, placeholder, value)
         placeholder_parts = tf.nest.flatten(placeholder, expand_composites=True)
         fed_parts = tf.nest.flatten(fed, expand_composites=True)
         for placeholder_part, fed_part in zip(placeholder_parts, fed_parts, strict=True):
             join(placeholder_part, fed_part)
     return model.output
-
-
-def _as_fed(name: str, placeholder: Any, value: Any) -> Any:
-    """Returns the value of an input as Keras feeds it: one number per example as a column, in the
-    dtype of the input.
-    """
-    if value.shape.rank == 1 and placeholder.shape.rank == 2:
-        value = tf.expand_dims(value, -1)
-    if not placeholder.shape.is_compatible_with(value.shape):
-        raise UsageError(
-            f"the model takes {name!r} of shape {placeholder.shape}, and its call gives "
-            f"{value.shape}: write the shape of an example as inputs.{name}.shape"
-        )
-    if value.dtype != placeholder.dtype:
-        value = tf.cast(value, placeholder.dtype)
-    return value
 
 
 def _create_outside(make: Callable[..., Any], **options: Any) -> Any:

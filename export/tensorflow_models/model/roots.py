@@ -80,7 +80,4 @@ def build_root(job: ExportJob, base: Path) -> Any:
     if job.checkpoint.by != "names":
         return load_model(job.code.factory, load)
 
-    def load_and_build() -> Any:
-        return load()()
-
-    return load_named(job.code.factory, load_and_build, job.checkpoint.averages)
+    return load_named(job.code.factory, load, job.checkpoint.averages)
