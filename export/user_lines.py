@@ -8,7 +8,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,14 +84,36 @@ def last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
     """Returns the last of some frames, file and line, that is of the user's code; ""
     where none is.
     """
-    user_frames = [(name, line) for name, line in frames if _is_user(name)]
-    if not user_frames:
+    frame = last_user_frame(frames)
+    if frame is None:
         return ""
-    filename, line = user_frames[-1]
+    filename, line = frame
     name = _shown_path(filename)
     if _CELL in name:
         return f"{name}, line {line}"
     return f"{name}:{line}"
+
+
+def last_user_frame(
+    frames: Iterable[tuple[str, int | None]],
+) -> tuple[str, int | None] | None:
+    """Returns the last of some frames, file and line, that is of the user's code; None where none
+    is.
+    """
+    user_frames = [(name, line) for name, line in frames if _is_user(name)]
+    if not user_frames:
+        return None
+    return user_frames[-1]
+
+
+@cache
+def runner_at(filename: str, line: int) -> Callable[[Callable[[], Any]], Any]:
+    """Returns a function that calls another one as if a line of the user's code did: what
+    TensorFlow records there has that line.
+    """
+    code = compile("\n" * (line - 1) + "lambda function: function()", filename, "eval")
+    runner: Callable[[Callable[[], Any]], Any] = eval(code)  # noqa: S307 - it is written above
+    return runner
 
 
 def name_of_cell(notebook: Path, cell: int) -> str:

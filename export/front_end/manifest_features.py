@@ -90,7 +90,8 @@ def _dense(
     reads_no_table = all(isinstance(reader, DenseSpec) for reader in model.inputs[name])
     if reads_no_table and {"ids", "unknown"} & section.model_fields_set:
         raise UsageError(
-            f"features.{name}: it reads no table, so it has neither 'ids' nor 'unknown'"
+            f"features.{name}: it reads no table outside of the towers, so it has neither 'ids' "
+            "nor 'unknown'"
         )
     stated = {
         "role": roles[name],

@@ -24,6 +24,8 @@ from export.graphs.functions import bytes_of
 from export.graphs.hooks import Hooks
 from export.graphs.internals import current_line, variable_class
 from export.graphs.loading import tf
+from export.report_text import size_text
+from export.user_lines import at_line, line_of_exception
 
 FIRST_VALUE_BYTES = 64 << 20
 """A matrix up to this size gets its initial value when it is read."""
@@ -36,6 +38,8 @@ _EARLY_LINES: list[str] = []
 """User's lines that read rows while a model is built; the rows of a line are
 `_EARLY_NUMBER * (1 + index * 2**-23)`.
 """
+_READS_WITHOUT_VALUE: dict[str, str] = {}
+"""What the user's lines read that read tables which are not in memory."""
 
 Gather = Callable[[Any, Any], Any]
 """(placeholder variable, ids of any shape) -> [*shape of ids, dim], or None to let TensorFlow
@@ -92,6 +96,7 @@ def placeholder_class() -> Any:
             may_run = PlaceholderVariable.early and not infers_shapes()
             if may_run or tf.executing_eagerly():
                 give_value(self)
+            _note_missing_value(self)
             return super()._read_variable_op(no_copy)
 
         @property
@@ -177,13 +182,42 @@ def give_value(variable: Any) -> None:
     ):
         return
     with tf.init_scope():
-        if not bool(tf.raw_ops.VarIsInitializedOp(resource=variable.handle)):
+        if not _has_value(variable):
             value = variable.first
             if value is None:
                 value = tf.zeros(variable.shape)
             elif callable(value):
                 value = value()
             variable.assign(tf.cast(value, variable.dtype))
+
+
+def _has_value(variable: Any) -> bool:
+    return bool(tf.raw_ops.VarIsInitializedOp(resource=variable.handle))
+
+
+def _note_missing_value(variable: Any) -> None:
+    """Remembers the user's line that reads a variable without a value: what it reads is no table,
+    and most operations fail on it.
+    """
+    # In a graph, the value may be read later, or never.
+    if not tf.executing_eagerly() or _has_value(variable):
+        return
+    name = variable.name.partition(":")[0]
+    size = size_text(bytes_of(variable))
+    line = current_line()
+    _READS_WITHOUT_VALUE[line] = (
+        f"the model's code reads table {name!r} {variable.shape.as_list()} ({size}) as a whole"
+        f"{at_line(line)}, and code.inline_bytes_max keeps it out of memory: let the call of a "
+        "tower read it by lookups only, and compute results of all rows, such as logits for "
+        "training, in a function of their own; or raise the limit"
+    )
+
+
+def read_without_value(problem: BaseException) -> str:
+    """Returns the reason, and the remedy, for an error of a line of the user's that reads a table
+    that is not in memory; "" if it reads none.
+    """
+    return _READS_WITHOUT_VALUE.get(line_of_exception(problem), "")
 
 
 @contextlib.contextmanager

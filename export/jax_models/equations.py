@@ -10,7 +10,7 @@ from export.errors import NotConvertible
 from export.graphs.loading import tf
 from export.jax_models.primitives import Parameters
 from export.jax_models.values import Shape, Sizes, Value
-from export.user_lines import at_line, last_of_user
+from export.user_lines import at_line, last_of_user, last_user_frame, runner_at
 
 Evaluate = Callable[[Any, Sequence[Any], Sequence[Value]], list[Value]]
 """(jaxpr, its constants, arguments) -> results."""
@@ -58,11 +58,26 @@ def line_of(source_info: Any, outer: str) -> str:
     """Returns the user's line of an equation; `outer`, the line of the equation around it, if JAX
     recorded none.
     """
+    return last_of_user(_frames(source_info)) or outer
+
+
+def run_at_line(source_info: Any, function: Callable[[], Any]) -> Any:
+    """Returns the result of a function whose operations TensorFlow records with the user's line of
+    an equation.
+    """
+    frame = last_user_frame(_frames(source_info))
+    if frame is None:
+        return function()
+    filename, line = frame
+    return runner_at(filename, line or 1)(function)
+
+
+def _frames(source_info: Any) -> list[tuple[str, int]]:
+    """Returns the frames that JAX recorded for an equation, file and line, the innermost last."""
     if source_info.traceback is None:
-        return outer
-    frames = [(frame.file_name, frame.line_num) for frame in source_info.traceback.frames]
+        return []
     # JAX lists the innermost frame first.
-    return last_of_user(reversed(frames)) or outer
+    return [(frame.file_name, frame.line_num) for frame in source_info.traceback.frames][::-1]
 
 
 def dtype_of(array: Any) -> Any:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from export.errors import ExportError
 from export.graphs.loading import tf
-from export.jax_models.equations import Equation, Handler, dtype_of, line_of
+from export.jax_models.equations import Equation, Handler, dtype_of, line_of, run_at_line
 from export.jax_models.loading import jax
 from export.jax_models.operations import (
     control_flow,
@@ -155,7 +156,7 @@ class Evaluator:
             inputs = [read(atom) for atom in eqn.invars]
             line = line_of(eqn.source_info, outer)
             with attributes_of_this_release(eqn.primitive.name, line):
-                results = self.apply(eqn, inputs, line)
+                results = run_at_line(eqn.source_info, partial(self.apply, eqn, inputs, line))
             values.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 

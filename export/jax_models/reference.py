@@ -48,6 +48,10 @@ class Table(ABC):
           filling: What it reads outside of the table; None: NaN.
         """
 
+    @abstractmethod
+    def whole(self) -> Any:
+        """Returns all rows."""
+
 
 @dataclass(frozen=True)
 class _StoredTable(Table):
@@ -84,6 +88,10 @@ class _StoredTable(Table):
             filling = self.filling
         vectors[ids != nearest] = filling
         return jax.numpy.asarray(vectors)
+
+    def whole(self) -> Any:
+        """See Table.whole."""
+        raise AssertionError("a table that a tower reads as a whole stays inside the towers")
 
 
 @dataclass(frozen=True)
@@ -353,19 +361,37 @@ def _run_with_tables(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
         by_branch = [_run_closed(branch, arguments) for branch in params["branches"]]
         # Tables record the lookups of all branches, and the index may be known only later.
         return [
-            jax.lax.select_n(jax.numpy.int32(index), *results)
+            jax.lax.select_n(jax.numpy.int32(index), *map(_whole, results))
             for results in zip(*by_branch, strict=True)
         ]
     inner = next((params[name] for name in _INNER_PARAMETERS if name in params), None)
     if inner is not None:
         return _run_closed(inner, inputs)
-    # Only gathers of rows read a table: a parameter that is also read in another way is no table.
-    table, indices = inputs
+    table = inputs[0]
+    # Results that no tower needs may read other parts of a table.
+    if not isinstance(table, Table) or not _gathers_rows(eqn):
+        return _bind(eqn, [_whole(value) for value in inputs])
+    indices = inputs[1]
     # `lax.dynamic_slice` has an index of the columns, too, and keeps the axis of the one row.
     row_index = params["dimension_numbers"].start_index_map.index(0)
     rows = table.gather(indices[..., row_index], params["mode"].name, params["fill_value"])
     (result,) = eqn.outvars
     return [rows.reshape(result.aval.shape)]
+
+
+def _gathers_rows(eqn: Any) -> bool:
+    """Returns whether an equation gathers whole rows of its first argument, a matrix."""
+    if eqn.primitive.name != "gather":
+        return False
+    axes = eqn.params["dimension_numbers"].start_index_map
+    _, dim = eqn.invars[0].aval.shape
+    return 0 in axes and eqn.params["slice_sizes"] == (1, dim)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, Table):
+        return value.whole()
+    return value
 
 
 def _run_closed(inner: Any, arguments: Sequence[Any]) -> list[Any]:
@@ -387,7 +413,7 @@ def _run_scan(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
         const_count, carry_count, _ = map(len, params["ft_in"].unpack())
     consts = inputs[:const_count]
     carry = inputs[const_count : const_count + carry_count]
-    sequences = inputs[const_count + carry_count :]
+    sequences = [_whole(value) for value in inputs[const_count + carry_count :]]
     steps = list(range(params["length"]))
     if params["reverse"]:
         steps.reverse()

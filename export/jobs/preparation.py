@@ -202,10 +202,11 @@ def _with_inventory(
     entries = describe_features(traced.spec, job)
     unread_tables = set(job.tables) - set(traced.spec.tables)
     if unread_tables:
-        read_tables = ", ".join(sorted(traced.spec.tables))
+        name = min(unread_tables)
+        read_tables = ", ".join(sorted(traced.spec.tables)) or "none"
+        reasons = "".join(f"; {note}" for note in traced.stays if repr(name) in note)
         raise UsageError(
-            f"tables.{min(unread_tables)}: no tower reads a table of that name; they read "
-            f"{read_tables}"
+            f"tables.{name}: no table of that name leaves the towers, only {read_tables}{reasons}"
         )
     # Towers of PyTorch come in files, whose weights are constants.
     if checkpoint.storage.kind != "PyTorch":

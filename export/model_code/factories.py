@@ -28,6 +28,7 @@ from bundle.shown_values import similar_file
 from bundle.storage.regular_files import read_regular
 from export.errors import NotConvertible, UsageError
 from export.graphs.loading import KERAS_BACKEND, other_backend
+from export.graphs.placeholders import read_without_value
 from export.model_code.definition_modules import IN_RECIPE, explained, load_definitions
 from export.model_code.notes import add_note, notes, notes_of
 from export.model_code.parameters import check_arguments, extra_arguments
@@ -412,5 +413,8 @@ def _user_errors(reference: str, doing: str, hint: str = "") -> Iterator[None]:
             raise UsageError(
                 f"factory {reference}: {doing} raised {explanation}{line}"
             ) from problem
+        reason = read_without_value(problem)
+        if reason:
+            raise NotConvertible(f"factory {reference}: {reason}") from problem
         raised = f"{one_line(problem)}{line}"
         raise NotConvertible(f"factory {reference}: {doing} raised {raised}{hint}") from problem

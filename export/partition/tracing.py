@@ -6,7 +6,7 @@ docs/adr/0002-lookups-are-extracted-while-tracing.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +18,7 @@ from export.front_end.interface import OwnRows, TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.graphs.functions import fill
 from export.graphs.internals import join
+from export.graphs.loading import tf
 from export.graphs.placeholders import give_value, placeholder_class
 from export.graphs.walks import needed, resource
 from export.partition.call_tracing import trace_call
@@ -150,9 +151,7 @@ class _ModelLookups:
     def resolve(self) -> None:
         """Drops lookups that no tower needs, and finds the inputs of all others."""
         for call in self._calls:
-            activations = [lookup.activation for lookup in call.lookups]
-            stops = needed(self._results_of(call), activations).stops
-            call.lookups = [lookup for lookup in call.lookups if lookup.activation.name in stops]
+            call.lookups = _needed_lookups(call.lookups, self._results_of(call))
 
         table_of_resource = self._named_tables()
         for call in self._calls:
@@ -193,27 +192,34 @@ class _ModelLookups:
         """Inlines the lookups that stay inside, and turns all others into features."""
         reads: list[Read] = []
         for name, (call, results) in self._results.items():
-            reads += self._reads(name, call, results)
+            # The ids of a lookup that stays inside may be computed from tables, too.
+            computed = [lookup for lookup in call.lookups if lookup.missing_rule is not None]
+            reads += self._reads(name, call, [*results, *_operands(computed)])
         inline, self.notes = find_inline_lookups(self._all_lookups(), reads, self._job, inside)
 
         names: dict[FeatureSpec, str] = {}
+        features_inside: list[FeatureSpec] = []
+        rows_inside: dict[str, int] = {}
         for call in self._calls:
             graph = call.function.graph
-            insert_lookups([lookup for lookup in call.lookups if lookup in inline], graph)
-            for lookup in call.lookups:
-                if lookup.feature is None:
-                    continue
-                if lookup not in inline:
-                    self._extract(call, lookup, traced_name(lookup.feature, names))
-                elif lookup.feature.entry.place is None:  # each position has a limit of its own
+            inserted = [inline[lookup] for lookup in call.lookups if lookup in inline]
+            insert_lookups(inserted, graph)
+            for lookup in inserted:
+                # Of ids that the model computes, nothing is known before the tower runs.
+                if lookup.feature is not None:
                     (name,) = lookup.feature.entry.inputs
                     self._inside.setdefault(name, []).append(lookup)
+                    features_inside.append(lookup.feature)
+                    rows_inside[lookup.table.name] = lookup.table.rows
+            for lookup in call.lookups:
+                if lookup not in inline:
+                    self._extract(call, lookup, traced_name(lookup.feature, names))
             for indicator, feature in replace_looked_up_numbers(call, self._results_of(call)):
                 self._extract(call, indicator, traced_name(feature, names))
 
         # Once the features of all calls are known: an input has one rule, whichever call reads it.
-        rows = {name: table.rows for name, table in self.tables.items()}
-        features = list(names)
+        rows = {name: table.rows for name, table in self.tables.items()} | rows_inside
+        features = [*names, *features_inside]
         for call in self._calls:
             results = self._results_of(call)
             for indicator, feature in replace_stated_rows(call, results, features, rows, self._job):
@@ -327,6 +333,26 @@ class _ModelLookups:
             computed = own_rows(call, lookup)
             if computed is not None:
                 self.own_rows[name] = computed
+
+
+def _needed_lookups(lookups: Sequence[TracedLookup], results: list[Any]) -> list[TracedLookup]:
+    """Returns the lookups that results need, also for the ids of others."""
+    activations = [lookup.activation for lookup in lookups]
+    needed_names: set[str] = set()
+    tensors = results
+    while tensors:
+        found_names = needed(tensors, activations).stops - needed_names
+        needed_names |= found_names
+        found = [lookup for lookup in lookups if lookup.activation.name in found_names]
+        tensors = _operands(found)
+    return [lookup for lookup in lookups if lookup.activation.name in needed_names]
+
+
+def _operands(lookups: Iterable[TracedLookup]) -> list[Any]:
+    """Returns the dense tensors of the ids and weights of lookups."""
+    structures = [[lookup.ids, lookup.weights] for lookup in lookups]
+    tensors = tf.nest.flatten(structures, expand_composites=True)
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def _limits(lookups: Collection[TracedLookup]) -> dict[str, Any]:

@@ -44,6 +44,8 @@ def insert_lookups(lookups: Iterable[TracedLookup], graph: Any) -> None:
 def look_up(lookup: TracedLookup) -> Any:
     """Returns the result of a lookup within its graph, [batch or ids, ..., dim] float32."""
     (ids,) = lookup.ids
+    if lookup.position is not None:
+        ids = tf.reshape(ids, [-1, lookup.positions])[:, lookup.position]
     if lookup.encoding == "dense" and lookup.kind != "bag":
         if (lookup.rule, lookup.unknown, lookup.padding) == (None, None, None):
             vectors = read_rows(lookup.variable, ids, outside_ids_of(lookup))

@@ -5,12 +5,14 @@ whole.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from export.errors import NotConvertible
 from export.graphs.functions import bytes_of
 from export.graphs.placeholders import line_of_variable, name_of
 from export.graphs.walks import needed, resource
+from export.partition.features.inline_lookups import can_be_inlined
 from export.partition.ids.remedies import cure_of_words
 from export.partition.lookups.records import MissingRule, TracedLookup
 from export.recipe.schema import ExportJob
@@ -22,6 +24,10 @@ _NESTED = frozenset(
 )
 """Operations that run graphs of their own, in which no lookup is recorded."""
 _OUTSIDE = "look rows up outside of tf.cond, tf.map_fn and loops"
+_LOOKUPS_ONLY = (
+    "read it by lookups only: where every row is scored, return the vector, and let an index of "
+    "the rows find the best"
+)
 _FIXED = (
     "give the lookup as many ids of each example, as to_tensor(shape=[None, LENGTH]) does, or "
     "ragged ones"
@@ -29,14 +35,18 @@ _FIXED = (
 
 
 Read = tuple[Any, MissingRule]
-"""A variable that a tower reads other than by a recorded lookup; `cure` is "" if it reads no rows.
+"""A variable that a tower reads other than by a recorded lookup; `cure` is "" if it is read as a
+whole.
 """
 
 
 def find_inline_lookups(
     lookups: Sequence[TracedLookup], reads: Iterable[Read], job: ExportJob, inline_all: bool
-) -> tuple[set[TracedLookup], tuple[str, ...]]:
-    """Returns the lookups that stay inside the towers.
+) -> tuple[dict[TracedLookup, TracedLookup], tuple[str, ...]]:
+    """Finds the lookups that stay inside the towers.
+
+    A table either leaves the towers or stays, with all of its lookups: rows that a service changes
+    would otherwise change in the lookups alone.
 
     Args:
       lookups: The resolved lookups of every call.
@@ -45,56 +55,107 @@ def find_inline_lookups(
       inline_all: Whether tables that plain gathers read stay, whatever their size.
 
     Returns:
-      The lookups, and notes for the plan about large tables that stay.
+      Each such lookup with the one that runs inside its tower, and notes for the plan about large
+      tables that stay.
 
     Raises:
-      NotConvertible: A table cannot be extracted and is too large to stay; the message names the
-        user's line and the remedy.
+      NotConvertible: A table cannot be extracted, and is too large to stay or has a lookup that
+        cannot run inside a tower; the message names the user's line and the remedy.
     """
-    computed = {lookup for lookup in lookups if lookup.missing_rule}
-    extracted_keys = {_key(lookup) for lookup in lookups if not _can_be_inlined(lookup, job)}
-    if inline_all:
-        inlined = {lookup for lookup in lookups if _key(lookup) not in extracted_keys}
-        return computed | inlined, ()
-
-    gathered = {_key(lookup): lookup for lookup in lookups if lookup.gather or lookup.missing_rule}
+    looked_up = {_key(lookup): lookup for lookup in lookups if lookup.variable is not None}
     reasons = _reasons_of_computed_ids(lookups)
     notes = []
     # A variable that is read several times has one note: that of the last read.
     last_reads = {resource(variable.handle): (variable, read) for variable, read in reads}
     for key, (variable, read) in last_reads.items():
-        if key in gathered:
-            reasons.setdefault(key, read._replace(cure="read it by lookups only"))
-        elif variable.shape[0] > job.code.table_threshold:
-            name = name_of(variable)
-            line = at_line(line_of_variable(variable))
-            subject = f"variable {name!r} {variable.shape.as_list()}{line}"
-            reason = read._replace(cure=read.cure or _OUTSIDE)
-            note = _within_limit(subject, variable, reason, job)
-            # A read of the whole variable is an ordinary matrix of the model.
-            if read.cure:
-                notes.append(note)
+        if key in looked_up:
+            reasons.setdefault(key, read._replace(cure=read.cure or _LOOKUPS_ONLY))
+        elif not inline_all:
+            notes += _notes_on_matrix(variable, read, job)
     for key, reason in reasons.items():
-        table = gathered[key].table
-        variable = gathered[key].variable
-        note = _within_limit(f"table {table.name!r} of {table.rows} rows", variable, reason, job)
+        table = looked_up[key].table
+        variable = looked_up[key].variable
         # It is no table of the bundle: TensorFlow restores it with the weights.
         variable.restored = True
+        if inline_all:
+            continue
+        note = _within_limit(f"table {table.name!r} of {table.rows} rows", variable, reason, job)
         if table.rows > job.code.table_threshold:
             notes.append(note)
+    return _inlined(lookups, reasons, job, inline_all), tuple(notes)
 
-    small_keys = {
-        _key(lookup)
-        for lookup in lookups
-        if lookup.gather and lookup.table.rows <= job.code.table_threshold
-    }
-    inline_keys = set(reasons) | (small_keys - extracted_keys)
-    inlined = set()
+
+def _notes_on_matrix(variable: Any, read: MissingRule, job: ExportJob) -> list[str]:
+    """Returns notes about a variable without lookups that a tower reads.
+
+    Raises:
+      NotConvertible: It is larger than the recipe allows.
+    """
+    if variable.shape[0] <= job.code.table_threshold:
+        return []
+    name = name_of(variable)
+    line = at_line(line_of_variable(variable))
+    subject = f"variable {name!r} {variable.shape.as_list()}{line}"
+    note = _within_limit(subject, variable, read._replace(cure=read.cure or _OUTSIDE), job)
+    # A read of the whole variable is an ordinary matrix of the model.
+    if not read.cure:
+        return []
+    return [note]
+
+
+def _inlined(
+    lookups: Sequence[TracedLookup],
+    reasons: Mapping[str, MissingRule],
+    job: ExportJob,
+    inline_all: bool,
+) -> dict[TracedLookup, TracedLookup]:
+    """Returns the lookups that stay, each with the one that runs inside its tower.
+
+    Args:
+      lookups: The resolved lookups of every call.
+      reasons: Why tables stay, by their resources.
+      job: The recipe.
+      inline_all: Whether tables that plain gathers read stay, whatever their size.
+    """
+    extracted_keys = {_key(lookup) for lookup in lookups if not _can_be_inlined(lookup, job)}
+    inlined = {}
     for lookup in lookups:
-        is_plain = lookup.gather and lookup.feature is not None and lookup.feature.plain
-        if is_plain and _key(lookup) in inline_keys:
-            inlined.add(lookup)
-    return inlined | computed, tuple(notes)
+        key = _key(lookup)
+        is_small = inline_all or lookup.table.rows <= job.code.table_threshold
+        if lookup.missing_rule is not None:
+            inlined[lookup] = lookup
+        elif key in reasons:
+            inlined[lookup] = _run_inside(lookup, reasons[key])
+        elif is_small and lookup.gather and key not in extracted_keys:
+            inlined[lookup] = lookup
+    return inlined
+
+
+def _run_inside(lookup: TracedLookup, reason: MissingRule) -> TracedLookup:
+    """Returns a resolved lookup as it runs inside a tower, since its table stays there.
+
+    Raises:
+      NotConvertible: It cannot run there.
+    """
+    is_plain = lookup.gather and lookup.feature is not None and lookup.feature.plain
+    # Inside a tower the `mod` strategy would read other rows.
+    if is_plain and not lookup.variable.mod:
+        return lookup
+    # The model's own operations compute the ids, so the lookup is the one that the model made.
+    original = lookup.unresolved
+    if original is None or not can_be_inlined(original):
+        raise NotConvertible(
+            f"table {lookup.table.name!r} of {lookup.table.rows} rows would stay inside the "
+            f"towers, since {reason.reason}, where its lookup {lookup.path!r}"
+            f"{at_line(lookup.line)} cannot run; {reason.cure}"
+        )
+    return replace(
+        original,
+        activation=lookup.activation,
+        position=lookup.position,
+        positions=lookup.positions,
+        missing_rule=reason,
+    )
 
 
 def _reasons_of_computed_ids(lookups: Iterable[TracedLookup]) -> dict[str, MissingRule]:
@@ -179,15 +240,18 @@ def find_other_reads(
             if tensor.name not in captured:
                 continue
             reader = _reader(operation)
-            reason = (
-                f"tower {tower!r} reads it by operation {reader.name!r} "
-                f"({reader.type}){at_line(line_of_operation(reader))}"
-            )
             cure = ""
+            extent = " as a whole"
             if reader.type in _NESTED:
                 cure = _OUTSIDE
+                extent = ""
             elif reader.type == "ResourceGather":
                 cure = cure_of_words(reader.inputs[1]) or _FIXED
+                extent = ""
+            reason = (
+                f"tower {tower!r} reads it{extent} by operation {reader.name!r} "
+                f"({reader.type}){at_line(line_of_operation(reader))}"
+            )
             reads.append((captured[tensor.name], MissingRule(reason, cure)))
     return reads
 

@@ -71,10 +71,19 @@ def _looked_up_integers(
     A tensor that the caller replaces before it takes the next one hides those behind it.
     """
     looked_up: set[str] = set()
-    for operation in graph.get_operations():  # in the order of creation, inputs first
-        reads_looked_up = any(tensor.name in looked_up for tensor in operation.inputs)
-        if operation.type in _OPERATIONS or reads_looked_up:
-            looked_up.update(tensor.name for tensor in operation.outputs)
+    # Lookups that stay inside were inserted last, so the order of creation says nothing.
+    tensors = [
+        tensor
+        for operation in graph.get_operations()
+        if operation.type in _OPERATIONS
+        for tensor in operation.outputs
+    ]
+    while tensors:
+        tensor = tensors.pop()
+        if tensor.name not in looked_up:
+            looked_up.add(tensor.name)
+            for reader in tensor.consumers():
+                tensors.extend(reader.outputs)
 
     queue = list(results)
     seen = set(stops)

@@ -41,8 +41,6 @@ def by_example(lookup: TracedLookup, size: int) -> TracedLookup:
 def columns_of(lookup: TracedLookup, size: int) -> list[TracedLookup]:
     """Splits a lookup of `size` ids per example into one for each; their rows together are its
     result.
-
-    No operation of the graph computes their ids, so these lookups cannot stay inside the towers.
     """
     _, *sizes = lookup.activation.shape.as_list()
     with lookup.activation.graph.as_default():
@@ -50,8 +48,9 @@ def columns_of(lookup: TracedLookup, size: int) -> list[TracedLookup]:
         # The rows of an example lie one after another, as in the result of the lookup of all ids.
         rows = tf.concat(activations, 1)
         join(lookup.activation, tf.reshape(rows, [-1, *sizes]))
+    column = replace(lookup, kind="single", length=None, positions=size)
     return [
-        replace(lookup, kind="single", length=None, activation=activation, position=position)
+        replace(column, activation=activation, position=position)
         for position, activation in enumerate(activations)
     ]
 

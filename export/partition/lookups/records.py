@@ -66,6 +66,7 @@ class TracedLookup:
       missing_rule: Why there is no such feature.
       position: The position of its id among those of an example, if it was split off from a lookup
         of all of them.
+      positions: The number of ids of an example, if it was split off.
       unresolved: The lookup as the model made it, before its ids were resolved.
     """
 
@@ -95,6 +96,7 @@ class TracedLookup:
     feature: FeatureSpec | None = None
     missing_rule: MissingRule | None = None
     position: int | None = None
+    positions: int = 1
     unresolved: TracedLookup | None = None
 
     @property

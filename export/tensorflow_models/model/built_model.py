@@ -13,6 +13,7 @@ from export.front_end.calls import Call
 from export.front_end.specs import TableFacts
 from export.graphs.internals import variable_class
 from export.graphs.loading import tf
+from export.graphs.placeholders import restoring_up_to
 from export.graphs.walks import resource
 from export.partition.graph.input_paths import TRACED_CALL
 from export.partition.table_names import TableNames
@@ -51,7 +52,11 @@ class BuiltModel(TraceableModel):
           NotConvertible: The factory raises, or its result does not fit the kind of checkpoint.
         """
         self.layer_tables: dict[str, str] = {}
-        with early_lookups(self._make_table):
+        # A factory that calls its model reads what may stay inside a tower as a whole.
+        with (
+            restoring_up_to(job.code.inline_bytes_max),
+            early_lookups(self._make_table),
+        ):
             self._built = build(job, base)
         self.has_own_inputs = isinstance(self._built, KerasGraph)
         self.has_initial_values = not isinstance(self._built, NamedGraph)

@@ -27,6 +27,7 @@ from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.graphs.hooks import Hooks
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
+from export.graphs.placeholders import read_without_value
 from export.graphs.tensors import composed, with_booleans
 from export.raised_errors import raised_on_examples
 from export.recipe.schema import ExportJob
@@ -176,6 +177,9 @@ class TensorFlowReference:
         except (ExportError, BundleError):
             raise
         except Exception as problem:
+            reason = read_without_value(problem)
+            if reason:
+                raise NotConvertible(reason) from problem
             are_synthetic = self.job.verify.examples is None
             raise raised_on_examples(str(call), problem, are_synthetic=are_synthetic) from problem
 
