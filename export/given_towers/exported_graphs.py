@@ -19,16 +19,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bundle.shown_values import shown
 from bundle.storage.regular_files import open_regular
+from export.bounds import ANOTHER_ORDER
 from export.errors import NotConvertible
 from export.front_end.finite_weights import check_finite_weights
 from export.given_towers.aten_operations import OPERATIONS
 from export.graphs.loading import tf
 from export.recipe.schema import explain
 
-TOLERANCE = 1e-4
-"""Largest difference from PyTorch's results, relative to the largest result; both sides compute in
-float32.
-"""
 _WRITE_AGAIN = "write it again with write_tower of scripts/torch_tower.py"
 
 
@@ -190,11 +187,11 @@ class ExportedGraphTower:
         largest_difference = np.max(np.abs(actual.astype(float) - expected), initial=0)
         scale = np.max(np.abs(expected.astype(float)), initial=0)
         # Written so that NaN is rejected, too.
-        if not largest_difference <= TOLERANCE * max(scale, 1e-3):
+        if not largest_difference <= ANOTHER_ORDER * max(scale, 1e-3):
             raise self._error(
                 f"{label} differs from PyTorch's by {largest_difference:.3g}, and PyTorch's "
-                f"largest value is {scale:.3g}; at most {TOLERANCE:g} of it was expected. Please "
-                "report the operations of this tower"
+                f"largest value is {scale:.3g}; at most {ANOTHER_ORDER:g} of it was expected. "
+                "Please report the operations of this tower"
             )
 
     def _error(self, reason: str) -> NotConvertible:

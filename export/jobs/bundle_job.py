@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bundle.format import manifest, paths
+from export.bounds import TOLERANCE
 from export.corpora.changes import read_changes
 from export.jobs import provided_files, tower_steps
 from export.jobs.bundle_context import BundleContext
@@ -22,7 +23,6 @@ from export.jobs.staged import Published, open_staged, provenance
 from export.jobs.table_steps import copy_tables, publish_checked, staged_bundle
 from export.recipe.settings import ExportSettings
 from export.steps import Written
-from export.verify.forms import TOLERANCE
 from export.verify.recipe_examples import examples_of
 from export.verify.stated_layouts import judge_recipe
 from export.verify.unverified import features_behind

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import one_each
 from bundle.features.reader import FeatureReader
+from export.bounds import TOLERANCE
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import UsageError, VerificationFailed
@@ -35,7 +36,7 @@ from export.saved_model.files import VariablesPlan
 from export.saved_model.graph import InlineGraph, variable_key
 from export.saved_model.lookups import sent_dtype
 from export.verify.examples import Examples
-from export.verify.forms import TOLERANCE, largest_difference
+from export.verify.forms import largest_difference
 from export.verify.original_results import original_results
 from export.verify.reference_inputs import default_column
 from export.verify.table_orders import check_table_orders

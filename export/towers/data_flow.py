@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.bounds import ABSOLUTE, ANOTHER_ORDER
 from export.front_end.interface import TracedTower
 from export.graphs.functions import fill, narrowed
 from export.graphs.internals import run_flat
@@ -202,8 +203,10 @@ def _same_rows(results: NDArray[Any], reordered: NDArray[Any], positions: list[i
     expected = results[positions]
     # Random weights may lead to NaN or infinities, which follow their examples, too.
     scale = np.abs(np.nan_to_num(expected, posinf=0, neginf=0)).max(initial=1.0)
-    tolerance = 1e-5 * float(scale)
-    return bool(np.allclose(expected, reordered, rtol=1e-4, atol=tolerance, equal_nan=True))
+    tolerance = ABSOLUTE * float(scale)
+    return bool(
+        np.allclose(expected, reordered, rtol=ANOTHER_ORDER, atol=tolerance, equal_nan=True)
+    )
 
 
 def _cost(operation: Any) -> int:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.format.manifest import Precision, TowerOutput
+from export.bounds import ANOTHER_ORDER
 from export.front_end.interface import TracedTower
 from export.graphs.functions import narrowed, type_of
 from export.graphs.loading import tf
@@ -27,8 +28,6 @@ from runtime.litert import CompiledTower
 from runtime.savedmodel import SavedModelTower
 
 _COMPARED = ("float32", "int32", "int64", "bool")
-_TOLERANCE = 1e-4
-"""The share of the largest value of a tensor by which its values may differ before they count."""
 _PASSING = frozenset({"Placeholder", "Const", "Identity", "ReadVariableOp", "NoOp"})
 """Operations that compute nothing."""
 
@@ -132,7 +131,7 @@ def differing_position(compiled: NDArray[Any], expected: NDArray[Any]) -> int | 
         trained = expected.astype(np.float64).reshape(-1)
         differences = np.abs(compiled.astype(np.float64).reshape(-1) - trained)
         finite = np.abs(trained[np.isfinite(trained)])
-        tolerance = _TOLERANCE * max(1.0, finite.max(initial=0.0))
+        tolerance = ANOTHER_ORDER * max(1.0, finite.max(initial=0.0))
         is_alike = (differences <= tolerance) | ~np.isfinite(trained)
     if is_alike.all():
         return None

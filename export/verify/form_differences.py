@@ -11,20 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.manifest import Precision, TowerInput, TowerOutput
+from export.bounds import ABSOLUTE, MEANINGFUL_MAX, RELATIVE, ROUNDING_FACTOR
 from export.front_end.interface import TracedTower
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
 from export.towers.bfloat16 import in_bfloat16
 from export.towers.rounding import with_rounding
-from export.verify.forms import ABSOLUTE, RELATIVE, Values
+from export.verify.forms import Values
 from export.verify.hostile_examples import HostileExamples, batches
-from export.verify.hostile_numbers import MEANINGFUL_MAX
 from runtime.tower_inputs import tower_inputs
 
 _SAMPLES = 8
 """The number of times that the sums of a tower are rounded at random."""
-_ROUNDING_FACTOR = 4
-"""A difference may be this number of times what random rounding makes of an output."""
 
 Flags = NDArray[np.bool_]
 
@@ -74,7 +72,7 @@ class ComparedOutputs:
             scale = np.maximum(np.abs(expected), typical[name])
             allowed = least + RELATIVE * scale
             if rounding is not None:
-                allowed += _ROUNDING_FACTOR * rounding[name]
+                allowed += ROUNDING_FACTOR * rounding[name]
             with np.errstate(invalid="ignore", over="ignore"):
                 difference = np.nan_to_num(np.abs(result - expected), nan=np.inf, posinf=np.inf)
                 # Where the model has no number, there is none to differ from.
@@ -140,9 +138,16 @@ class NotFinite:
         invents &= examples.magnitudes <= MEANINGFUL_MAX
         self.invents = _smaller(self.invents, examples, invents)
 
-    def add_differing(self, compared: ComparedOutputs, differs: Flags) -> None:
-        """Adds the smallest numbers of [n] examples that differ and measure nothing."""
+    def without_meaningless(
+        self, compared: ComparedOutputs, differences: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Returns the [n] differences, 0 for numbers that measure nothing; adds the smallest of
+        these that differ.
+        """
+        measures_nothing = compared.examples.magnitudes > MEANINGFUL_MAX
+        differs = measures_nothing & (differences > 0)
         self.differs = _smaller(self.differs, compared.examples, differs)
+        return np.where(measures_nothing, 0.0, differences)
 
     def notes(self) -> list[str]:
         """Returns notes on a form that is served all the same."""

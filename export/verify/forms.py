@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.format.manifest import Tower, TowerForm, TowerPart
+from export.bounds import ABSOLUTE, RELATIVE, TOLERANCE
 from export.errors import VerificationFailed
 from export.front_end.specs import TowerSpec
 from export.verify.reference_inputs import Reference
@@ -22,16 +23,6 @@ from runtime.tower_inputs import tower_inputs
 
 Values = Mapping[str, NDArray[Any]]
 
-ABSOLUTE = 1e-5
-"""The difference that the parity rule allows whatever the size of a value."""
-RELATIVE = 1e-5
-"""The share of a value that the parity rule allows as a difference: 84 epsilons of float32.
-"""
-TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * max(|y|, median |y|)"
-"""The parity rule of float32 forms. The median is that of all examples, and |y| of a vector that of
-its largest value. A sum of large terms may be close to 0 for one example, or in one value of a
-vector, and still has the rounding of its terms, as any order of float32 additions has.
-"""
 UNLIKE = "its results would not be the model's"
 """The consequence of a difference, a clause of messages."""
 

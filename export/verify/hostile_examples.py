@@ -95,12 +95,17 @@ class HostileExamples:
         if not self.numbers:
             return "an example"
         texts = []
+        largest = []
         for name, numbers in self.numbers.items():
+            magnitudes = np.abs(numbers[row].astype(np.float64))
             # Of several numbers, the largest.
-            position = np.abs(numbers[row].astype(np.float64)).argmax()
+            position = magnitudes.argmax()
             texts.append(f"{number_text(numbers[row, position])} in input {name!r}")
+            largest.append(magnitudes[position])
         if len(texts) > _SHOWN_MAX:
-            texts[_SHOWN_MAX:] = ["others"]
+            # Ids are in their tables: a large number is rather what matters.
+            order = np.argsort(largest, kind="stable")[::-1]
+            texts = [*(texts[position] for position in order[:_SHOWN_MAX]), "others"]
         return ", ".join(texts)
 
     def rank(self, row: int) -> tuple[bool, float]:

@@ -29,7 +29,6 @@ from export.verify.hostile_examples import (
     hostile_examples,
     number_text,
 )
-from export.verify.hostile_numbers import MEANINGFUL_MAX
 from export.verify.reference_form import ReferenceForm
 from export.verify.reference_inputs import Reference
 from runtime.tower_inputs import tower_inputs
@@ -259,10 +258,9 @@ class _Comparison:
             self._add_failure(chain, examples, finding)
             return
         compared = ComparedOutputs(examples, expected, results)
-        differences = self._differences(compared, chain[0])
-        measures_nothing = compared.examples.magnitudes > MEANINGFUL_MAX
-        finding.not_finite.add_differing(compared, measures_nothing & (differences > 0))
-        differences[measures_nothing] = 0
+        differences = finding.not_finite.without_meaningless(
+            compared, self._differences(compared, chain[0])
+        )
         (differing,) = differences.nonzero()
         ranks = {
             row: (bool(differences[row] < _BLATANT), *examples.rank(row))

@@ -16,10 +16,6 @@ from export.graphs.number_keys import Keys, numbers_of
 
 NumberType = Literal["float32", "int32", "int64"]
 
-MEANINGFUL_MAX = 2.0**63
-"""The magnitude from which on a number measures nothing: no integer type holds it, so it is no id,
-no count, no amount of money, and no time, even in nanoseconds.
-"""
 _TIMES = (1e8, 1_700_000_000, 1_732_800_000, 1_700_000_000_123)
 """Unix times, in seconds and in milliseconds."""
 _SQUARE_ROOTS = 1 << 11

@@ -14,6 +14,7 @@ from bundle.storage import files
 from bundle.stores.attribute_index import check_attribute_index
 from bundle.stores.reader import check_store
 from bundle.tables.reader import TableReader
+from export.bounds import ABSOLUTE, ANOTHER_ORDER
 from export.corpora.indexes import index_steps
 from export.corpora.recall import sample_rows
 from export.errors import VerificationFailed
@@ -131,7 +132,7 @@ def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
     if index.kind == "brute_force":
         # Scores are compared, not positions: equal vectors may stand for each other.
         _, best_scores = ExactIndex(vectors, index.distance).search(queries, 1)
-        is_right = np.allclose(scores, best_scores, rtol=1e-4, atol=1e-5)
+        is_right = np.allclose(scores, best_scores, rtol=ANOTHER_ORDER, atol=ABSOLUTE)
     else:
         is_right = bool((positions >= 0).any())
     if not is_right:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.manifest import TableSource
+from export.bounds import RECORDED_REST, RECORDED_SHARE
 from export.checkpoint.reader import Checkpoint
 from export.errors import (
     NotConvertible,
@@ -28,13 +29,6 @@ from export.user_lines import at_line, line_of_exception
 from export.verify.examples import chosen, without_signs
 from export.verify.reference_inputs import Reference
 from export.verify.table_rows import read_rows
-
-_RECORDED_SHARE = 0.05
-"""The share of the standard deviation of recorded values by which the model may differ from them:
-what bfloat16 on TPUs may explain.
-"""
-_RECORDED_REST = 1e-3
-"""The share of the largest recorded value that is allowed besides, for values that hardly vary."""
 
 
 def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) -> ReadRows:
@@ -159,7 +153,7 @@ def _check_recorded_output(
     rms = float(np.sqrt(np.square(difference).mean()))
     deviation = float(expected.std())
     largest = float(np.abs(expected).max())
-    if rms > _RECORDED_SHARE * deviation + _RECORDED_REST * largest:
+    if rms > RECORDED_SHARE * deviation + RECORDED_REST * largest:
         example = int(np.abs(difference).max(axis=1).argmax())
         raise VerificationFailed(
             f"tower {tower!r}, output {output!r}: the model with the checkpoint's weights "

@@ -11,14 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from export.bounds import ANOTHER_ORDER
 from export.front_end.interface import Results
 from export.verify.examples import Examples, chosen
 from export.verify.forms import another_order
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import reference_results
-
-_NOISE = 1e-4
-"""The share of the largest value by which a result may change in a batch of another size."""
 
 
 def self_contradiction(reference: Reference) -> str:
@@ -79,7 +77,7 @@ def _first_difference(results: Results, expected: Results) -> tuple[str, str, in
     """Returns tower, output and example of a value that is not the expected one."""
     for tower, outputs in expected.items():
         for output, values in outputs.items():
-            noise = _NOISE * max(1.0, float(np.abs(values).max(initial=0.0)))
+            noise = ANOTHER_ORDER * max(1.0, float(np.abs(values).max(initial=0.0)))
             # Negated, so that NaN counts as a difference.
             differs = ~(np.abs(results[tower][output] - values) <= noise)
             if differs.any():

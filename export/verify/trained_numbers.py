@@ -131,7 +131,8 @@ def _compare(
             continue
         compared = compared.chosen(suspects)
         spreads = rounded.spreads(compared.examples)
-        (wrong,) = compared.differences(form.typical, None, spreads).nonzero()
+        differences = compared.differences(form.typical, None, spreads)
+        (wrong,) = not_finite.without_meaningless(compared, differences).nonzero()
         differing += [compared.chosen(wrong[[position]]) for position in range(wrong.size)]
     if differing:
         clearest = min(differing, key=lambda compared: compared.examples.rank(0))

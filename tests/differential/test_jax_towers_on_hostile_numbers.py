@@ -4,6 +4,7 @@ none is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -45,6 +46,12 @@ SAME = {
     "normalized": "jax.nn.softmax(x[:, None] * w[1] - 3.0) @ w[3]",
 }
 """Functions of `x`, [n], inside of a tower, for which TensorFlow gives the numbers of JAX."""
+BEYOND = {
+    "mean": "(x[:, None] * w[1] / jnp.maximum(jnp.abs(x)[:, None], 1e-3)).sum(1)",
+}
+"""One for which it does up to 2^63: JAX on CPUs multiplies by the reciprocals of larger divisors,
+and takes those that are denormal for 0.
+"""
 OTHER = {"octaves": "jnp.floor(jnp.log2(jnp.maximum(x, 1.0)))"}
 """One for which it does not."""
 
@@ -68,6 +75,14 @@ def project(folder: Path, steps: Mapping[str, str]) -> WrittenModel:
 def test_tower_that_gives_the_numbers_of_training_is_published(tmp_path: Path) -> None:
     notes = project(tmp_path, SAME).export().notes
     assert not [note for note in notes if "in TensorFlow" in note]
+
+
+def test_tower_of_other_numbers_than_training_beyond_what_numbers_measure_is_published(
+    tmp_path: Path,
+) -> None:
+    """As every form of a tower is, with a note."""
+    (note,) = [note for note in project(tmp_path, BEYOND).export().notes if "in TensorFlow" in note]
+    assert re.search(r"'call', in TensorFlow: it gives another number .* for -?\d.*e\+3\d in", note)
 
 
 def test_tower_of_other_numbers_than_training_is_not_published(tmp_path: Path) -> None:
