@@ -5,9 +5,19 @@ call stacks, values and codes of a terminal; and what to do about it.
 from __future__ import annotations
 
 import re
+import traceback
+from collections.abc import Callable
+from typing import Any, Literal
 
+from bundle.errors import BundleError
 from export.errors import NotConvertible
-from export.user_lines import at_line, line_of_exception
+from export.user_lines import (
+    at_line,
+    causes,
+    is_model_file,
+    is_own_file,
+    line_of_exception,
+)
 
 _WRAPPED = re.compile(
     r"Exception encountered when calling [^\n]*\n\s*+(?:\x1b\[1m)?(?!in user "
@@ -23,6 +33,8 @@ _NODE = re.compile(r"\{\{node ([^}]*)\}\}")
 """An operation of a graph."""
 _TERMINAL = re.compile(r"\x1b\[[0-9;]*m")
 _RAGGED = re.compile(r"valid RaggedTensor|row_splits|row_lengths|value_rowids|nested_splits")
+_OF_VALUES = "tensorflow.python.framework.errors_impl"
+"""The module of the errors that TensorFlow's operations raise while they compute."""
 _MESSAGE_MAX = 300
 """The maximum number of characters of a message of the model's code."""
 
@@ -47,6 +59,58 @@ def one_line(problem: BaseException) -> str:
     if raised:
         return _plain(raised[-1])
     return f"{type(problem).__name__}: {_plain(text)}"
+
+
+def call_model(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Calls code of a model, also of one that consists of libraries alone: what it raises is an
+    error of the model, even if no line of the user's is among its frames.
+    """
+    return function(*arguments, **options)
+
+
+def is_own(problem: BaseException) -> bool:
+    """Returns whether the exporter's own code raised an error: a bug, which neither the model nor
+    its examples have caused.
+
+    It did if its own frame is the last one, or if it called a library outside of any call of the
+    model. Errors that operations raise because of values are the model's.
+    """
+    is_of_values = type(problem).__module__ == _OF_VALUES
+    if is_of_values or isinstance(problem, BundleError | FloatingPointError):
+        return False
+    # Keras and AutoGraph raise errors again, where the frames of the model are those of a cause.
+    kinds_of_causes = [_kinds_of_frames(cause) for cause in causes(problem)]
+    return not any(map(_leads_to_model, kinds_of_causes)) and any(kinds_of_causes)
+
+
+_Kind = Literal["own", "model", "library"]
+
+
+def _kinds_of_frames(problem: BaseException) -> list[_Kind]:
+    """Returns whose code the frames of an error are of, the last one last."""
+    kinds: list[_Kind] = []
+    for frame in traceback.extract_tb(problem.__traceback__):
+        is_call_of_model = frame.filename == __file__ and frame.name == call_model.__name__
+        # A name that code lacks is reported in Python's place.
+        is_lookup_of_name = frame.name in ("__getattr__", "__missing__")
+        if is_call_of_model or is_lookup_of_name or is_model_file(frame.filename):
+            kinds.append("model")
+        elif is_own_file(frame.filename):
+            kinds.append("own")
+        else:
+            kinds.append("library")
+    return kinds
+
+
+def _leads_to_model(kinds: list[_Kind]) -> bool:
+    """Returns whether an error with such frames is one of the model."""
+    if not kinds or kinds[-1] == "own":
+        return False
+    if kinds[-1] == "library":
+        # What a library rejects within a call of the model, hooks of the exporter's may have passed
+        # on to it.
+        return "model" in kinds
+    return True
 
 
 def raised_on_examples(call: str, problem: BaseException, *, are_synthetic: bool) -> NotConvertible:

@@ -4,6 +4,7 @@ library.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import sysconfig
@@ -15,13 +16,23 @@ from typing import Any
 
 _FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
 _PACKAGE = Path(__file__).resolve().parent
-_OWN = (
-    str(_PACKAGE),
-    # The packages that start the program.
-    str(_PACKAGE.with_name("rowcast")),
-    str(_PACKAGE.with_name("command_line")),
-    sysconfig.get_paths()["stdlib"],
+_OWN = tuple(
+    f"{_PACKAGE.with_name(name)}{os.sep}"
+    for name in (
+        "export",
+        "rowcast",
+        "command_line",
+        "bundle",
+        "object_store",
+        "rows",
+        "runtime",
+        "tensors",
+    )
 )
+"""The folders of the exporter's own code."""
+_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
+_REWRITTEN = "__autograph_generated_file"
+"""Part of the name of a file with a copy of code that AutoGraph rewrote."""
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders that libraries are in, of whichever environment."""
 _CELL = ", cell "
@@ -131,8 +142,17 @@ def _shown_path(filename: str) -> str:
     return str(path.relative_to(root))
 
 
+def is_own_file(name: str) -> bool:
+    """Returns whether a file has code of the exporter itself."""
+    return name.startswith(_OWN)
+
+
+def is_model_file(name: str) -> bool:
+    """Returns whether a file has code of the user's, or a copy of it that AutoGraph rewrote."""
+    return _is_user(name) or _REWRITTEN in name
+
+
 def _is_user(name: str) -> bool:
-    is_installed = (
-        name.startswith((*_OWN, "<", sys.argv[0] or "<")) or "__autograph_generated_file" in name
-    )
+    is_installed = is_own_file(name) or _REWRITTEN in name
+    is_installed |= name.startswith((_STANDARD_LIBRARY, "<", sys.argv[0] or "<"))
     return not is_installed and _INSTALLED.isdisjoint(Path(name).parts)

@@ -29,6 +29,7 @@ from export.jax_models.operations import (
 )
 from export.jax_models.primitives import Parameters, attributes_of_this_release
 from export.jax_models.values import Shape, Sizes, Value, constant, is_static
+from export.raised_errors import call_model, is_own
 
 OPERATIONS: dict[str, Handler] = {
     **elementwise.OPERATIONS,
@@ -189,12 +190,15 @@ class Evaluator:
         self, handler: Handler, equation: Equation, arguments: Sequence[Value]
     ) -> list[Value]:
         try:
-            results = handler(equation, *arguments)
+            results = call_model(handler, equation, *arguments)
         except ExportError:
             raise
         except (ValueError, TypeError, NotImplementedError, tf.errors.OpError) as problem:
             message = " ".join(str(problem).split())
-            raise equation.rejected(f"TensorFlow rejects it: {message[:200]}") from problem
+            rejecting = "TensorFlow rejects it"
+            if is_own(problem):
+                rejecting = "the exporter fails on it, which is a bug to report"
+            raise equation.rejected(f"{rejecting}: {message[:200]}") from problem
         if not isinstance(results, list):
             results = [results]
 

@@ -25,6 +25,7 @@ from export.jax_models.values import Parameter, Value
 from export.model_code.factories import factory_of
 from export.partition.lookups.activations import Activations, plan_activations
 from export.partition.traceable_model import TraceableModel
+from export.raised_errors import call_model
 from export.recipe.schema import ExportJob
 
 _EXPECTED = (
@@ -96,7 +97,7 @@ class JaxFunctions(TraceableModel):
                 # parameters: mapping the tree restores that order.
                 positional, by_name = jax.tree.map(lambda leaf: leaf, (positional, by_name))
             with lookups_returning(self.specs, inputs):
-                return self.functions[call.path](parameters, *positional, **by_name)
+                return call_model(self.functions[call.path], parameters, *positional, **by_name)
 
         return run
 

@@ -7,6 +7,7 @@ model on JAX, without values, and computes the rows that it looks up.
 from __future__ import annotations
 
 import multiprocessing
+import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,7 @@ from export.graphs.loading import run_keras_on
 from export.jax_models.loading import jax, prefer_cpus
 from export.jax_models.own_rows import BATCH, RecordingTable, rows_of_lookups
 from export.model_code.factories import factory_of
-from export.raised_errors import one_line
+from export.raised_errors import call_model, is_own, one_line
 from export.recipe.schema import ExportJob
 
 _TIMEOUT_S = 600
@@ -63,6 +64,8 @@ class KerasTrainer:
         if find_spec("jax") is None:
             raise NotConvertible("JAX is not installed")
         tables = self._process.request(None)
+        if isinstance(tables, RuntimeError):
+            raise tables
         if isinstance(tables, str):
             if self.is_stated:
                 raise NotConvertible(tables)
@@ -128,6 +131,9 @@ def _serve(connection: Connection, job: ExportJob, base: Path, tables: Mapping[i
     try:
         lookups = _lookups(job, base, tables)
     except Exception as problem:  # noqa: BLE001 - the user's code raises errors of any type
+        if is_own(problem):
+            connection.send(RuntimeError("".join(traceback.format_exception(problem))))
+            return
         reason = one_line(problem)
         connection.send(f"the model does not run on JAX: {reason}")
         return
@@ -161,7 +167,7 @@ def _lookups(job: ExportJob, base: Path, tables: Mapping[int, str]) -> dict[str,
 
             def run(inputs: Mapping[str, Any]) -> Any:
                 positional, by_name = call.bind(inputs)  # noqa: B023 - traced in this iteration
-                return target(*positional, **by_name, **constants)  # noqa: B023
+                return call_model(target, *positional, **by_name, **constants)  # noqa: B023
 
             inputs = {}
             for name in call.inputs:

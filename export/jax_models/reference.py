@@ -24,7 +24,7 @@ from export.jax_models.functions import JaxFunctions, build_functions
 from export.jax_models.loading import jax
 from export.jax_models.parameters import StoredParameters
 from export.partition.reference_inputs import dense_input, pooled, read_rows, rows_of_ids
-from export.raised_errors import raised_on_examples
+from export.raised_errors import call_model, is_own, raised_on_examples
 from export.recipe.schema import ExportJob
 
 _INNER_PARAMETERS = ("jaxpr", "call_jaxpr")
@@ -161,6 +161,8 @@ class JaxReference:
         except ExportError:
             raise
         except Exception as problem:
+            if is_own(problem):
+                raise
             are_synthetic = self.job.verify.examples is None
             raise raised_on_examples(str(call), problem, are_synthetic=are_synthetic) from problem
 
@@ -457,7 +459,7 @@ def _bind(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
         return results
     # Source: JAX 0.10, jax/_src/core.py, eval_jaxpr.
     params = eqn.primitive.get_bind_params(eqn.params)
-    results = eqn.primitive.bind(*inputs, **params)
+    results = call_model(eqn.primitive.bind, *inputs, **params)
     if not eqn.primitive.multiple_results:
         return [results]
     return list(results)

@@ -15,6 +15,7 @@ from export.jax_models.evaluation import without_unused
 from export.jax_models.loading import jax
 from export.jax_models.values import is_static
 from export.model_code.definition_modules import explained
+from export.raised_errors import is_own
 from export.user_lines import at_line, line_of_exception
 
 BATCH = "b"
@@ -95,6 +96,8 @@ def trace(
     except ExportError:
         raise
     except Exception as problem:
+        if is_own(problem):
+            raise
         line = at_line(line_of_exception(problem))
         # A name that was left out of the definitions is missing in the recipe, not a limit of the
         # exporter.

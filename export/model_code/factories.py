@@ -36,11 +36,12 @@ from export.model_code.search_path import RESERVED, hidden_package, on_search_pa
 from export.model_code.selection import CLASSES_AND_FUNCTIONS, does_more_than_define
 from export.model_code.sources import NOTEBOOK, Statement, read_source
 from export.model_code.values import values_of
-from export.raised_errors import one_line
+from export.raised_errors import call_model, is_own, one_line
 from export.recipe.schema import ExportJob
 from export.user_lines import at_line, line_of_exception
 
 _EXPECTED = "'package.module:function', 'file.py:function' or 'notebook.ipynb:Class'"
+_CALLING = "calling it"
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -76,10 +77,10 @@ class Factory:
         with (
             notes_of(self.module),
             on_search_path(self.folder),
-            _user_errors(self.reference, "calling it", hint),
+            _user_errors(self.reference, _CALLING, hint),
         ):
             # Copied: a model may change a list that it gets, and the next call builds another one.
-            model = self.function(**copy.deepcopy(dict(self.arguments)))
+            model = call_model(self.function, **copy.deepcopy(dict(self.arguments)))
         if model is None:
             raise NotConvertible(
                 f"factory {self.reference} returned None; it must return the built model"
@@ -398,6 +399,9 @@ def _user_errors(reference: str, doing: str, hint: str = "") -> Iterator[None]:
         raise
     # A script that calls exit() must not end the export as if it had succeeded.
     except (Exception, SystemExit) as problem:
+        # Hooks of the exporter's run while the model is built.
+        if doing == _CALLING and is_own(problem):
+            raise
         # Code that fails may have chosen another backend before: that is the cause then.
         _check_backend(reference)
         hidden = hidden_package(problem)

@@ -26,7 +26,7 @@ from export.partition.graph.pruning import TracedCall
 from export.partition.graph.tower_results import Returned
 from export.partition.lookups.records import TracedLookup, batch_size
 from export.partition.traceable_model import Replacements, TraceableModel
-from export.raised_errors import one_line
+from export.raised_errors import is_own, one_line
 from export.recipe.schema import InputSection
 from export.user_lines import at_line, line_of_exception, line_of_operation
 
@@ -86,6 +86,8 @@ def trace_call(
     except ExportError:
         raise
     except Exception as problem:
+        if is_own(problem):
+            raise
         line = at_line(line_of_exception(problem))
         explanation = explained(problem)
         if explanation:

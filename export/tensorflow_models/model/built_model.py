@@ -19,6 +19,7 @@ from export.partition.graph.input_paths import TRACED_CALL
 from export.partition.table_names import TableNames
 from export.partition.traceable_model import Replacements, TraceableModel
 from export.partition.tracing import TracedModel, trace_towers
+from export.raised_errors import call_model
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.keras_graphs import (
     KerasGraph,
@@ -139,7 +140,7 @@ def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
         positional, by_name = arguments_of(values)
         if is_of_graph(target):
             return connected(target, positional, by_name)
-        return target(*positional, **by_name, **constants)
+        return call_model(target, *positional, **by_name, **constants)
 
     return run
 

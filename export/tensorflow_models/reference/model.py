@@ -29,7 +29,7 @@ from export.graphs.internals import run_flat
 from export.graphs.loading import tf
 from export.graphs.placeholders import read_without_value
 from export.graphs.tensors import composed, with_booleans
-from export.raised_errors import raised_on_examples
+from export.raised_errors import is_own, raised_on_examples
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.hook_points import NORMALIZATIONS
 from export.tensorflow_models.frameworks.keras_graphs import KerasGraph, built_model
@@ -177,6 +177,8 @@ class TensorFlowReference:
         except (ExportError, BundleError):
             raise
         except Exception as problem:
+            if is_own(problem):
+                raise
             reason = read_without_value(problem)
             if reason:
                 raise NotConvertible(reason) from problem

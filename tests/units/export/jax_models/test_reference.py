@@ -161,3 +161,9 @@ def test_lookups_inside_of_loops_and_branches_are_read_in_each_step(
         "counted": (2 * first + second).tolist(),
         "chosen": second.tolist(),
     }
+
+
+def test_error_of_the_exporter_is_not_blamed_on_the_examples(reference: JaxReference) -> None:
+    """A table that such a tower reads stays inside of it: one that has left is a bug."""
+    with pytest.raises(AssertionError, match="stays inside the towers"):
+        run(reference, tower("score", "user", "age", out=("logits",)))

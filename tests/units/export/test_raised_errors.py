@@ -1,0 +1,59 @@
+"""Whose error ends an export: one of the model's code, or of the exporter's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.graphs.loading import load_tensorflow
+from export.raised_errors import call_model, is_own
+from export.report_text import size_text
+
+
+def of_the_users_line() -> Any:
+    return {}["dimension"]
+
+
+def of_a_library_that_a_model_calls() -> Any:
+    return np.reshape(np.ones(3), (2,))
+
+
+def of_an_operation() -> Any:
+    tf = load_tensorflow()
+    return call_model(tf.gather, tf.ones([3]), tf.constant(7))
+
+
+def raised_again() -> Any:
+    """As Keras does it, with the frames of the first error alone."""
+    try:
+        call_model(of_the_users_line)
+    except KeyError as problem:
+        raise RuntimeError("in a layer") from problem
+
+
+OF_THE_MODEL: dict[str, Callable[[], Any]] = {
+    "a line of the user's": of_the_users_line,
+    "a library that the user calls": of_a_library_that_a_model_calls,
+    "a model of a library alone": lambda: call_model(np.reshape, np.ones(3), (2,)),
+    "an operation": of_an_operation,
+    "raised again": raised_again,
+}
+
+
+def raised(function: Callable[[], Any]) -> Exception:
+    with pytest.raises(Exception) as failure:  # noqa: PT011 - of any type
+        function()
+    return failure.value
+
+
+@pytest.mark.parametrize("function", OF_THE_MODEL.values(), ids=OF_THE_MODEL)
+def test_error_of_a_model_is_none_of_the_exporter(function: Callable[[], Any]) -> None:
+    assert not is_own(raised(function))
+
+
+def test_error_of_the_exporter_is_its_own_also_where_the_model_calls_it() -> None:
+    # What the exporter puts in the place of a library's function runs within the model's code.
+    assert is_own(raised(lambda: call_model(size_text, "many")))
