@@ -1,13 +1,13 @@
 """Checkpoints of PyTorch by torch and safetensors themselves: python write_torch.py DIRECTORY
 
 Needs torch, safetensors and TorchRec, which rowcast does not use; torch.tar.xz was written with
-torch 2.13.0, safetensors 0.8.0 and TorchRec 1.9.2 (with fbgemm-gpu-cpu 1.8.0). Two processes save a
-model as TorchRec names and shards one: a table by its rows, another by its columns, one in
-bfloat16, and the state of an optimizer.
+torch 2.15.0 and safetensors 0.8.0. Two processes save a model as TorchRec names and shards one: a
+table by its rows, another by its columns, one in bfloat16, and the state of an optimizer.
 
 In torch_sparsecore two processes of two cores each save tables by TorchRec's own planner for TPUs,
 which alone records how rows are spread over cores: `users` in a variable of its own, whose values
-are the rows, and a stack of three tables with padding.
+are the rows, and a stack of three tables with padding. It was written with TorchRec 1.9.2, torch
+2.13.0 and fbgemm-gpu-cpu 1.8.0; without TorchRec, it is left out.
 """
 
 # mypy: ignore-errors
@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -27,14 +28,6 @@ import torch.multiprocessing as processes
 from safetensors.torch import save_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
-from torchrec.experimental.torch_tpu.checkpoint.planners import SparseCoreSavePlanner
-from torchrec.experimental.torch_tpu.checkpoint.utils import (
-    mod_shard,
-    stack_and_shard_global_tensor,
-)
-from torchrec.experimental.torch_tpu.modules.embedding_configs import SparseCoreEmbeddingConfig
-from torchrec.experimental.torch_tpu.modules.table_stacking import stack_tables
-from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 
 BAGS = "model.sparse.ebc.embedding_bags"
 CORES = 2
@@ -77,6 +70,15 @@ def stacked_tables():
 
 
 def save_on_cores(rank, directory, world):
+    from torchrec.experimental.torch_tpu.checkpoint.planners import SparseCoreSavePlanner
+    from torchrec.experimental.torch_tpu.checkpoint.utils import (
+        mod_shard,
+        stack_and_shard_global_tensor,
+    )
+    from torchrec.experimental.torch_tpu.modules.embedding_configs import SparseCoreEmbeddingConfig
+    from torchrec.experimental.torch_tpu.modules.table_stacking import stack_tables
+    from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29534")
     dist.init_process_group("gloo", rank=rank, world_size=world)
     mesh = init_device_mesh("cpu", (world,))
@@ -113,7 +115,8 @@ def main():
     directory = Path(sys.argv[1]).resolve()
     directory.mkdir(parents=True)
     processes.spawn(save, (directory, 2), nprocs=2)
-    processes.spawn(save_on_cores, (directory, 2), nprocs=2)
+    if find_spec("torchrec"):
+        processes.spawn(save_on_cores, (directory, 2), nprocs=2)
 
     whole = {name: tensor for name, (tensor, _) in tensors().items()}
     names = sorted(whole)

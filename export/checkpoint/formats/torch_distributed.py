@@ -47,9 +47,10 @@ METADATA = ".metadata"
 _SUFFIX = ".distcp"
 _STRIDED = "torch.strided"
 """The layout of a tensor that holds each of its values."""
-_PROPERTIES_MAX = 5
-"""The maximum number of properties of a tensor: dtype, layout, requires_grad, memory format and
-pin_memory, as TensorProperties.__getstate__ returns them.
+_PROPERTIES_MAX = 6
+"""The maximum number of properties of a tensor: dtype, layout, requires_grad, memory format,
+pin_memory and, since PyTorch 2.15, the strides that it had in memory, as
+TensorProperties.__getstate__ returns them. In a file each part has strides of its own.
 """
 _PART_BYTES_MIN = 16
 """The minimum number of bytes of the metadata that describe one part."""

@@ -41,7 +41,7 @@ KERAS = Upstream("Keras", "3.15")
 ORBAX = Upstream("Orbax", "0.12.8")
 TENSORSTORE = Upstream("tensorstore", "0.1.86")
 JAX_TPU_EMBEDDING = Upstream("jax-tpu-embedding", "0.2.0")
-PYTORCH = Upstream("PyTorch", "2.13.0")
+PYTORCH = Upstream("PyTorch", "2.15.0")
 TORCHREC = Upstream("TorchRec", "1.9.2")
 SAFETENSORS = Upstream("safetensors", "0.8.0")
 

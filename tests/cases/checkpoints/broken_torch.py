@@ -142,8 +142,11 @@ BROKEN_DISTRIBUTED: dict[str, Case] = {
         "'torch.sparse_coo'",
     ),
     "more properties": (
-        having("TensorProperties", state=("torch.float32", "torch.strided", False, 0, False, "x")),
-        "6 properties",
+        having(
+            "TensorProperties",
+            state=("torch.float32", "torch.strided", False, 0, False, (2, 1), "x"),
+        ),
+        "7 properties",
     ),
     **{
         f"more of {name}": (
