@@ -1,6 +1,6 @@
 """Writes a tower of PyTorch to one file, which rowcast-export reads without PyTorch.
 
-Copy this file into the training program, which needs torch 2.6 or later (tried: 2.13).
+Copy this file into the training program, which needs torch 2.6 or later (tried: 2.13 and 2.15).
 
     from torch_tower import write_tower
 
@@ -11,7 +11,8 @@ Copy this file into the training program, which needs torch 2.6 or later (tried:
 other inputs by the names that the recipe declares. It returns a tensor, or a dict of tensors. The
 first dimension of every tensor is the batch, which stays open. The file holds:
 
-    graph        UTF-8 JSON: inputs, the operations in their order, outputs
+    graph        UTF-8 JSON: inputs, the operations in their order with the line of the module that
+                 asks for each, outputs
     weights/     parameters, buffers and constants, by their names in the graph
     examples/    the examples
     results/     what PyTorch computed for them; rowcast-export compares its own results with it
@@ -21,15 +22,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.fx.node import map_arg
 
-_DTYPES = {torch.float32, torch.int64, torch.int32, torch.bool}
+_DTYPES = {torch.float32, torch.float64, torch.int64, torch.int32, torch.bool}
+_FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
+_TORCH = Path(torch.__file__).parent
 _STORAGE = {"device", "layout", "memory_format", "pin_memory"}
 _WHOLE_OPERATIONS = (
     torch.ops.aten.einsum.default,
@@ -130,7 +135,28 @@ def _operation(node: torch.fx.Node) -> dict[str, Any]:
         operation = f"operator.{node.target.__name__}"
     options = {key: _argument(value) for key, value in node.kwargs.items() if key not in _STORAGE}
     arguments = [_argument(value) for value in node.args]
-    return {"name": node.name, "operation": operation, "arguments": arguments, "options": options}
+    return {
+        "name": node.name,
+        "operation": operation,
+        "arguments": arguments,
+        "options": options,
+        "line": _line(node),
+    }
+
+
+def _line(node: torch.fx.Node) -> str:
+    """Returns `file.py:12`, the last line before those of PyTorch; "" where none is known."""
+    line = ""
+    for filename, number in _FRAME.findall(node.meta.get("stack_trace") or ""):
+        path = Path(filename)
+        if not path.is_absolute() or path.is_relative_to(_TORCH):
+            continue
+        # From its package on: several packages have a `core.py`.
+        root = path.parent
+        while (root / "__init__.py").is_file():
+            root = root.parent
+        line = f"{path.relative_to(root)}:{number}"
+    return line
 
 
 def _argument(value: Any) -> Any:

@@ -25,12 +25,15 @@ from export.front_end.finite_weights import check_finite_weights
 from export.given_towers.aten_operations import OPERATIONS
 from export.graphs.loading import tf
 from export.recipe.schema import explain
+from export.user_lines import at_line
 
 _WRITE_AGAIN = "write it again with write_tower of scripts/torch_tower.py"
 
 
 class _Operation(BaseModel):
-    """One operation: its name in the graph, PyTorch's name, and its arguments."""
+    """One operation: its name in the graph, PyTorch's name, and its arguments; `file.py:12` where
+    the module asked for it, if the file says so.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,6 +41,7 @@ class _Operation(BaseModel):
     operation: str
     arguments: tuple[Any, ...]
     options: dict[str, Any]
+    line: str = ""
 
 
 class _Graph(BaseModel):
@@ -160,20 +164,25 @@ class ExportedGraphTower:
             options = {name: _value(value, results) for name, value in operation.options.items()}
             return OPERATIONS[operation.operation](*arguments, **options)
         except NotConvertible as problem:
-            raise self._error(str(problem)) from problem
+            raise self._error(f"{problem}{at_line(operation.line)}") from problem
         except (ValueError, TypeError, KeyError, tf.errors.OpError) as problem:
             message = " ".join(str(problem).split())[:200]
             raise self._error(
-                f"operation {operation.name!r} ({operation.operation}) of PyTorch has no "
-                f"counterpart with these arguments: {message}"
+                f"operation {operation.name!r} ({operation.operation}) of PyTorch"
+                f"{at_line(operation.line)} has no counterpart with these arguments: {message}"
             ) from problem
 
     def _check_operations(self) -> None:
-        unknown = {node.operation for node in self._graph.operations} - OPERATIONS.keys()
+        # Each with the first line that asks for it.
+        unknown: dict[str, str] = {}
+        for node in self._graph.operations:
+            if node.operation not in OPERATIONS:
+                unknown.setdefault(node.operation, at_line(node.line))
         if unknown:
+            names = ", ".join(f"{name}{line}" for name, line in sorted(unknown.items()))
             raise self._error(
-                f"operations of PyTorch without a counterpart: {', '.join(sorted(unknown))}; "
-                "write it with other operations, or bring the tower as a SavedModel"
+                f"operations of PyTorch without a counterpart: {names}; write it with other "
+                "operations, or bring the tower as a SavedModel"
             )
 
     def _compare(self, output: str, actual: NDArray[Any], expected: NDArray[Any]) -> None:

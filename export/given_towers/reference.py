@@ -21,7 +21,7 @@ from export.recipe.schema import ExportJob
 
 @dataclass(frozen=True)
 class GivenReference:
-    """Towers in files, run outside of any graph. Implements `ReferenceModel`.
+    """Towers in files, run on rows of the checkpoint. Implements `ReferenceModel`.
 
     Attributes:
       job: The recipe.
@@ -60,7 +60,10 @@ class GivenReference:
                 tensors[name] = tf.constant(dense_input(name, self.job, inputs))
             else:
                 tensors[name] = tf.constant(pooled(name, bag, inputs, self.whole))
-        result = given_tower(tensors)
+        # As a graph with an open batch, as it is exported: of one example, the batch would be a
+        # dimension of size 1, which PyTorch's `squeeze` removes.
+        run = tf.function(given_tower, input_signature=[dict(given_tower.inputs)], autograph=False)
+        result = run(tensors)
         outputs = {}
         for output, path in tower.paths.items():
             values = at_path(result, path)

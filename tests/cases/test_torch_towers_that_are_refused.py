@@ -43,7 +43,11 @@ def without(name: str) -> Change:
 BIAS = "weights/p_tower_click_bias"
 NORMALIZED = "weights/p_tower_normalize_weight"
 CHANGED_FILES: dict[str, tuple[str, Change, tuple[str, ...]]] = {
-    "operation": ("convolution", lambda arrays: None, ("convolution", "SavedModel")),
+    "operation": (
+        "routed",
+        lambda arrays: None,
+        ("randn (torch_towers.py:334)", "SavedModel"),
+    ),
     "weight": (
         "ranker",
         lambda arrays: arrays.update({BIAS: arrays[BIAS] + 0.01}),
@@ -127,7 +131,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], str]] = {
         ("index", [{"result": "z"}, None, {"result": "z"}]),
         "torch.gather",
     ),
-    "norm of order 1": (("linalg_vector_norm", 1), "order 2"),
+    "norm of order 0": (("linalg_vector_norm", 0), "order 1, 2 or inf"),
     "size of words": (("view", ["no size " * 99]), "'result' (view)"),
 }
 

@@ -19,7 +19,7 @@ from export.graphs.loading import load_tensorflow, tf
 from tests.units.export.given_towers.graphs import extract, operation, write_graph
 
 load_tensorflow()
-WITHOUT_COUNTERPART = {"convolution"}
+WITHOUT_COUNTERPART = {"routed"}
 """The recorded graphs that are refused."""
 
 
@@ -65,6 +65,13 @@ OPERANDS: list[tuple[tuple[Any, ...], Any]] = [
     (("add", TRUTH, np.array([1, 1], np.int32)), np.array([2, 1], np.int32)),
     (("mul", TRUTH, f(2, 3)), f(2, 0)),
     (("sub", 1, f(0.25)), f(0.75)),
+    # A number decides on the kind alone, and a tensor without dimensions on less than others.
+    (("mul", TRUTH, 3), i(3, 0)),
+    (("mul", TRUTH, ~TRUTH), TRUTH & ~TRUTH),
+    (("add", np.array([1], np.int32), np.array(2)), np.array([3], np.int32)),
+    (("add", f(1), np.array(0.5)), f(1.5)),
+    (("add", np.array(1), f(0.5)), f(1.5)),
+    (("where", TRUTH, np.array(1.0), f(2, 3)), f(1, 3)),
     (("maximum", f(1, 5), i(2, 3)), f(2, 5)),
     (("minimum", f(1, 5), i(2, 3)), f(1, 3)),
     (("pow", f(3), 2), f(9)),
@@ -73,6 +80,9 @@ OPERANDS: list[tuple[tuple[Any, ...], Any]] = [
     (("hardtanh", f(-3, 0.5, 9), -1.0, 1.0), f(-1, 0.5, 1)),
     (("where", TRUTH, f(1.5, 1.5), i(7, 7)), f(1.5, 7)),
     (("mm", COUNT, COUNT.T), COUNT @ COUNT.T),
+    (("addmm", f(1, 2), COUNT, COUNT.T), COUNT @ COUNT.T + f(1, 2)),
+    (("matmul", COUNT, f(1, 0, 2)), f(4, 13)),
+    (("matmul", f(1, 2), COUNT), f(6, 9, 12)),
     (("linear", f([1, 2]), f([3, 4], [5, 6]), f(1, 2)), f([12, 19])),
     (("layer_norm", f([1, 3], [2, 10]), [2], f(2, 2), f(1, 1), 0.0), f([-1, 3], [-1, 3])),
     (("scaled_dot_product_attention", QUERY, KEY, VALUE), f([[6], [7]])),
@@ -89,7 +99,19 @@ OPERANDS: list[tuple[tuple[Any, ...], Any]] = [
     (("view", COUNT, [3, 2]), COUNT.reshape(3, 2)),
     (("full_like", COUNT[:1], 7), f([7, 7, 7])),
     (("full_like", COUNT[:1], 1, np.bool_), np.ones((1, 3), bool)),
+    (("full", [1, 2], 7), i([7, 7])),
+    (("full", [1, 2], 0.5), f([0.5, 0.5])),
+    (("full", [2], True), np.array([True, True])),
+    (("full", [2], 1, np.float32), f(1, 1)),
+    (("arange", 0.0, 1.0, 0.5), f(0, 0.5)),
+    (("squeeze", COUNT[:1], 0), COUNT[0]),
+    (("squeeze", COUNT, 0), COUNT),
+    (("squeeze", COUNT[:1, :, None], [0, 1, 2]), COUNT[0]),
+    (("constant_pad_nd", COUNT, [-1, 2, 1, 0], 9.0), f([9] * 4, [1, 2, 9, 9], [4, 5, 9, 9])),
     (("_to_copy", f(1.5, 2), np.int64), i(1, 2)),
+    (("alias", HALF), HALF),
+    (("index_put", COUNT, [COUNT > 2], np.array(7.0)), f([0, 1, 2], [7, 7, 7])),
+    (("index_put", COUNT, [TRUTH], f(7)), f([7, 7, 7], [3, 4, 5])),
     (("embedding", COUNT, i(1, 0), -1, False), COUNT[::-1]),
     (("gather", COUNT, 1, i([2], [0])), f([2], [3])),
     (("index", COUNT, [i(1, -2), None]), COUNT[::-1]),
@@ -100,7 +122,15 @@ OPERANDS: list[tuple[tuple[Any, ...], Any]] = [
     (("sum", COUNT, [1], True), f([3], [12])),
     (("sum", np.array([[True, True, False]]), [1]), i(2)),
     (("amin", COUNT, [0]), f(0, 1, 2)),
+    (("amax", COUNT, []), np.float32(5)),
+    (("mean", COUNT, []), np.float32(2.5)),
+    (("mean", TRUTH, None, False, np.float32), np.float32(0.5)),
+    (("sum", TRUTH, None, False, np.float32), np.float32(1)),
+    (("var", f([1, 3]), [1]), f(2)),
+    (("softmax", f([0, 0]), 1, np.float64), np.array([[0.5, 0.5]])),
     (("linalg_vector_norm", f([3, 4])), np.float32(5)),
+    (("linalg_vector_norm", f([3, -4]), 1, [1]), f(7)),
+    (("linalg_vector_norm", f([3, -4]), math.inf, [1]), f(4)),
     (("linalg_vector_norm", f([3, 4]), 2, [1], True), f([5])),
 ]
 """Operations with arguments in ATen's order; what PyTorch returns for them."""

@@ -1,7 +1,7 @@
 """Towers of PyTorch as scripts/torch_tower.py writes them: python write_torch_graphs.py FILE
 
 Needs torch, which rowcast does not use: run it from the top folder of a checkout, with PYTHONPATH=.
-torch_graphs.tar.xz was written with torch 2.13.0. For `ranker` it also records what the whole model
+torch_graphs.tar.xz was written with torch 2.15.0. For `ranker` it also records what the whole model
 returns with the tables of torch.tar.xz, for examples that a recipe reads.
 """
 

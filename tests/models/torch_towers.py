@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -210,15 +212,126 @@ class Outputs(nn.Module):
         return {"second": item[:, 0] - user[:, 0], "first": user}
 
 
-class Convolution(nn.Module):
-    """An operation that has no counterpart."""
+class Begun(nn.Module):
+    """Sums that begin with a tensor of the batch's size, as linear parts and FMs often do."""
+
+    def forward(self, user, item):
+        count = user.shape[0]
+        logit = user.new_zeros((count, 1)) + torch.ones(count, 1)
+        logit += torch.full((count, 1), 0.25) * user.new_full((1,), 2)
+        logit += torch.empty(count, 1).fill_(0.5) + item.new_empty(count, 1).zero_()
+        halves = torch.zeros(count // 2 + 1, 1).sum() + torch.ones(2 * count - 1, 1).amax()
+        exposed = torch.full((count, 4), True) & (user > 0)
+        places = torch.ones(count, 2, dtype=torch.int64).cumsum(1) + torch.arange(count)[:, None]
+        own = user[torch.arange(count), places[:, 0] * 0 + 2]
+        return torch.cat([logit + halves + user, exposed, places, own[:, None]], dim=1)
+
+
+class Recurrent(nn.Module):
+    """The last states of recurrent layers over a history of any length."""
 
     def __init__(self):
         super().__init__()
-        self.convolved = nn.Conv1d(1, 2, 3)
+        self.gru = nn.GRU(8, 8, num_layers=2, batch_first=True, bidirectional=True)
+        self.lstm = nn.LSTM(8, 4, batch_first=True)
+        self.cell = nn.GRUCell(8, 4)
+
+    def forward(self, history, last):
+        states, _ = self.gru(history)
+        place = last.view(-1, 1, 1).expand(-1, 1, 16)
+        newest = states.gather(1, place).squeeze()
+        _, (hidden, memory) = self.lstm(history)
+        stepped = self.cell(history[:, 0], memory[-1])
+        return torch.cat([newest, hidden[-1], stepped], dim=1)
+
+
+class Convolved(nn.Module):
+    """Convolutions over a history, and the largest and the mean number of windows."""
+
+    def __init__(self):
+        super().__init__()
+        self.near = nn.Conv1d(8, 6, 3, padding=1)
+        self.each = nn.Conv1d(8, 8, 2, stride=2, groups=4, bias=False)
+        self.both = nn.Conv2d(1, 4, (2, 8), dilation=(2, 1))
+        self.normalize = nn.BatchNorm1d(6)
+        self.normalize.running_mean.normal_()
+        self.normalize.running_var.uniform_(0.5, 2)
+
+    def forward(self, history):
+        channels = history.transpose(1, 2)
+        near = functional.max_pool1d(functional.relu(self.normalize(self.near(channels))), 6)
+        each = functional.avg_pool1d(self.each(channels), 3)
+        both = functional.max_pool1d(self.both(history[:, None]).squeeze(-1), 2)
+        return torch.cat([part.flatten(1) for part in (near, each, both)], dim=1)
+
+
+class Assigned(nn.Module):
+    """Values that are written to positions: by a mask, a slice, an index and ids."""
+
+    def forward(self, history, movies, item):
+        known = history.clone()
+        known[movies == 0] = -1.0
+        known[:, 1] = 0.5
+        known[:, 2:5:2] = history[:, :2]
+        known[:, -1, :] = item
+        seen = torch.zeros(movies.shape[0], 50).scatter_(1, movies, 1.0)
+        first = torch.zeros(movies.shape[0], 50).scatter(1, movies[:, :1], history[:, :, 0])
+        counted = torch.zeros(movies.shape[0], 50).scatter_add_(1, movies, history[..., 0])
+        return torch.cat([known.flatten(1), seen, first, counted], dim=1)
+
+
+class Ordered(nn.Module):
+    """The largest values and where they are, sums up to a position, and copies."""
+
+    def forward(self, item, history, movies):
+        largest, place = history.max(dim=1)
+        best = history.topk(2, dim=1).values.flatten(1)
+        least = item.topk(3, largest=False).indices
+        ranked = item.sort(descending=True).values + item.argsort(dim=1)
+        chosen = item.argmax(dim=-1, keepdim=True) - item.argmin(dim=1)[:, None]
+        smallest = history.min(dim=2, keepdim=True).values.squeeze(2)
+        later = history[..., 0].flip(1).cumsum(1).flip([1]) + movies.cumsum(dim=1)
+        decay = history[..., 1].sigmoid().cumprod(1)
+        padded = functional.pad(history[..., 0], (2, -1), value=0.5)
+        repeated = item.repeat(1, 2) + item[:, None].repeat(1, 2, 1).flatten(1)
+        flags = (history > 0).any(dim=1) | (history > -1).all(dim=2).all(dim=1, keepdim=True)
+        whole = history.max() * 0 + item.index_select(1, torch.tensor([3, 0]))
+        parts = [largest, place, best, least, ranked, chosen, smallest, later, decay, padded]
+        return torch.cat([*parts, repeated, flags, whole], dim=1)
+
+
+class Numbers(nn.Module):
+    """Arithmetic that is less common, and statistics of rows."""
+
+    def forward(self, item, movies):
+        count = movies[:, :2]
+        parts = [
+            torch.add(item, item, alpha=2) - torch.sub(item, 1.0, alpha=3),
+            count // 2 + count % 3,
+            torch.div(item, 0.3, rounding_mode="trunc") + item.remainder(0.7) + item.fmod(0.4),
+            torch.div(count, 4, rounding_mode="trunc") + torch.div(count, 3, rounding_mode="floor"),
+            item.round() + item.trunc() + (1 + item.abs()).log2() + (1 + item.abs()).log10(),
+            functional.elu(item) + functional.selu(item) + functional.celu(item),
+            item.std(dim=1, keepdim=True) + item.var(dim=1, unbiased=False, keepdim=True),
+            item.prod(dim=1, keepdim=True) + count.prod(dim=1, keepdim=True),
+            functional.normalize(item, p=1) + item.norm(p=3, dim=1, keepdim=True),
+            item.norm(p=math.inf, dim=1, keepdim=True) + item.mean((0, 1)) * 0,
+            functional.log_softmax(item, dim=1) + torch.softmax(item.double(), dim=1).float(),
+            torch.bucketize(item, torch.tensor([-1.0, 0.0, 0.5])),
+            (count & 3) | (count ^ 1),
+            (item > 0) ^ (item < 1),
+            torch.nan_to_num((item - item.abs()).log()).clamp(-5, 5) * torch.isfinite(item),
+            item @ torch.arange(8.0).unsqueeze(1) + (item @ torch.ones(8)).unsqueeze(1),
+            (item.double() * 2 + item).float() + torch.tensor(1.0, dtype=torch.float64),
+        ]
+        return torch.cat([part.float() for part in parts], dim=1)
+
+
+class Routed(nn.Module):
+    """Numbers that are drawn in each call, which no two services would draw alike."""
 
     def forward(self, user):
-        return self.convolved(user.unsqueeze(1)).flatten(1)
+        return user + torch.randn(user.shape[0], 4)
 
 
 def cases():
@@ -249,4 +362,10 @@ def cases():
     yield "outputs", Outputs(), {"user": user, "item": item}
     yield "elements", Elements(), {"number": numbers(), "count": count}
     yield "shapes", Shapes(), {"user": user, "item": item}
-    yield "convolution", Convolution(), {"user": user}
+    yield "begun", Begun(), {"user": user, "item": item}
+    yield "recurrent", Recurrent(), {"history": history, "last": last}
+    yield "convolved", Convolved(), {"history": history}
+    yield "assigned", Assigned(), {"history": history, "movies": movies, "item": item}
+    yield "ordered", Ordered(), {"item": item, "history": history, "movies": movies}
+    yield "numbers", Numbers(), {"item": item, "movies": movies}
+    yield "routed", Routed(), {"user": user}
