@@ -13,9 +13,11 @@ import os
 import secrets
 import stat
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -72,18 +74,24 @@ class OutputStream:
     is_standard_output: bool
 
     def write(self, content: bytes) -> None:
-        """Writes a content.
+        """Writes a content; raises as `writing`."""
+        with self.writing() as stream:
+            stream.write(content)
+
+    @contextmanager
+    def writing(self) -> Iterator[BinaryIO]:
+        """Lends the stream to a block that writes to it.
 
         Raises:
           OSError: The stream cannot be written.
         """
         if self.is_standard_output:
             sys.stdout.flush()
-            sys.stdout.buffer.write(content)
+            yield sys.stdout.buffer
             sys.stdout.buffer.flush()
             return
         with self.path.open("wb") as stream:
-            stream.write(content)
+            yield stream
 
 
 class OutputFile:
@@ -122,7 +130,14 @@ class OutputFile:
             raise OutputRejected(f"{name} leads to a file that was removed; name a file")
 
     def write(self, content: bytes) -> None:
-        """Publishes a file with a content, which survives a loss of power.
+        """Publishes a file with a content; raises as `writing`."""
+        with self.writing() as file:
+            file.write(content)
+
+    @contextmanager
+    def writing(self) -> Iterator[BinaryIO]:
+        """Lends a new file to a block, and publishes it when the block has ended without an error.
+        It survives a loss of power.
 
         Raises:
           OutputRejected: Meanwhile something else than a regular file has the name.
@@ -132,7 +147,7 @@ class OutputFile:
         staged = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         try:
             with staged.open("xb") as file:
-                file.write(content)
+                yield file
             self.replace(staged)
         finally:
             staged.unlink(missing_ok=True)

@@ -48,6 +48,36 @@ SchemaFile = Annotated[
     Path,
     typer.Option("--out", metavar="FILE", help="File to write the schema to; -: stdout."),
 ]
+CandidatesFile = Annotated[
+    Path, typer.Option("--out", metavar="FILE", help="File to write; -: stdout.")
+]
+VectorFormat = Annotated[
+    Literal["parquet", "vertex"],
+    typer.Option(
+        "--format",
+        help="What to write: a Parquet file, or the JSON lines that Vertex AI Vector Search "
+        "ingests.",
+    ),
+]
+IndexName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Index whose vectors to write. Default: the only one."),
+]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME,...",
+        help="Write only these attributes, separated by commas. Repeatable. Default: all.",
+        show_default=False,
+    ),
+]
+Crowding = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="For --format vertex: attribute whose value is the crowding tag of a candidate.",
+    ),
+]
 RecipePath = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="Recipe (TOML); see docs/reference/recipe.md.")
 ]

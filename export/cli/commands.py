@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
 
@@ -387,7 +387,7 @@ def tables(
             model,
             version,
             options.read_statements(named, mod, layout),
-            options.read_names(only or ()),
+            options.read_names("--only", only or ()),
             writing,
             table_dtypes,
             accept_stated,
@@ -493,6 +493,62 @@ def sign(
         "bytes": sum(file.bytes for file in signed.files.values()),
     }
     print_report(document, Text(f"signed {directory} ({len(signed.files)} files)"), as_json)
+
+
+@app.command(epilog="Example: rowcast-export vectors bundles/movielens/1 --out movies.parquet")
+def vectors(
+    bundle: cl.BundlePath,
+    out: cl.CandidatesFile,
+    output_format: cl.VectorFormat = "parquet",
+    index: cl.IndexName = None,
+    attributes: cl.Attributes = None,
+    crowding: cl.Crowding = None,
+    as_json: cl.AsJson = False,
+) -> None:
+    """Write the candidates of an index for another engine: ids, vectors and attributes. No model
+    code runs.
+    """
+    from export.locations import location_of
+    from object_store.remote_path import RemotePath
+
+    directory = location_of(bundle)
+    if isinstance(directory, RemotePath):
+        raise UsageError(
+            f"{directory} is a URL; download the bundle with `rowcast-serve pull {directory} "
+            "ROOT`, then run this command on the copy"
+        )
+    output = _output(out, "--out")
+    is_vertex = output_format == "vertex"
+    if crowding is not None and not is_vertex:
+        raise UsageError("--crowding belongs to --format vertex, which is missing")
+    # By this ending, Vertex AI knows the format.
+    if is_vertex and isinstance(output, OutputFile) and out.suffix != ".json":
+        raise UsageError(f"--out {out}: Vertex AI ingests files whose names end in .json")
+    from export.corpora.vector_files import open_candidates, write_parquet, write_vertex
+
+    names = options.read_names("--attributes", attributes or ())
+    candidates = open_candidates(directory, index, names)
+    with _writing(output, "--out") as stream:
+        if is_vertex:
+            write_vertex(candidates, stream, crowding)
+        else:
+            write_parquet(candidates, stream)
+    if isinstance(output, OutputStream) and output.is_standard_output:
+        return
+    document = {
+        "index": candidates.name,
+        "corpus": candidates.index.corpus,
+        "candidates": candidates.columns.size,
+        "dim": candidates.index.dim,
+        "distance": candidates.index.distance,
+        "attributes": list(candidates.attributes),
+        "out": str(out),
+    }
+    text = (
+        f"wrote {document['candidates']} candidates of index {candidates.name} to {out}: "
+        f"{candidates.index.dim} dims, {candidates.index.distance}"
+    )
+    print_report(document, text, as_json)
 
 
 @app.command(epilog="Example: rowcast-export clean bundles")
@@ -617,9 +673,17 @@ def _write_output(content: str, output: OutputFile | OutputStream, option: str) 
     Raises:
       DestinationError: It cannot be written there.
     """
-    try:
+    with _writing(output, option) as stream:
         # Names of files need not be UTF-8.
-        output.write(content.encode(errors="backslashreplace"))
+        stream.write(content.encode(errors="backslashreplace"))
+
+
+@contextmanager
+def _writing(output: OutputFile | OutputStream, option: str) -> Iterator[BinaryIO]:
+    """Lends the file or stream that an option names to a block; raises as `_write_output`."""
+    try:
+        with output.writing() as stream:
+            yield stream
     except OutputRejected as problem:
         raise UsageError(f"{option}: {problem}") from problem
     except OSError as problem:

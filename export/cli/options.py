@@ -142,8 +142,8 @@ def _pair(option: str, text: str, placeholder: str) -> tuple[str, str]:
     return name, value
 
 
-def read_names(values: Sequence[str]) -> tuple[str, ...]:
-    """Returns the tables that `--only` names; () is all tables.
+def read_names(option: str, values: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names that an option such as `--only` lists; () without any.
 
     Raises:
       UsageError: A name is empty.
@@ -151,8 +151,7 @@ def read_names(values: Sequence[str]) -> tuple[str, ...]:
     names = [name.strip() for value in values for name in value.split(",")]
     if not all(names):
         raise UsageError(
-            f"--only {','.join(values)!r} was given; table names with commas between them were "
-            "expected"
+            f"{option} {','.join(values)!r} was given; names with commas between them were expected"
         )
     # Each once, in the order of the options.
     return tuple(dict.fromkeys(names))

@@ -97,10 +97,10 @@ class SmallBundle:
     vectors: Array
 
 
-def candidate_ids(kind: Literal["int64", "string"], size: int) -> Array:
+def candidate_ids(kind: Literal["int64", "string"], size: int, first: int = 1000) -> Array:
     """Returns ids that are no row numbers: 1000, 1007, ..., or "m-0", "m-1", ..."""
     if kind == "int64":
-        return 1000 + 7 * np.arange(size)
+        return first + 7 * np.arange(size)
     return np.array([f"m-{i}" for i in range(size)], object)
 
 
@@ -112,6 +112,7 @@ def write_small_bundle(
     *,
     id_kind: Literal["int64", "string"] = "int64",
     size: int = 40,
+    first_id: int = 1000,
     saved_model_only: frozenset[str] = frozenset(),
     index_kind: Literal["brute_force", "tree_ah"] = "brute_force",
     engine: Engine | None = None,
@@ -141,6 +142,7 @@ def write_small_bundle(
       id_kind: The type of the candidates' ids, and of the features movie, history, liked and
         recent, which have the same vocabulary.
       size: The number of candidates.
+      first_id: The smallest id, of int64 ids.
       saved_model_only: The towers that get no compiled form.
       index_kind: The kind of the index.
       engine: The engine of the index; None: the default one.
@@ -167,7 +169,7 @@ def write_small_bundle(
     """
     random = np.random.default_rng([version, size])
     edition = linear.EDITIONS[(version - 1) % len(linear.EDITIONS)]
-    ids = candidate_ids(id_kind, size)
+    ids = candidate_ids(id_kind, size, first_id)
     shapes = {
         "users": (USERS, 8),
         "cities": (CITIES, 4),
