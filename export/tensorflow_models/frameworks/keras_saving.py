@@ -9,6 +9,7 @@ tf-keras 2.20, src/saving/legacy/hdf5_format.py, src/saving/legacy/saved_model/j
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import sys
@@ -37,7 +38,11 @@ def _internal(module: str, name: str, library: str = "keras") -> Any:
 
 
 def _library_of(layer: Any) -> str:
-    if is_keras_3_layer(layer):
+    return _library_of_class(type(layer))
+
+
+def _library_of_class(kind: type) -> str:
+    if any(base.__module__.startswith("keras.src.") for base in kind.__mro__):
         return "keras"
     return "tf_keras"
 
@@ -61,6 +66,43 @@ def is_keras_model(value: Any) -> bool:
         kind.__name__ in _MODELS and kind.__module__.startswith(_LIBRARIES)
         for kind in type(value).__mro__
     )
+
+
+def parts_of(model: Any) -> Iterator[Any]:
+    """Yields a model, every layer in it, and every operation of a graph of layers of Keras 3."""
+    for layer in all_layers(model):
+        yield layer
+        yield from getattr(layer, "operations", ())
+
+
+def is_class_of_keras(kind: type) -> bool:
+    """Returns whether Keras itself defines a class."""
+    return kind.__module__.startswith(_LIBRARIES)
+
+
+def rebuilt(kind: type, arguments: dict[str, Any], shapes: Any, classes: Mapping[str, type]) -> Any:
+    """Returns the layer or operation that Keras builds of arguments in a file, without calling it.
+
+    Args:
+      kind: The class of the layer.
+      arguments: The arguments, as Keras wrote them.
+      shapes: What Keras wrote beside them to build variables; None: they are not built.
+      classes: Classes of users by their names, which layers inside of it may have.
+
+    Raises:
+      Exception: The class does not take the arguments, or code would be run; whatever it raises.
+    """
+    library = _library_of_class(kind)
+    custom_objects = {name: each for name, each in classes.items() if not is_class_of_keras(each)}
+    scope = _internal("saving.serialization_lib", "SafeModeScope", library)
+    with (
+        scope(safe_mode=True),
+        _internal("saving.object_registration", "CustomObjectScope", library)(custom_objects),
+    ):
+        layer = kind.from_config(copy.deepcopy(arguments))  # type: ignore[attr-defined]
+        if shapes:
+            layer.build_from_config(shapes)
+    return layer
 
 
 @dataclass(frozen=True)
@@ -218,7 +260,7 @@ def configuration_of(model: Any) -> dict[str, Any]:
     with warnings.catch_warnings():
         # Keras warns that reading lambdas back may be unsafe; nothing does so here.
         warnings.simplefilter("ignore")
-        if is_keras_3_layer(model):
+        if _library_of(model) == "keras":
             text, _ = _internal("saving.saving_lib", "_serialize_model_as_json")(model)
         else:
             serialize = _internal("saving.serialization_lib", "serialize_keras_object", "tf_keras")
@@ -239,7 +281,7 @@ def layer_configuration_of(layer: Any, *, in_hdf5: bool) -> dict[str, Any]:
     Raises:
       Exception: A class of the model does not say its configuration; whatever it raises.
     """
-    if is_keras_3_layer(layer):
+    if _library_of(layer) == "keras":
         encode_json = _internal("legacy.saving.json_utils", "get_json_type")
         scope = _internal("legacy.saving.saving_options", "keras_option_scope")
         with scope(use_legacy_config=in_hdf5):

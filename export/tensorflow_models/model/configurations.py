@@ -22,14 +22,14 @@ Source: Keras 3.15, src/saving/serialization_lib.py, src/models/functional.py.
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
 from export.tensorflow_models.frameworks.layer_names import is_automatic
+from export.tensorflow_models.model.casts import without_casts
 
 LOOKUPS = ("StringLookup", "IntegerLookup", "TextVectorization")
 """Layers with vocabularies."""
@@ -40,6 +40,8 @@ _OF_TRAINING = re.compile(r".*_(initializer|regularizer|constraint)")
 """Arguments that only training reads."""
 _SKIPPED = ("name", "trainable")
 _OF_VOCABULARIES = ("vocabulary", "idf_weights", "vocabulary_size", "has_input_vocabulary")
+_UNREAD = (("Discretization", "dtype"),)
+"""Arguments that change no value: Keras had another default up to 3.11."""
 _WIRING = ("inbound_nodes", "input_layers", "output_layers")
 """Arguments of a graph of layers that name its layers."""
 _TEXT_MAX = 80
@@ -68,16 +70,21 @@ the model, after a way through JSON)
 """
 
 
-def compare_configurations(pairs: Iterable[Described], classes: Collection[type]) -> Comparison:
+Rebuild = Callable[[Mapping[str, Any]], dict[str, Any] | None]
+"""(configuration of an object) -> the arguments of the object that the installed Keras makes of it,
+as that Keras writes them; None if it makes none.
+"""
+
+
+def compare_configurations(pairs: Iterable[Described], rebuild: Rebuild) -> Comparison:
     """Compares what was saved with what was built, up to the first of them that differs.
 
     Args:
       pairs: The configurations of a model, or of its layers, the outermost first.
-      classes: The classes of the model's layers. An argument that a configuration lacks, as one of
-        another version of Keras does, has the default of its class.
+      rebuild: Rebuilds a layer that another release of Keras may have written in other words.
     """
     comparison = Comparison()
-    walk = _Walk(comparison, classes)
+    walk = _Walk(comparison, rebuild)
     for label, saved, built in pairs:
         comparison.differences.extend(walk.objects(saved, built, _ValuePath(label)))
         if comparison.differences:
@@ -129,7 +136,7 @@ class _Walk:
     """Walks two configurations side by side. Yields differences."""
 
     comparison: Comparison
-    classes: Collection[type]
+    rebuild: Rebuild
 
     def values(self, saved: Any, built: Any, path: _ValuePath) -> Iterator[str]:
         """Compares two values, whose layers may be called otherwise."""
@@ -155,6 +162,27 @@ class _Walk:
     def objects(
         self, saved: Mapping[str, Any], built: Mapping[str, Any], path: _ValuePath
     ) -> Iterator[str]:
+        """Compares two objects: as they are written, then as the installed Keras writes what it
+        makes of each.
+        """
+        differences = list(self._written_objects(saved, built, path))
+        if differences:
+            saved_arguments = self.rebuild(saved)
+            built_arguments = self.rebuild(built)
+            if saved_arguments is not None and built_arguments is not None:
+                # What is inside of them was rebuilt with them.
+                walk = replace(self, rebuild=lambda _: None)
+                saved = {**saved, "config": saved_arguments}
+                built = {**built, "config": built_arguments}
+                rebuilt = list(walk._written_objects(saved, built, path))
+                # The layers of a graph were rebuilt one by one before, which names a difference.
+                if not rebuilt or not lists_layers(saved_arguments):
+                    differences = rebuilt
+        yield from differences
+
+    def _written_objects(
+        self, saved: Mapping[str, Any], built: Mapping[str, Any], path: _ValuePath
+    ) -> Iterator[str]:
         """Compares two objects: their classes, and the arguments of their constructors."""
         kind = str(saved.get("class_name"))
         if kind != built.get("class_name") or is_of_keras(saved) != is_of_keras(built):
@@ -169,15 +197,11 @@ class _Walk:
         if not isinstance(saved_config, dict) or not isinstance(built_config, dict):
             yield from self.values(saved_config, built_config, path)
             return
-        if kind in LOOKUPS and "name" in built_config:
-            # Vocabularies are compared by the values that the layers look up.
-            vocabulary = _normalized(saved_config.get("vocabulary"))
-            # A model that is a graph has vocabularies that were arguments, its layers have none.
-            self.comparison.vocabularies.setdefault(str(built_config["name"]), vocabulary)
+        self._note_vocabulary(kind, saved_config, built_config)
         if kind == "Lambda" and "function_type" in saved_config:
             saved_config = _lambda_arguments(saved_config)
             built_config = _lambda_arguments(built_config)
-        if _lists_layers(saved_config) and _lists_layers(built_config):
+        if lists_layers(saved_config) and lists_layers(built_config):
             yield from self._graphs(saved_config, built_config, path)
             return
 
@@ -185,36 +209,20 @@ class _Walk:
             if _is_skipped(key, kind, saved):
                 continue
             pair = saved_config.get(key, MISSING), built_config.get(key, MISSING)
-            pair = self._with_defaults(kind, key, *pair)
             if key in ("batch_shape", "batch_input_shape"):
                 pair = _sizes_of_example(pair[0]), _sizes_of_example(pair[1])
-            yield from self.values(*pair, path.step(key))
+            # An operation that states no dtype has the one of what it is called on.
+            if key != "dtype" or None not in pair:
+                yield from self.values(*pair, path.step(key))
 
-    def _with_defaults(self, kind: str, key: str, saved: Any, built: Any) -> tuple[Any, Any]:
-        """Returns a pair, of which one that is missing is the default."""
-        if saved is MISSING:
-            return self._default_of(kind, key), built
-        if built is MISSING:
-            return saved, self._default_of(kind, key)
-        return saved, built
-
-    def _default_of(self, class_name: str, argument: str) -> Any:
-        """Returns the default of an argument of a class, or of the base that the class hands it on
-        to; MISSING if it has none.
-        """
-        kinds = (kind for layer in self.classes for kind in layer.__mro__)
-        kind = next((kind for kind in kinds if kind.__name__ == class_name), object)
-        # The nearest constructor that names the argument: derived ones take it as one of **kwargs.
-        initializers = [vars(base).get("__init__") for base in kind.__mro__]
-        for initializer in filter(None, initializers):
-            parameter = inspect.signature(initializer).parameters.get(argument)
-            if parameter is None or parameter.default is parameter.empty:
-                continue
-            default = parameter.default
-            if isinstance(default, tuple):
-                return list(default)  # as JSON has it
-            return default
-        return MISSING
+    def _note_vocabulary(
+        self, kind: str, saved_config: Mapping[str, Any], built_config: Mapping[str, Any]
+    ) -> None:
+        """Notes the vocabulary of a lookup, which is compared by the values that it looks up."""
+        if kind in LOOKUPS and "name" in built_config:
+            vocabulary = _normalized(saved_config.get("vocabulary"))
+            # A model that is a graph has vocabularies that were arguments, its layers have none.
+            self.comparison.vocabularies.setdefault(str(built_config["name"]), vocabulary)
 
     def _graphs(
         self,
@@ -223,6 +231,8 @@ class _Walk:
         path: _ValuePath,
     ) -> Iterator[str]:
         """Compares two models that list their layers."""
+        saved_config = without_casts(saved_config)
+        built_config = without_casts(built_config)
         saved_layers = saved_config["layers"]
         built_layers = built_config["layers"]
         saved_scope = {_name_of(layer): index for index, layer in enumerate(saved_layers)}
@@ -237,7 +247,7 @@ class _Walk:
             if is_named and built_scope.get(name, index) != index:
                 yield f"{label} is in the place of layer {name!r} of the file"
             yield from self.objects(saved, built, _ValuePath(label))
-            pair = saved.get("inbound_nodes"), built.get("inbound_nodes")
+            pair = _calls(saved.get("inbound_nodes")), _calls(built.get("inbound_nodes"))
             call_path = _ValuePath(label, "what it is called on", saved_scope, built_scope)
             yield from self.values(*pair, call_path)
 
@@ -249,9 +259,11 @@ class _Walk:
             if key == "layers" or _is_skipped(key, "", {}):
                 continue
             key_path = path.step(key)
+            pair = saved_config.get(key), built_config.get(key)
             if key in _WIRING:
                 key_path = replace(key_path, saved_scope=saved_scope, built_scope=built_scope)
-            yield from self.values(saved_config.get(key), built_config.get(key), key_path)
+                pair = _alone(pair[0]), _alone(pair[1])
+            yield from self.values(*pair, key_path)
 
     def _lambdas(
         self, saved: Mapping[str, Any], built: Mapping[str, Any], path: _ValuePath
@@ -281,7 +293,7 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict) and "class_name" in value and "config" in value
 
 
-def _lists_layers(config: Mapping[str, Any]) -> bool:
+def lists_layers(config: Mapping[str, Any]) -> bool:
     """Returns whether a configuration is that of a graph of layers."""
     layers = config.get("layers")
     return isinstance(layers, list) and all(map(_is_object, layers))
@@ -291,14 +303,24 @@ def _is_skipped(key: str, kind: str, saved: Mapping[str, Any]) -> bool:
     """Returns whether an argument of an object cannot change values, or is compared elsewhere."""
     if key in _SKIPPED:
         return True
-    if kind in LOOKUPS and key in _OF_VOCABULARIES:
+    if is_vocabulary(key, kind) or (kind, key) in _UNREAD:
         return True
     return is_of_keras(saved) and _OF_TRAINING.fullmatch(key) is not None
 
 
+def is_vocabulary(key: str, kind: str) -> bool:
+    """Returns whether an argument of a class is its vocabulary, or a part of it."""
+    return kind in LOOKUPS and key in _OF_VOCABULARIES
+
+
+def class_name_of(saved: Mapping[str, Any]) -> str:
+    """Returns the name of an object's class; a registered one is `package>Class` in HDF5."""
+    return str(saved.get("class_name", "")).rpartition(">")[2]
+
+
 def is_of_keras(saved: Mapping[str, Any]) -> bool:
     """Returns whether a class or function is one of Keras, whose arguments are known."""
-    module = str(saved.get("module", "keras"))
+    module = str(saved.get("module") or "keras")
     return module.partition(".")[0] in ("keras", "builtins", "tf_keras")
 
 
@@ -342,6 +364,40 @@ def _sizes_of_example(shape: Any) -> Any:
     if isinstance(shape, list):
         return shape[1:]
     return shape
+
+
+def _alone(tensors: Any) -> Any:
+    """Returns the inputs or outputs of a graph; one that is alone in a list, without the list."""
+    if isinstance(tensors, list) and len(tensors) == 1:
+        return tensors[0]
+    return tensors
+
+
+def _calls(nodes: Any) -> Any:
+    """Returns the calls of a layer of Keras 3, without the arguments that say nothing: earlier
+    releases wrote some that others leave out.
+    """
+    if not isinstance(nodes, list):
+        return nodes
+    return [_call(node) for node in nodes]
+
+
+def _call(node: Any) -> Any:
+    if not isinstance(node, dict) or not isinstance(node.get("kwargs"), dict):
+        return node
+    stated = {
+        name: value
+        for name, value in node["kwargs"].items()
+        # An export calls layers for inference.
+        if name != "training" and _is_stated(value)
+    }
+    return {**node, "kwargs": stated}
+
+
+def _is_stated(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_is_stated, value))
+    return value is not None
 
 
 def _keys(saved: Mapping[str, Any], built: Mapping[str, Any]) -> list[str]:

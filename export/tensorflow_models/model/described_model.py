@@ -5,10 +5,12 @@
     .h5, the older format       the configuration of a whole model
     SavedModel of tf-keras      the configuration of each layer
 
-None of it is executed, and none of it replaces what the factory says: where the two differ, the
-export is rejected. A note says what cannot be compared. In the older format and in a SavedModel
-that is the vocabulary of a layer that was adapted: HDF5 does not hold it, and in a SavedModel it is
-a constant of the graph, which is neither run nor read.
+No code in it is executed, and none of it replaces what the factory says: where the two differ, the
+export is rejected. Releases of Keras write the same layer in other words, so a layer that differs
+is compared again as the installed Keras builds it from either description (`rebuilt_layers.py`). A
+note says what cannot be compared. In the older format and in a SavedModel that is the vocabulary of
+a layer that was adapted: HDF5 does not hold it, and in a SavedModel it is a constant of the graph,
+which is neither run nor read.
 
 Source: Keras 3.15, src/saving/saving_lib.py, src/layers/preprocessing/index_lookup.py.
 """
@@ -47,6 +49,7 @@ from export.tensorflow_models.model.configurations import (
 )
 from export.tensorflow_models.model.keras_variables import is_of_older_format
 from export.tensorflow_models.model.ordered_variables import find_ordered_variables
+from export.tensorflow_models.model.rebuilt_layers import Rebuilding
 
 _VOCABULARY = "vocabulary.txt"
 _SHOWN_MAX = 3
@@ -124,9 +127,9 @@ class _DescribedModel:
         pairs = self._model_pairs()
         if self.checkpoint.storage.layers:
             pairs = self._layer_pairs()
-        classes = [type(layer) for layer in self._layers.values()]
+        rebuilding = Rebuilding(self.root, self._arguments_of)
         try:
-            comparison = compare_configurations(pairs, classes)
+            comparison = compare_configurations(pairs, rebuilding.arguments_of)
         except RecursionError as problem:
             raise self._rejection("its configuration is nested too deeply") from problem
         count = len(comparison.differences)
@@ -141,6 +144,16 @@ class _DescribedModel:
             for label in comparison.lambdas
         )
         return comparison
+
+    def _arguments_of(self, part: Any) -> dict[str, Any]:
+        """Returns the arguments of a layer or operation as the kind of file holds them."""
+        storage = self.checkpoint.storage
+        if storage.layers:
+            written = layer_configuration_of(part, in_hdf5=bool(storage.ordered_layers))
+        else:
+            written = configuration_of(part)
+        arguments: dict[str, Any] = written["config"]
+        return arguments
 
     def _model_pairs(self) -> Iterator[Described]:
         """Yields the configuration of the model in the file and in the factory, if there is one."""

@@ -237,11 +237,13 @@ class _OrderedModel:
         for number, ((saved_name, key), variable, built_name) in enumerate(weights):
             shape = list(entries[key].shape)
             expected = variable.shape.as_list()
-            if shape != expected or not self._is_same_weight(built, saved_name, built_name):
+            # What an adapted Discretization of tf-keras counted has as many columns as it needed.
+            is_compatible = variable.shape.is_compatible_with(shape)
+            if not is_compatible or not self._is_same_weight(built, saved_name, built_name):
                 raise self._rejection(
                     f"{_label(built)}, weight {number}: {_plain(saved_name)} {shape} in the "
                     f"file, and {_plain(built_name)} {expected} in the model"
-                    f"{at_line(line_of_variable(variable))}. {_remedy(built, shape == expected)}"
+                    f"{at_line(line_of_variable(variable))}. {_remedy(built, is_compatible)}"
                 )
             yield variable, VariableLocation(_plain(built_name), key)
 
