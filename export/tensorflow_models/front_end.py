@@ -31,6 +31,7 @@ from export.tensorflow_models.model.described_model import check_described_model
 from export.tensorflow_models.model.exchangeable import check_exchangeable
 from export.tensorflow_models.model.offered_calls import offered_calls
 from export.tensorflow_models.model.roots import build_root, find_variables
+from export.tensorflow_models.model.saved_models import trained_model
 from export.tensorflow_models.model.tables import recognize_tables
 from export.tensorflow_models.model.weights import TrainedModel
 from export.tensorflow_models.reference.model import TensorFlowReference
@@ -80,7 +81,7 @@ class TensorFlowFrontEnd:
             if not isinstance(root, NamedGraph | KerasGraph):
                 # Before tracing: id rules take the mean and the variance as constants.
                 path = job.checkpoint.object_path
-                TrainedModel(root, checkpoint, path).restore_normalizations()
+                trained_model(root, checkpoint, path).restore_normalizations()
             return root
 
         job, notes = with_archived_orders(job, checkpoint)
@@ -88,7 +89,8 @@ class TensorFlowFrontEnd:
         path = job.checkpoint.object_path
         # The checks reject a model that is not the saved one; what they cannot compare is a note.
         notes += check_exchangeable(traced, checkpoint, job)
-        notes += check_described_model(traced.root, checkpoint, path)
+        saved = trained_model(traced.root, checkpoint, path)
+        notes += check_described_model(saved.root, checkpoint, path)
         original = TensorFlowModel(job, base, checkpoint, traced)
         notes = (*notes, *note_untested_releases(), *traced.remarks)
         trained_with = job.code.trained_with
@@ -186,7 +188,7 @@ class TensorFlowModel:
 
     @cached_property
     def _trained(self) -> TrainedModel:
-        return TrainedModel(self.traced.root, self.checkpoint, self.job.checkpoint.object_path)
+        return trained_model(self.traced.root, self.checkpoint, self.job.checkpoint.object_path)
 
     @cached_property
     def _lookup(self) -> Any:

@@ -48,7 +48,6 @@ from export.tensorflow_models.model.configurations import (
     text_of,
 )
 from export.tensorflow_models.model.keras_variables import is_of_older_format
-from export.tensorflow_models.model.ordered_variables import find_ordered_variables
 from export.tensorflow_models.model.rebuilt_layers import Rebuilding
 
 _VOCABULARY = "vocabulary.txt"
@@ -60,7 +59,7 @@ def check_described_model(root: Any, checkpoint: Checkpoint, object_path: str) -
     """Compares what a checkpoint says of a model with the one that the factory returned.
 
     Args:
-      root: The model.
+      root: The model that was saved.
       checkpoint: Any checkpoint.
       object_path: The path of the model in what was saved; "": it was saved itself.
 
@@ -71,10 +70,7 @@ def check_described_model(root: Any, checkpoint: Checkpoint, object_path: str) -
       CheckpointError: They differ; names the layer, and the first difference.
     """
     storage = checkpoint.storage
-    if storage.layers and storage.ordered_layers:
-        # The factory may return an object that has the saved model among its attributes.
-        root = find_ordered_variables(root, checkpoint).model
-    elif not storage.layers:
+    if not storage.layers:
         is_described = storage.kind == "Keras" or storage.model or storage.assets
         is_model = is_keras_3_layer(root) or is_keras_model(root)
         if not is_described or not is_model or is_of_older_format(checkpoint):

@@ -60,14 +60,12 @@ class KerasVariables:
     """The variables of a model beside what Keras saved of it.
 
     Attributes:
-      model: The model that was saved.
       locations: Each variable, as TensorFlow's, and its location; several ones if several layers
         share the variable and the file has it once for each.
       layers: The layers of the model by their paths in a file by attributes, also those that have
         made no variable yet; {} in other formats.
     """
 
-    model: Any
     locations: Sequence[tuple[Any, VariableLocation]]
     layers: Mapping[str, Any] = field(default_factory=dict)
 
@@ -76,7 +74,7 @@ def find_keras_variables(root: Any, checkpoint: Checkpoint, object_path: str) ->
     """Finds every variable of a model in what Keras saved.
 
     Args:
-      root: What the factory returned.
+      root: The model that was saved.
       checkpoint: A file of Keras, or what OrbaxCheckpoint saved.
       object_path: The path of the model in what was saved: attributes in HDF5, names of layers in
         Orbax; "": it was saved itself, or is found by its names.
@@ -85,28 +83,27 @@ def find_keras_variables(root: Any, checkpoint: Checkpoint, object_path: str) ->
       CheckpointError: The factory returned no model of Keras, or another one than the file holds;
         or names are ambiguous.
     """
+    of_keras_3 = is_keras_3_layer(root)
+    if not of_keras_3 and (checkpoint.storage.kind == "Orbax" or not is_keras_model(root)):
+        raise CheckpointError(
+            f"checkpoint {checkpoint.prefix} was saved by Keras; the factory returned a "
+            f"{type(root).__name__}: return the keras.Model that was saved, or an object or dict "
+            "that has it beside the models of its parts"
+        )
     if checkpoint.storage.ordered_layers:
         if object_path:
             raise CheckpointError(
                 f"checkpoint {checkpoint.prefix} holds a model itself, and no object "
                 f"{object_path!r} (checkpoint.object_path): leave it out"
             )
-        ordered = find_ordered_variables(root, checkpoint)
-        return KerasVariables(ordered.model, ordered.locations)
-
-    of_keras_3 = is_keras_3_layer(root)
-    if not of_keras_3 and (checkpoint.storage.kind == "Orbax" or not is_keras_model(root)):
-        raise CheckpointError(
-            f"checkpoint {checkpoint.prefix} was saved by Keras; the factory returned a "
-            f"{type(root).__name__}: return the keras.Model that was saved"
-        )
+        return KerasVariables(find_ordered_variables(root, checkpoint))
     # Before paths: lists are in Orbax, too, and their keys are numbers without names.
     if holds_lists(checkpoint):
         path = object_path.replace("/", ".")
-        return KerasVariables(root, find_listed_variables(root, checkpoint, path))
+        return KerasVariables(find_listed_variables(root, checkpoint, path))
     if checkpoint.storage.kind == "Orbax":
         path = object_path.replace("/", ".")
-        return KerasVariables(root, list(_by_paths(root, checkpoint, path)))
+        return KerasVariables(list(_by_paths(root, checkpoint, path)))
     return _by_attributes(root, checkpoint, object_path.replace(".", "/"))
 
 
@@ -135,7 +132,7 @@ def _by_attributes(root: Any, checkpoint: Checkpoint, object_path: str) -> Keras
             continue
         key = path if path in checkpoint.entries else ""
         locations.append((tensorflow_variable(value), VariableLocation(path, key)))
-    return KerasVariables(root, locations, saved.groups)
+    return KerasVariables(locations, saved.groups)
 
 
 def _check_lists(groups: Collection[str], checkpoint: Checkpoint) -> None:

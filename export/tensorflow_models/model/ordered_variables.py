@@ -32,7 +32,6 @@ from export.graphs.placeholders import line_of_variable
 from export.tensorflow_models.frameworks.keras_saving import (
     LayerWeights,
     all_layers,
-    is_keras_model,
     layers_in_order,
 )
 from export.tensorflow_models.frameworks.layer_names import (
@@ -40,7 +39,6 @@ from export.tensorflow_models.frameworks.layer_names import (
     is_automatic,
     without_number,
 )
-from export.tensorflow_models.frameworks.trackables import children_of
 from export.tensorflow_models.model.object_paths import VariableLocation
 from export.user_lines import at_line
 
@@ -58,67 +56,17 @@ memory.
 """
 
 
-@dataclass(frozen=True)
-class OrderedVariables:
-    """The variables of the model that a file holds.
-
-    Attributes:
-      model: The model that was saved: the factory's result, or the value of one of its attributes.
-      locations: Each variable, as TensorFlow's, and its location.
-    """
-
-    model: Any
-    locations: tuple[tuple[Any, VariableLocation], ...]
-
-
-def find_ordered_variables(root: Any, checkpoint: Checkpoint) -> OrderedVariables:
-    """Finds the model that a file holds, and the location of each of its variables.
-
-    Args:
-      root: What the factory returned: the model, or an object with it among its attributes.
-      checkpoint: A file that states the order of layers and weights.
+def find_ordered_variables(
+    model: Any, checkpoint: Checkpoint
+) -> list[tuple[Any, VariableLocation]]:
+    """Returns each variable of a model, as TensorFlow's, and its location in a file that states the
+    order of layers and weights.
 
     Raises:
-      CheckpointError: The factory returned no model; or the file is that of another one: names the
-        layer, the weight, and what is there and what was expected.
+      CheckpointError: The file is that of another model: names the layer, the weight, and what is
+        there and what was expected.
     """
-    models = _models_of(root)
-    if not models:
-        raise CheckpointError(
-            f"checkpoint {checkpoint.prefix} was saved by Keras; the factory returned a "
-            f"{type(root).__name__}: return the model that was saved, or an object that has it as "
-            "an attribute"
-        )
-
-    fitting: dict[tuple[tuple[int, str], ...], OrderedVariables] = {}
-    problems: list[tuple[int, CheckpointError]] = []
-    for model in models:
-        ordered = _OrderedModel(model, checkpoint)
-        try:
-            locations = tuple(ordered.locations())
-        except CheckpointError as problem:
-            problems.append((len(ordered.layers), problem))
-        else:
-            # Models that share all variables are one.
-            identity = tuple((id(variable), location.key) for variable, location in locations)
-            fitting[identity] = OrderedVariables(model, locations)
-    if not fitting:
-        # The model that was trained has the layers of all that was derived from it.
-        raise max(problems, key=lambda pair: pair[0])[1]
-    if len(fitting) > 1:
-        raise CheckpointError(
-            f"checkpoint {checkpoint.prefix} fits several models of the {type(root).__name__} that "
-            "the factory returned: let it hold one of them"
-        )
-    return next(iter(fitting.values()))
-
-
-def _models_of(root: Any) -> list[Any]:
-    """Returns a model, or the models among the attributes of an object."""
-    if is_keras_model(root):
-        return [root]
-    attributes = children_of(root) or getattr(root, "__dict__", {})
-    return [value for value in attributes.values() if is_keras_model(value)]
+    return _OrderedModel(model, checkpoint).locations()
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from export.checkpoint.inventory.averages import find_averages
@@ -15,7 +16,7 @@ from export.graphs.loading import prefer_keras
 from export.model_code.factories import factory_of
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.keras_graphs import load_model
-from export.tensorflow_models.frameworks.keras_saving import reset_automatic_names
+from export.tensorflow_models.frameworks.keras_saving import is_keras_model, reset_automatic_names
 from export.tensorflow_models.frameworks.named_graphs import AVERAGE, load_named
 from export.tensorflow_models.model.keras_generation import generation_of_checkpoint
 
@@ -73,7 +74,7 @@ def build_root(job: ExportJob, base: Path) -> Any:
         def build() -> Any:
             # Training's model was the first one of its process.
             reset_automatic_names()
-            return factory()
+            return _by_attributes(factory())
 
         return build
 
@@ -81,3 +82,13 @@ def build_root(job: ExportJob, base: Path) -> Any:
         return load_model(job.code.factory, load)
 
     return load_named(job.code.factory, load, job.checkpoint.averages)
+
+
+def _by_attributes(result: Any) -> Any:
+    """Returns what a factory returned; a dict or named tuple of models as an object, whose
+    attributes towers call.
+    """
+    models = getattr(result, "_asdict", lambda: result)()
+    if isinstance(models, Mapping) and any(map(is_keras_model, models.values())):
+        return SimpleNamespace(**models)
+    return result

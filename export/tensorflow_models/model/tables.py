@@ -29,6 +29,7 @@ from export.partition.tracing import TracedModel
 from export.recipe.schema import ExportJob
 from export.tables.dumped import stated_key
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
+from export.tensorflow_models.model.saved_models import trained_model
 from export.tensorflow_models.model.weights import TrainedModel
 from export.user_lines import at_line
 
@@ -56,7 +57,7 @@ def recognize_tables(
     # First under the checkpoint's own names, with which the tables of the model are matched.
     layouts = recipe_layouts(job, base)
     recognized = recognize(checkpoint, Statements(layouts=layouts))
-    model = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
+    model = trained_model(traced.root, checkpoint, job.checkpoint.object_path)
     keys = model.table_keys(traced.tables)
     if is_derived(job):
         layouts = _to_derive(checkpoint, traced, recognized, keys)

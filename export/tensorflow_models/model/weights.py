@@ -101,10 +101,9 @@ class TrainedModel:
         Raises:
           CheckpointError: See `find_weights`.
         """
-        saved = find_keras_variables(self.root, self.checkpoint, self.object_path)
         # `weights` leaves out the states of metrics and of random numbers. Of a lookup that was
         # adapted, tf-keras also lists the vocabulary.
-        weights = [weight for weight in saved.model.weights if handle_of(weight) is not None]
+        weights = [weight for weight in self.root.weights if handle_of(weight) is not None]
         variables = map(tensorflow_variable, weights)
         self.restore_weights(
             variable for variable in variables if getattr(variable, "restored", True) is not False

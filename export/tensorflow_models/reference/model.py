@@ -40,7 +40,8 @@ from export.tensorflow_models.model.built_model import graph_call, resolve_call
 from export.tensorflow_models.model.dense_copy import restored_bytes_max
 from export.tensorflow_models.model.keras_variables import saved_by_keras
 from export.tensorflow_models.model.roots import build_root
-from export.tensorflow_models.model.weights import TrainedModel, path_steps
+from export.tensorflow_models.model.saved_models import trained_model
+from export.tensorflow_models.model.weights import path_steps
 from export.tensorflow_models.reference.tables import ReferenceTables
 
 
@@ -217,9 +218,11 @@ class TensorFlowReference:
         Raises:
           CheckpointError: A data file is damaged, or variables are missing.
         """
+        trained = trained_model(root, self.checkpoint, self.job.checkpoint.object_path)
         if saved_by_keras(self.checkpoint):
-            TrainedModel(root, self.checkpoint, self.job.checkpoint.object_path).restore_model()
+            trained.restore_model()
             return
+        root = trained.root
         for step in reversed(path_steps(self.job.checkpoint.object_path)):
             holder = tf.Module()
             setattr(holder, step, root)

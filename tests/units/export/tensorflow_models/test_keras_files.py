@@ -19,6 +19,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from export.graphs.loading import load_tensorflow
 from export.tensorflow_models.model.ordered_variables import find_ordered_variables
+from export.tensorflow_models.model.saved_models import trained_model
 from runtime.towers import open_tower
 from tests.units.export.job_runs import publish
 from tests.units.export.tensorflow_models.planning import assert_says
@@ -179,10 +180,10 @@ def test_file_fits_its_model_and_is_rejected_for_another_with_the_difference(
 ) -> None:
     model = save()
     checkpoint = open_checkpoint(saved(model, tmp_path / "weights.h5"))
-    ordered = find_ordered_variables(model, checkpoint)
-    assert {id(variable) for variable, _ in ordered.locations} == set(map(id, model.weights))
+    locations = find_ordered_variables(model, checkpoint)
+    assert {id(variable) for variable, _ in locations} == set(map(id, model.weights))
     with pytest.raises(CheckpointError) as problem:
-        find_ordered_variables(build(), checkpoint)
+        assert trained_model(build(), checkpoint, "").locations
     assert_says(str(problem.value), *words)
 
 
