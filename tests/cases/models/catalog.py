@@ -43,6 +43,7 @@ WITHOUT_PLAN: Mapping[str, str] = {
             "fixed_batch_ranker",
             "jax_tpu_embedding_ranker",
             "plain_module",
+            "retrieval_parts",
             "saved_in_order",
         )
     },
