@@ -9,6 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import keras
+import tensorflow as tf
 import tf_keras
 
 LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
@@ -44,6 +45,15 @@ def build_dict(library):
 
 def build_named_tuple(library):
     return parts(library)
+
+
+def build_module(library):
+    """The towers alone, each saved by itself."""
+    built = parts(library)
+    towers = tf.Module()
+    towers.user_model = built.user_model
+    towers.item_model = built.item_model
+    return towers
 
 
 def build_attributes(library):

@@ -30,7 +30,9 @@ def trained_model(root: Any, checkpoint: Checkpoint, object_path: str) -> Traine
       CheckpointError: Several models fit the checkpoint; or none does, and the one with the most
         variables shows why.
     """
-    candidates = [TrainedModel(model, checkpoint, object_path) for model in _candidates(root)]
+    candidates = [
+        TrainedModel(model, checkpoint, object_path) for model in _candidates(root, checkpoint)
+    ]
     if len(candidates) == 1:
         return candidates[0]
 
@@ -52,7 +54,7 @@ def trained_model(root: Any, checkpoint: Checkpoint, object_path: str) -> Traine
         if saved_by_keras(checkpoint) and not is_keras_model(root):
             raise likeliest
         # What no tower reads may be missing.
-        return candidates[0]
+        return max(candidates, key=lambda candidate: len(_weights(candidate.root)))
     largest = max(map(len, fitting))
     models = [candidate for weights, candidate in fitting.items() if len(weights) == largest]
     if len(models) > 1:
@@ -63,17 +65,16 @@ def trained_model(root: Any, checkpoint: Checkpoint, object_path: str) -> Traine
     return models[0]
 
 
-def _candidates(root: Any) -> list[Any]:
-    """Returns what a factory returned, and the models in it that may have been saved instead."""
-    if isinstance(root, NamedGraph):
-        return [root]
+def _candidates(root: Any, checkpoint: Checkpoint) -> list[Any]:
+    """Returns what a factory returned, or the models in it that may have been saved instead."""
     attributes = children_of(root) or getattr(root, "__dict__", {})
-    models = [value for value in attributes.values() if is_keras_model(value)]
-    if not models:
+    # TensorFlow saves any object that tracks others as it is.
+    is_saved_itself = checkpoint.graph is not None and children_of(root)
+    if isinstance(root, NamedGraph) or is_saved_itself:
         return [root]
-    if not is_keras_model(root):
-        # TensorFlow also saves objects that are no models.
-        return [*([root] if children_of(root) else []), *models]
+    models = [value for value in attributes.values() if is_keras_model(value)]
+    if not models or not is_keras_model(root):
+        return models or [root]
     graphs = [kind for kind in type(root).__mro__ if kind.__name__ == "Functional"]
     if not graphs:
         return [root]
@@ -82,7 +83,11 @@ def _candidates(root: Any) -> list[Any]:
 
 
 def _weights(model: Any) -> list[Any]:
-    """Returns the weights of a model, as TensorFlow's variables; [] of other objects."""
-    weights = getattr(model, "weights", ())
+    """Returns the weights of a model, as TensorFlow's variables; [] if it has made none yet."""
+    try:
+        weights = model.weights
+    except ValueError:
+        # A model of tf-keras that was not called.
+        return []
     # Of a lookup that was adapted, tf-keras also lists the vocabulary.
     return [tensorflow_variable(weight) for weight in weights if handle_of(weight) is not None]

@@ -92,7 +92,20 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tup
         )
         path = tmp_path_factory.mktemp("saved") / file
         cases[library, file] = built, save(built.model, path)
+    built, path = cases["tf_keras", "m.h5"]
+    cases["tf_keras", "two SavedModels"] = built, merged(built, path.parent)
     return cases
+
+
+def merged(built: Any, folder: Path) -> Path:
+    """Saves each tower by itself, and writes a checkpoint of both, as docs/reference/models.md
+    shows.
+    """
+    loaded = {}
+    for name in ("user_model", "item_model"):
+        tf.saved_model.save(getattr(built, name), str(folder / name))
+        loaded[name] = tf.saved_model.load(str(folder / name))
+    return Path(tf.train.Checkpoint(**loaded).write(str(folder / "towers")))
 
 
 @pytest.mark.parametrize(("library", "file", "form"), FORMS_OF_CASES)
@@ -114,7 +127,11 @@ def test_each_weight_of_the_model_is_found_in_each_of_its_files(
 
 @pytest.mark.parametrize(
     ("library", "file", "form"),
-    [("tf_keras", "m.weights.h5", "namespace"), ("keras", "checkpoint", "dict")],
+    [
+        ("tf_keras", "m.weights.h5", "namespace"),
+        ("keras", "checkpoint", "dict"),
+        ("tf_keras", "two SavedModels", "module"),
+    ],
 )
 def test_towers_give_what_the_trained_ones_gave(
     library: str, file: str, form: str, saved: Any, tmp_path: Path
