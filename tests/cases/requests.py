@@ -330,7 +330,7 @@ HINTS: list[tuple[str, str, Body]] = [
     ("any", "retrieve", _filtered(any_of=[{"year": {"ge": 1990}}])),
 ]
 """Names that are there, and requests that misspell them, or have other services' words."""
-REMEDIES: list[tuple[str, str, Body]] = [
+REMEDIES: list[tuple[str, str, Body | list[Body]]] = [
     ('{"allow": ["drama"]}', "retrieve", _filtered(genres="drama")),
     ('{"allow": ["drama", "comedy"]}', "retrieve", _filtered(genres=["drama", "comedy"])),
     ('{"allow": [1995]}', "recommend", _filtered(year=1995)),

@@ -5,7 +5,7 @@ line reads the table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ ROWS = 40
 IDS = [0, 1, ROWS - 1, ROWS, 500, -1, -ROWS - 1, 2**31 - 1, -(2**31)]
 LISTS = [[n, 3 * n % ROWS, n + 30] for n in range(len(IDS))]
 NUMBERS = [0.5, -2.0, 1.25, 3.0, 0.0, 7.5, -0.25, 30.0, 9.0]
-COLUMNS = {"i": IDS, "j": LISTS, "x": NUMBERS}
-INPUTS = {
+COLUMNS: Mapping[str, Sequence[Any]] = {"i": IDS, "j": LISTS, "x": NUMBERS}
+INPUTS: Mapping[str, dict[str, Any]] = {
     "i": {"dtype": "int32"},
     "j": {"dtype": "int32", "shape": [3]},
     "x": {"dtype": "float32"},
@@ -272,7 +272,11 @@ def test_rows_that_a_recipe_makes_of_words_are_read_inside_of_a_tower(tmp_path: 
         features={"i": {"ids": rule, "unknown": {"rule": "row", "row": 0}}},
     )
     model.export()
-    columns = {"i": ["w0", "w38", "no such word"], "j": LISTS[:3], "x": NUMBERS[:3]}
+    columns: dict[str, Sequence[Any]] = {
+        "i": ["w0", "w38", "no such word"],
+        "j": LISTS[:3],
+        "x": NUMBERS[:3],
+    }
     batch = {"i": np.array([1, 39, 0]), "x": np.array(NUMBERS[:3], np.float32)}
     expected = model.names["call"](parameters, batch)["vector"]
     np.testing.assert_allclose(model.served(columns), expected, rtol=1e-4, atol=1e-4)

@@ -187,25 +187,43 @@ CHANGE = pb.ChangeRequest(
     action="CHANGE_ACTION_UPSERT",
     ids=pb.Ids(int64s=bytes(8)),
 ).SerializeToString()
+
+
+def read_call(call: str, body: bytes) -> Any:
+    return OPERATIONS[call].read(body, False, MODEL, LIMITS)
+
+
+def read_call_message(operation: Any, body: bytes) -> Any:
+    return operation.read(body, True, None, LIMITS)
+
+
+def read_json_change(change: Any, body: bytes) -> Any:
+    return read_change(change, parse(body, LIMITS), LIMITS)
+
+
+def read_json_command(name: str, body: bytes) -> Any:
+    return read_command(name, body, LIMITS)
+
+
 JSON: Mapping[str, tuple[Mapping[str, Node], Read]] = {
     **{
         call: (
             declared(request),
-            lambda body, call=call: OPERATIONS[call].read(body, False, MODEL, LIMITS),
+            partial(read_call, call),
         )
         for call, request in REQUESTS.items()
     },
     **{
         change.body.call: (
             declared(change),
-            lambda body, change=change: read_change(change, parse(body, LIMITS), LIMITS),
+            partial(read_json_change, change),
         )
         for change in CHANGES.values()
     },
     **{
         name: (
             dict.fromkeys(command.model_fields, Node()),
-            lambda body, name=name: read_command(name, body, LIMITS),
+            partial(read_json_command, name),
         )
         for name, command in COMMANDS.items()
     },
@@ -226,7 +244,7 @@ MESSAGES: Mapping[str, tuple[Any, Read]] = {
     **{
         call: (
             operation.request_class,
-            lambda body, operation=operation: operation.read(body, True, None, LIMITS),
+            partial(read_call_message, operation),
         )
         for call, operation in {**OPERATIONS, **SHARD_OPERATIONS}.items()
     },

@@ -14,7 +14,8 @@ from export.report_text import size_text
 
 
 def of_the_users_line() -> Any:
-    return {}["dimension"]
+    sizes: dict[str, int] = {}
+    return sizes["dimension"]
 
 
 def of_a_library_that_a_model_calls() -> Any:
