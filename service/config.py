@@ -181,14 +181,6 @@ class ServiceSettings(BaseModel):
     """Minimum size of the tables that are divided among shards, in bytes. Routers hold the smaller
     ones. Set the same value for shards and routers.
     """
-    shard_hedge_percentile: float = Field(default=0.0, ge=0, lt=100)
-    """Latency percentile after which a router also sends a call to a second replica. 0 disables
-    this.
-    """
-    shard_digest_share: float = Field(default=0.001, ge=0, le=1)
-    """Share of the reads of rows that a router repeats at another replica, to compare the bits. 0
-    disables this.
-    """
     shard_min_coverage: float = Field(default=0.0, ge=0, le=1)
     """Minimum share of the rows of a request that shards must return, of tables whose lost rows
     count as unknown (`unavailable` in the recipe); of other tables, all are required. A request

@@ -347,15 +347,9 @@ EVENTS = {
         "Read the log of the process at `address`. If a limit was exceeded, set the same limits "
         "for shards and routers.",
     ),
-    "shard_replicas_differ": (
-        "Two replicas returned different bits of the same rows, some of which are named. `wrong` "
-        "is the replica that a third one disagrees with, which is ejected; empty: none could "
-        "decide.",
-        "See [RowcastShardReplicasDiffer](../how-to/runbook.md#rowcastshardreplicasdiffer).",
-    ),
     "shard_ejected": (
-        "A replica failed more calls than others of its shard, or returned other rows than two of "
-        "them. It gets no calls for as long as `problem` says.",
+        "A replica failed more calls than others of its shard. It gets no calls for as long as "
+        "`problem` says.",
         "Read its log; replace it if this repeats.",
     ),
     "shard_readmitted": (

@@ -37,7 +37,6 @@ VALUES = {
 VALUES_OF_METRICS = {
     "outcome of filters": ("compiled", "cached"),
     "outcome of shard_retries": metrics.RETRY_OUTCOMES,
-    "outcome of shard_digest_reads": metrics.DIGEST_OUTCOMES,
     "outcome of loads": metrics.LOAD_OUTCOMES,
     "outcome of recorded_requests": metrics.RECORD_OUTCOMES,
     "outcome of live_recall_queries": metrics.LIVE_RECALL_OUTCOMES,

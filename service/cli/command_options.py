@@ -255,21 +255,6 @@ SETTINGS = (
         "1073741824] [env: ROWCAST_SHARD_MIN_BYTES]",
     ),
     SettingOption(
-        "shard_hedge_percentile",
-        "<float>",
-        False,
-        "Latency percentile after which a router also sends a call to a second replica. 0 "
-        "disables this. (at least 0) [default: 0.0] [env: ROWCAST_SHARD_HEDGE_PERCENTILE]",
-    ),
-    SettingOption(
-        "shard_digest_share",
-        "<float>",
-        False,
-        "Share of the reads of rows that a router repeats at another replica, to compare the "
-        "bits. 0 disables this. (at least 0, at most 1) [default: 0.001] [env: "
-        "ROWCAST_SHARD_DIGEST_SHARE]",
-    ),
-    SettingOption(
         "shard_min_coverage",
         "<float>",
         False,

@@ -76,7 +76,6 @@ finite, or their vectors cannot be searched.
 SOURCE_OUTCOMES = ("failed", "late")
 STAGE_OUTCOMES = ("kept", "dropped")
 RETRY_OUTCOMES = ("sent", "over_budget")
-DIGEST_OUTCOMES = ("equal", "different")
 FILTER_OUTCOMES = ("compiled", "cached")
 CONTENT_TYPE = merged_metrics.CONTENT_TYPE
 _MODEL_CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "model")
@@ -160,20 +159,12 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Failed calls to shards; another replica may have served the call",
         ("shard", "code"),
     ),
-    "shard_hedges": (
-        "Calls to shards that were also sent to a second replica because the first was slow",
-        ("shard",),
-    ),
     "shard_retries": (
         "Failed calls to shards, by whether the retry budget permitted to try another replica",
         ("shard", "outcome"),
     ),
-    "shard_digest_reads": (
-        "Reads of rows that were repeated at another replica, by whether the bits were equal",
-        ("shard", "outcome"),
-    ),
     "shard_ejections": (
-        "Ejections of replicas that failed more calls than others, or returned other rows",
+        "Ejections of replicas that failed more calls than others",
         ("shard",),
     ),
     "shard_bytes": ("Bytes received from shards", ("shard",)),

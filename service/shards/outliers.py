@@ -28,7 +28,7 @@ BASE_EJECTION_S = 1.0
 MAX_EJECTION_S = 10.0
 """Longest time of an ejection: how late a replica that is well again is noticed."""
 RETRY_SHARE = 0.2
-"""Retries and hedges of a shard's calls, as a share of the calls: Finagle's default."""
+"""Retries of a shard's calls, as a share of the calls: Finagle's default."""
 MIN_RETRIES_PER_S = 1.0
 """Number of retries per second that is permitted however few calls there are."""
 _RESERVE = 10.0
@@ -42,8 +42,7 @@ class OutlierDetection:
     clock, in seconds.
 
     Attributes:
-      ejected_until: When the replica is called again; 0: it is not ejected; infinite: once it has
-        been restarted.
+      ejected_until: When the replica is called again; 0: it is not ejected.
       problem: Why it is ejected; empty: it is not.
       on_probation: Whether its next failure ejects it again: it was ejected and has not yet
         proved well.
@@ -98,11 +97,6 @@ class OutlierDetection:
         )
         return seconds
 
-    def exclude(self, problem: str) -> None:
-        """Ejects the replica until it has been restarted."""
-        self.ejected_until = math.inf
-        self.problem = f"ejected until it is restarted: {problem}"
-
     def readmit(self) -> None:
         """Ends the ejection; the replica is on probation."""
         self.ejected_until = 0.0
@@ -125,7 +119,7 @@ class OutlierDetection:
 
 
 class RetryBudget:
-    """How many further calls the calls of one shard may cause: retries, and hedges."""
+    """How many retries the calls of one shard may cause."""
 
     def __init__(self, now: float) -> None:
         """Begins with a reserve; `now` is the time of a monotonic clock, in seconds."""

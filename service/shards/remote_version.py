@@ -42,8 +42,7 @@ class ShardCall:
       method: The name of the method in the contract.
       request: The message that is sent.
       read: Reads the response; raises Internal if it does not fit the request.
-      slices: The rows that are read, of which all replicas have the same bits; (): it is a search,
-        whose scores may depend on the machine.
+      slices: The rows that are read; (): it is a search.
     """
 
     shard: ShardNumber
@@ -60,15 +59,6 @@ class ShardCall:
             not shard_slice.read.layout.is_finite or np.isfinite(vectors).all()
             for shard_slice, vectors in zip(self.slices, result, strict=True)
         )
-
-    def differing_rows(self, response: Any, repeated: Any) -> list[str]:
-        """Returns the names of the rows that two replicas returned differently."""
-        rows = zip(self.slices, response.rows, repeated.rows, strict=True)
-        return [
-            name
-            for shard_slice, stored, other_stored in rows
-            for name in shard_slice.differing(stored, other_stored)
-        ]
 
 
 class Router(Protocol):

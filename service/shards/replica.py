@@ -7,12 +7,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
 from collections.abc import Hashable
 from typing import Any
 
 import grpc
-import numpy as np
 
 from bundle.tables.shard_number import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
@@ -28,10 +26,6 @@ _DESCRIBE_S = 1.5
 """Timeout of a poll: longer than it takes until TCP repeats a lost SYN for the first time."""
 _GRACE_S = 60.0
 """Time that calls in progress get when a connection is replaced."""
-_LATENCIES_MAX = 256
-"""Number of recent latencies of which a percentile is taken."""
-_LATENCIES_MIN = _LATENCIES_MAX // 8
-"""Number of latencies below which a percentile says too little to hedge by."""
 _SHARDS_MAX = 9_999
 """Largest number of shards of a bundle: a router looks at each of them at every poll."""
 _FRAMING_BYTES = 1 << 20
@@ -79,7 +73,6 @@ class Replica:
         self._credentials = credentials
         self._settings = settings
         self._options = _options(settings)
-        self._latencies_s = deque[float](maxlen=_LATENCIES_MAX)
         self._last_response_s = -math.inf
         self._closing = set[asyncio.Task[None]]()
         self._connect()
@@ -179,7 +172,6 @@ class Replica:
         Raises:
           grpc.aio.AioRpcError: The call failed.
         """
-        began = time.perf_counter()
         self.inflight += 1
         try:
             # For gRPC, None is a call without a deadline.
@@ -191,16 +183,7 @@ class Replica:
             self.inflight -= 1
         # Failed calls are left out: a call that is rejected at once is no fast call.
         self._last_response_s = time.perf_counter()
-        self._latencies_s.append(self._last_response_s - began)
         return response
-
-    def percentile_s(self, percentile: float) -> float:
-        """Returns a percentile of the latencies of recent calls, in seconds; infinity: there were
-        too few.
-        """
-        if len(self._latencies_s) < _LATENCIES_MIN:
-            return math.inf
-        return float(np.percentile(self._latencies_s, percentile))
 
     async def close(self) -> None:
         """Disconnects."""

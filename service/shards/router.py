@@ -6,16 +6,12 @@ replica that fails more than others is ejected for a while. Every call names the
 fingerprint, so that responses of different bundles are never merged.
 
 A replica may also return wrong numbers. Rows or scores that are not finite are requested from
-another replica, which decides whether the replica or the data is at fault. A share of the reads of
-rows is repeated at another replica in the background, and compared bit by bit. If two replicas
-differ, a third one decides which of them is wrong.
+another replica, which decides whether the replica or the data is at fault.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import math
 import random
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -32,7 +28,7 @@ from service.config import ServiceSettings
 from service.engine.computation import RemoteCall
 from service.errors import DeadlineExceeded, Internal, NotReady, ServiceError
 from service.observability import logging
-from service.observability.metrics import DIGEST_OUTCOMES, RETRY_OUTCOMES, Metrics
+from service.observability.metrics import RETRY_OUTCOMES, Metrics
 from service.shards.failures import service_error_of
 from service.shards.membership import Membership
 from service.shards.outliers import RetryBudget
@@ -43,8 +39,8 @@ from service.versions.loader import ShardsMissing
 log = logging.logger(__name__)
 
 _ATTEMPTS_MAX = 3
-"""Number of replicas that a call tries, hedges not counted. The retry budget bounds the load of all
-calls, this bounds the latency of one.
+"""Number of replicas that a call tries. The retry budget bounds the load of all calls, this bounds
+the latency of one.
 """
 _EJECTION_RATIO = 0.5
 """A replica is ejected only if another one fails at most this share as often. Under overload, all
@@ -52,10 +48,6 @@ fail alike, and an ejection would make it worse.
 """
 _PROBLEM_CHARACTERS_MAX = 200
 """Length of a failure in the status and in the log; its text is from another process."""
-_COMPARISONS_MAX = 16
-"""Number of comparisons at a time, which a replica that hangs would otherwise pile up."""
-_ROWS_SHOWN_MAX = 4
-"""Number of differing rows that the log names."""
 
 
 class _Response(NamedTuple):
@@ -95,7 +87,6 @@ class Shards:
         self._membership = Membership(settings, metrics, self._divisions_in_use, report)
         self._budgets: dict[ShardNumber, RetryBudget] = {}
         self._versions = WeakSet[RemoteVersion]()
-        self._comparisons = set[asyncio.Task[None]]()
         self._stop_lock = threading.Lock()
         self._stopped = False
 
@@ -113,8 +104,6 @@ class Shards:
         """Disconnects."""
         with self._stop_lock:
             self._stopped = True
-        for comparison in self._comparisons:
-            comparison.cancel()
         await self._membership.stop()
 
     def status(self) -> list[dict[str, Any]]:
@@ -242,7 +231,7 @@ class Shards:
                 left_s /= 2
             tried.append(replica)
             try:
-                response = await self._call_hedged(key, call, replica, tried, left_s)
+                response = await self._attempt(call, replica, left_s)
             except ServiceError as failure:
                 error = failure
                 if isinstance(error, DeadlineExceeded) and self.loop.time() >= end:
@@ -251,7 +240,6 @@ class Shards:
 
             responses.append(response)
             if self._is_decided(call, responses):
-                self._sample(key, call, response)
                 break
         if not responses:
             raise error
@@ -266,89 +254,10 @@ class Shards:
         if not last.is_finite:
             # If replicas agree, the data are at fault.
             return any(response.message == last.message for response in earlier)
-        for response in earlier:
-            self._record_not_finite(call, response)
-        return True
-
-    def _record_not_finite(self, call: ShardCall, response: _Response) -> None:
-        """Reports a response that is not finite although that of another replica is."""
         problem = "it returned NaN or an infinity, and another replica did not"
-        self._record_failure(call, response.replica, "NOT_FINITE", problem)
-
-    def _sample(self, key: Key, call: ShardCall, response: _Response) -> None:
-        """Has a share of the reads of rows repeated at another replica; all of a replica that was
-        ejected and has not proved well.
-        """
-        share = self._settings.shard_digest_share
-        if share and response.replica.outliers.on_probation:
-            share = 1.0
-        # What is not finite was compared before it was decided.
-        if not call.slices or not response.is_finite:
-            return
-        if len(self._comparisons) >= _COMPARISONS_MAX:
-            return
-        if random.random() >= share:  # noqa: S311 - draws a sample
-            return
-        comparison = self.loop.create_task(self._compare(key, call, response))
-        self._comparisons.add(comparison)
-        comparison.add_done_callback(self._comparisons.discard)
-
-    async def _compare(self, key: Key, call: ShardCall, response: _Response) -> None:
-        """Repeats a read at another replica, and reports if it returns other bits. Then a third
-        replica decides which of the two is wrong, and that one is ejected. Without a third replica
-        that responds, none is: either may be right.
-        """
-        holding = self._membership.holding(key, call.shard, [response.replica])
-        peers = [replica for replica in holding if replica.is_well]
-        random.shuffle(peers)
-        second = await self._repeat(call, peers)
-        if second is None:
-            return
-        shard = str(call.shard)
-        if second.message == response.message:
-            self._metrics.count("shard_digest_reads", 1, shard, "equal")
-            return
-
-        self._metrics.count("shard_digest_reads", 1, shard, "different")
-        third = await self._repeat(call, peers)
-        wrong: Replica | None = None
-        if third is not None and third.message == response.message:
-            wrong = second.replica
-        elif third is not None and third.message == second.message:
-            wrong = response.replica
-        wrong_address = ""
-        if wrong is not None:
-            wrong_address = wrong.address
-        extra = logging.fields(
-            shard=shard,
-            addresses=[response.replica.address, second.replica.address],
-            rows=call.differing_rows(response.message, second.message)[:_ROWS_SHOWN_MAX],
-            wrong=wrong_address,
-        )
-        log.error("shard_replicas_differ", extra=extra)
-        # Another comparison may have ejected it meanwhile.
-        if wrong is not None and not math.isinf(wrong.outliers.ejected_until):
-            wrong.outliers.exclude("it returned other rows than two other replicas")
-            self._report_ejection(wrong, call.shard)
-
-    async def _repeat(self, call: ShardCall, peers: list[Replica]) -> _Response | None:
-        """Repeats a call whose response was finite.
-
-        Args:
-          call: The call.
-          peers: Replicas of the shard, of which those that were called are removed.
-
-        Returns:
-          The first finite response; None: none of the replicas returned any.
-        """
-        while peers:
-            # The failure was counted.
-            with contextlib.suppress(ServiceError):
-                response = await self._attempt(call, peers.pop(), self._settings.request_timeout_s)
-                if response.is_finite:
-                    return response
-                self._record_not_finite(call, response)
-        return None
+        for response in earlier:
+            self._record_failure(call, response.replica, "NOT_FINITE", problem)
+        return True
 
     def _budget(self, shard: ShardNumber) -> RetryBudget:
         if shard not in self._budgets:
@@ -357,8 +266,6 @@ class Shards:
             self._metrics.count("shard_ejections", 0, str(shard))
             for outcome in RETRY_OUTCOMES:
                 self._metrics.count("shard_retries", 0, str(shard), outcome)
-            for outcome in DIGEST_OUTCOMES:
-                self._metrics.count("shard_digest_reads", 0, str(shard), outcome)
         return self._budgets[shard]
 
     def _may_retry(self, shard: ShardNumber, end: float) -> bool:
@@ -388,40 +295,6 @@ class Shards:
         # The best of all replicas would get the calls of every router at the same time.
         contenders = random.sample(candidates, min(2, len(candidates)))
         return min(contenders, key=lambda replica: replica.inflight)
-
-    async def _call_hedged(
-        self, key: Key, call: ShardCall, replica: Replica, tried: list[Replica], left_s: float
-    ) -> _Response:
-        """Calls a replica, and a second one if the first takes longer than usual."""
-        percentile = self._settings.shard_hedge_percentile
-        if not percentile:
-            return await self._attempt(call, replica, left_s)
-        first = asyncio.ensure_future(self._attempt(call, replica, left_s))
-        usual_s = replica.percentile_s(percentile)
-        # Without a measured percentile, the first call is waited for as long as it takes.
-        timeout_s = None if math.isinf(usual_s) else usual_s
-        done, _ = await asyncio.wait([first], timeout=timeout_s)
-        if done:
-            return await first
-        second = self._choose(key, call.shard, tried)
-        if second is None or not self._budgets[call.shard].withdraw(self.loop.time()):
-            return await first
-
-        tried.append(second)
-        self._metrics.count("shard_hedges", 1, str(call.shard))
-        calls = {first, asyncio.ensure_future(self._attempt(call, second, left_s - usual_s))}
-        succeeded_calls: list[asyncio.Future[_Response]] = []
-        try:
-            # Both may end together: the call that succeeded counts. If both fail, the first one's
-            # error is raised.
-            while calls and not succeeded_calls:
-                done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-                succeeded_calls = [attempt for attempt in done if attempt.exception() is None]
-            return (succeeded_calls or [first])[0].result()
-        finally:
-            # The slower call; or both, if the request itself was cancelled.
-            for unfinished in calls:
-                unfinished.cancel()
 
     async def _attempt(self, call: ShardCall, replica: Replica, left_s: float) -> _Response:
         """Calls a replica, measures the response, and reads it.

@@ -54,19 +54,6 @@ class LayoutRead:
         """Returns the rows that a shard holds."""
         return ShardSlice(self, np.flatnonzero(self._owners == shard.number))
 
-    def names_of(self, rows: Rows) -> list[str]:
-        """Returns the table and the number of rows, such as "users[5]", for operators.
-
-        Args:
-          rows: The positions of the rows among all rows of the read.
-        """
-        names = self.layout.names
-        shard_count = (self.layout.bounds.size - 1) // len(names)
-        first_rows = self.layout.bounds[:-1:shard_count]
-        tables = self.tables[rows]
-        numbers = self._rows[rows] - first_rows[tables]
-        return [f"{names[table]}[{number}]" for table, number in zip(tables, numbers, strict=True)]
-
     def store(self, shard_slice: ShardSlice, vectors: NDArray[np.float32]) -> None:
         """Stores rows that a shard returned."""
         self._vectors[shard_slice.rows] = vectors
@@ -145,20 +132,6 @@ class ShardSlice:
             counts=np.array(list(counts.values()), "<u4").tobytes(),
             positions=positions,
         )
-
-    def differing(self, stored: shard_pb.StoredRows, repeated: shard_pb.StoredRows) -> list[str]:
-        """Returns the names of the rows of which two replicas returned other bits.
-
-        Args:
-          stored: The rows of one replica, of which `vectors` has read the sizes.
-          repeated: The rows of the other one, likewise.
-        """
-        differs = np.zeros(self.rows.size, np.bool_)
-        for first, second in ((stored.values, repeated.values), (stored.scales, repeated.scales)):
-            if first:
-                bits = np.frombuffer(first, np.uint8) != np.frombuffer(second, np.uint8)
-                differs |= bits.reshape(self.rows.size, -1).any(axis=1)
-        return self.read.names_of(self.rows[differs])
 
     def vectors(self, shard: ShardNumber, stored: shard_pb.StoredRows) -> NDArray[np.float32]:
         """Returns the rows that a shard returned.

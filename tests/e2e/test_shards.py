@@ -121,19 +121,3 @@ def test_hung_shard_delays_only_requests_that_need_it(write: Write, launch: Laun
         assert actual == [expected] * 8
         assert still_waiting == hanging
         assert list(waiting) == [200] * hanging
-
-
-def test_slow_call_is_sent_to_a_second_replica(write: Write, launch: Launch) -> None:
-    write()
-    shards = [shard(launch, "1/1") for _ in range(2)]
-    service = ready(
-        router(launch, shards, "--shard-hedge-percentile", "99", "--request-timeout-s", "3600")
-    )
-    body = {"feature": "user", "ids": [1, 49]}
-    with client_of(service) as client:
-        expected = post(client, "lookup", body)
-        for _ in range(200):  # until it is known of both how long calls take
-            assert post(client, "lookup", body) == expected
-        with shards[0].paused():
-            assert [post(client, "lookup", body) for _ in range(8)] == [expected] * 8
-        until(lambda: count_of(service, 'rowcast_shard_hedges_total{shard="1/1"}') > 0)

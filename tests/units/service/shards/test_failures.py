@@ -241,7 +241,6 @@ def test_shard_that_does_not_fit_the_router_is_not_called_and_says_why(
 
 
 ROWS = np.arange(8, dtype=np.float32).reshape(4, 2)
-FLIPPED = np.where(np.arange(8).reshape(4, 2) == 5, 4.5, ROWS).astype(np.float32)
 LAYOUT = Layout(["movies", "users"], np.array([0, 2, 4]), "float32", 2, [True, True])
 ALL_ROWS = LayoutRead(LAYOUT, np.arange(4)).slice_on(ONLY)
 
@@ -273,34 +272,3 @@ def test_numbers_that_are_not_finite_in_one_replica_fail_no_call_and_eject_it(
     ejections = events_of(caplog, "shard_ejected")
     assert {event["address"] for event in ejections} == {done.addresses[0]}
     assert "NOT_FINITE" in ejections[0]["problem"]
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_rows_that_differ_between_replicas_are_reported_and_a_third_replica_decides(
-    count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    responders = [returning(FLIPPED), *[returning(ROWS)] * (count - 1)]
-    after = list[int]()
-
-    def is_decided(router: Shards) -> bool:
-        ejected = any(entry["problem"] for entry in router.status())
-        if ejected or (count == 2 and events_of(caplog, "shard_replicas_differ")):
-            after.append(len(after))
-        return len(after) > 20
-
-    done = called(
-        tmp_path,
-        *responders,
-        times=100_000,
-        call=READ_ROWS,
-        enough=is_decided,
-        shard_digest_share=1.0,
-    )
-    difference = events_of(caplog, "shard_replicas_differ")[0]
-    assert done.addresses[0] in difference["addresses"]
-    assert difference["rows"] == ["users[0]"]
-    if count == 2:  # nobody knows which of them is right
-        assert (difference["wrong"], any(done.problems)) == ("", False)
-        return
-    assert difference["wrong"] == done.addresses[0]
-    assert all(np.array_equal(vectors, ROWS) for (vectors,) in done.results[-15:])
