@@ -152,11 +152,6 @@ class ServiceSettings(BaseModel):
     """Rate at which tables and vectors are compared with their checksums in the background, in
     bytes per second, over all workers. 0 disables it.
     """
-    merge_bytes_per_s: int = Field(default=128 * MIB, ge=0)
-    """Rate at which segments with deltas are written as whole files, in bytes per second, by one
-    process of the lowest priority for each root. 0 disables it: rows are then read through their
-    deltas, which takes longer.
-    """
     prefetch_max_bytes: int = Field(default=0, ge=0)
     """Maximum size of a version's tables that each process reads into memory in the background, in
     bytes: whole tables, the smallest first. 0 disables the prefetch.

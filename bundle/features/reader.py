@@ -788,18 +788,11 @@ class FeatureReader:
                 all_columns |= spread(name, columns[name], count, n)
         return all_columns
 
-    def forget_files(self) -> None:
-        """Lets go of files that tables have replaced (`TableReader.replace_files`), in this reader
-        and in its views.
-        """
-        # Compiled readers keep the maps of the tables open.
-        for row_caches in (self._row_caches, *self._row_caches_by_changed.values()):
-            row_caches.native_by_names.clear()
-
     def close(self) -> None:
         """Closes the tables."""
-        self.forget_files()
         for row_caches in (self._row_caches, *self._row_caches_by_changed.values()):
+            # Compiled readers keep the maps of the tables open.
+            row_caches.native_by_names.clear()
             row_caches.divided.clear()
         self._merged.clear()
         for lookups in (self._joint, *self._joint_by_grown.values()):

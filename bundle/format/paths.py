@@ -10,10 +10,6 @@ from bundle.errors import UnsafePath
 MANIFEST = "manifest.json"
 WARM_UP_REQUESTS = "warm_up/requests.tfrecord"
 """The file of the requests for the warm-up."""
-WHOLE = ".whole"
-"""The directory of the segments that a service wrote from a base and deltas. It is no part of the
-bundle: the service removes it, and writes it anew.
-"""
 SIGNED_FILES = "signature/files.json"
 """The list of the files of a signed bundle, with the SHA-256 of each of their blocks."""
 SIGNATURE = "signature/files.json.sig"
@@ -48,20 +44,6 @@ def delta(file: str, number: int) -> str:
     `tables/users/rows-00000-of-00004.bin.delta-1`.
     """
     return f"{file}.delta-{number}"
-
-
-def whole_segment(file: str, crc32c: int) -> str:
-    """Returns the file of a segment with its deltas, by the crc32c of its content, e.g.
-    `.whole/tables/users/rows-00000-of-00004.bin.0a1b2c3d`.
-    """
-    return f"{WHOLE}/{file}.{crc32c:08x}"
-
-
-def is_written_beside(path: str) -> bool:
-    """Returns whether a path in a bundle's directory is of whole segments, which are no part of
-    the bundle.
-    """
-    return path.startswith(WHOLE)
 
 
 def linked_file(number: int) -> str:

@@ -12,7 +12,6 @@ import fcntl
 import os
 import shutil
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from bundle.errors import NotCommitted, VersionBusy
@@ -20,9 +19,6 @@ from bundle.format import paths
 from bundle.storage import catalog, files, staging
 
 _SWEPT = ".swept-"
-_REMOVED_WHOLE = f"{paths.WHOLE}-removed"
-_HOLD_PAUSES_S = (0.01, 0.1, 1.0)
-"""How long `hold` waits for who removes a version's whole files, which takes a moment."""
 
 
 def hold(bundle: Path) -> int | None:
@@ -42,19 +38,14 @@ def hold(bundle: Path) -> int | None:
         raise NotCommitted(
             f"{bundle} has no {paths.MANIFEST}: it was removed, or is no bundle"
         ) from problem
-    for pause_s in (*_HOLD_PAUSES_S, 0.0):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError as problem:
-            if not pause_s:
-                os.close(descriptor)
-                raise NotCommitted(f"{bundle} is just being removed") from problem
-            time.sleep(pause_s)
-        except OSError:
-            os.close(descriptor)
-            return None
-        else:
-            break
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as problem:
+        os.close(descriptor)
+        raise NotCommitted(f"{bundle} is just being removed") from problem
+    except OSError:
+        os.close(descriptor)
+        return None
     return descriptor
 
 
@@ -99,30 +90,6 @@ def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int],
         _remove(renamed)
         removed.append(version)
     return removed, used
-
-
-def remove_whole_files(bundle: Path) -> bool:
-    """Removes the whole files of a version (`bundle/tables/whole_segments.py`) if nobody has the
-    version open; returns whether they are gone.
-
-    Raises:
-      OSError: They cannot be removed, or the file system has no locks.
-    """
-    removed = bundle / _REMOVED_WHOLE
-    if removed.exists():  # of a process that was killed
-        shutil.rmtree(removed)
-    descriptor = _lock_exclusively(bundle)
-    if descriptor is None:
-        return False
-    try:
-        # Who opens the version waits for the lock: it is held for a moment only.
-        with suppress(FileNotFoundError):
-            (bundle / paths.WHOLE).rename(removed)
-    finally:
-        os.close(descriptor)
-    if removed.exists():
-        shutil.rmtree(removed)
-    return True
 
 
 def _remove(version: Path) -> None:

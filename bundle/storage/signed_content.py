@@ -133,7 +133,7 @@ def _check_names(bundle: Path, signed: ObjectMap) -> None:
         links = [name for name in directories if (folder / name).is_symlink()]
         for name in (*names, *links):
             path = (folder / name).relative_to(bundle).as_posix()
-            if path not in signed_paths and not paths.is_written_beside(path):
+            if path not in signed_paths:
                 raise SignatureRejected(
                     f"file {path!r} is in the bundle, and was not signed; remove it, and find out "
                     "what added it",

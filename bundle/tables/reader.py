@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,9 +42,6 @@ class TableReader:
     """
 
     _native: _rows.Rows | None = None
-    _is_closed = False
-    # One for all tables, which hold it for a moment.
-    _lock = Lock()
 
     def __init__(self, root: Path, table: manifest.Table, native: bool = True) -> None:
         """Opens the table's segments under the bundle's directory.
@@ -64,42 +60,15 @@ class TableReader:
         self.dim = table.dim
         self.dtype = str(table.dtype)
         self.table = table
-        self._reads_natively = native
-        self._stored, self._scales, self._native = self._mapped(root, table)
-
-    def replace_files(self, root: Path, table: manifest.Table) -> None:
-        """Maps other files with the same rows, in place of those that are mapped, which vanish when
-        the last running gather has ended. Does nothing once the table is closed.
-
-        Args:
-          root: The bundle's directory.
-          table: The same table, with other segments.
-
-        Raises:
-          UnsafePath, DigestMismatch: The same as for a new reader; nothing was replaced.
-        """
-        mapped = self._mapped(root, table)
-        with self._lock:
-            if not self._is_closed:
-                # Each by itself: a gather reads the same rows from whichever it meets.
-                self._stored, self._scales, self._native = mapped
-                self.table = table
-
-    def _mapped(
-        self, root: Path, table: manifest.Table
-    ) -> tuple[MappedRows, MappedRows | None, _rows.Rows | None]:
-        """Maps the rows and the scales, and returns them with their compiled reader."""
-        stored = MappedRows(root, table.segments, table.row_bytes)
-        scales = None
+        self._stored = MappedRows(root, table.segments, table.row_bytes)
+        self._scales: MappedRows | None = None
         if table.scales:
-            scales = MappedRows(root, table.scales, SCALE_BYTES)
-        if not self._reads_natively or NativeRows is None:
-            return stored, scales, None
-        scale_memory = None
-        if scales is not None:
-            scale_memory = _memory(scales)
-        native = NativeRows(self.dtype, self.dim, _memory(stored), scale_memory)
-        return stored, scales, native
+            self._scales = MappedRows(root, table.scales, SCALE_BYTES)
+        if native and NativeRows is not None:
+            scales = None
+            if self._scales is not None:
+                scales = _memory(self._scales)
+            self._native = NativeRows(self.dtype, self.dim, _memory(self._stored), scales)
 
     @property
     def native(self) -> _rows.Rows | None:
@@ -247,13 +216,11 @@ class TableReader:
 
     def close(self) -> None:
         """Lets go of the maps; they vanish when the last running gather has ended."""
-        with self._lock:
-            self._is_closed = True
-            # Compiled code refers to the maps, too.
-            self._native = None
-            self._stored.close()
-            if self._scales is not None:
-                self._scales.close()
+        # Compiled code refers to the maps, too.
+        self._native = None
+        self._stored.close()
+        if self._scales is not None:
+            self._scales.close()
 
     def _check(self, rows: Rows) -> None:
         # As an unsigned integer, a negative row is huge: one pass finds both. Counting is much

@@ -46,6 +46,10 @@ _SAMPLE_SHARE_MAX = 0.35
 """The largest share of changed rows in a sample. If a quarter of all rows changed, the share is
 larger once in millions of times.
 """
+_DELTA_ROWS_SHARE_MAX = 0.5
+"""The largest number of rows in the deltas of a segment that gets another one, as a share of its
+rows: what services map, and what the disk holds, stays below twice the segment.
+"""
 _COMPARED_BYTES = 1 << 20
 """The number of bytes that are compared at a time: fewer would take more steps, and more would
 leave the cache.
@@ -113,8 +117,11 @@ class ComparedSegment:
         self._directory = directory
         self._file = file
         self._older = older.segment
-        if len(self._older.deltas) == DELTAS_MAX:
-            # One delta of all that differs from the file alone takes the place of these.
+        delta_rows = sum(delta.rows for delta in self._older.deltas)
+        is_full = delta_rows > _DELTA_ROWS_SHARE_MAX * self._older.rows
+        if is_full or len(self._older.deltas) == DELTAS_MAX:
+            # One delta of all that differs from the file alone takes the place of these; if that is
+            # too much, the segment is written whole.
             self._older = self._older.model_copy(update={"deltas": ()})
         self._row_bytes = row_bytes
         self._attempts = attempts

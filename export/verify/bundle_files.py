@@ -12,8 +12,7 @@ from export.verify.parts import towers_and_parts
 
 
 def check_unlisted(bundle: Path, manifest: Manifest) -> tuple[str, ...]:
-    """Returns the files of a bundle that the manifest does not name, without those that a service
-    writes beside it, and those of a signature.
+    """Returns the files of a bundle that the manifest does not name, without those of a signature.
 
     Raises:
       VerificationFailed: One lies in a directory that is opened as a whole, whose reader might take
@@ -23,8 +22,7 @@ def check_unlisted(bundle: Path, manifest: Manifest) -> tuple[str, ...]:
     for directory, _, names in os.walk(bundle):
         for name in names:
             existing.add(Path(directory, name).relative_to(bundle).as_posix())
-    unnamed = existing - manifest.listed_files - {paths.MANIFEST, *paths.SIGNATURE_FILES}
-    unlisted = sorted(path for path in unnamed if not paths.is_written_beside(path))
+    unlisted = sorted(existing - manifest.listed_files - {paths.MANIFEST, *paths.SIGNATURE_FILES})
 
     # TensorFlow and ScaNN find the files of their directories by themselves.
     forms = [form for _, entry in towers_and_parts(manifest) for form in entry.forms]

@@ -189,28 +189,6 @@ EVENTS = {
         "Tables of a version, up to `prefetch_max_bytes`, were read into memory.",
         "",
     ),
-    "version_merged": (
-        "All segments of a version that have deltas were written as whole files.",
-        "",
-    ),
-    "merged_file_replaced": (
-        "A file of merged segments did not have the rows of the signed segments and deltas. It is "
-        "written again.",
-        "Find out who else can write to the directory.",
-    ),
-    "merge_postponed": (
-        "A version could not be merged, and its rows are read through their deltas. The attempt "
-        "is repeated after a pause that grows from a minute to an hour. Logged once per version.",
-        "Free some disk, make the version's directory writable, or set `merge_bytes_per_s` to 0.",
-    ),
-    "merge_impossible": (
-        "The lock file under the root cannot be written: no version can be merged.",
-        "Make the root writable, or set `merge_bytes_per_s` to 0.",
-    ),
-    "merged_files_removed": (
-        "The whole files of a version were removed: no process has had it loaded for ten minutes.",
-        "",
-    ),
     "previous_dropped": (
         "The version that was kept for a rollback was unloaded, to make room for `to_load`.",
         "Add memory, or set `--no-keep-previous`.",

@@ -199,15 +199,6 @@ SETTINGS = (
         "[env: ROWCAST_SCRUB_BYTES_PER_S]",
     ),
     SettingOption(
-        "merge_bytes_per_s",
-        "<int>",
-        False,
-        "Rate at which segments with deltas are written as whole files, in bytes per second, by "
-        "one process of the lowest priority for each root. 0 disables it: rows are then read "
-        "through their deltas, which takes longer. (at least 0) [default: 134217728] [env: "
-        "ROWCAST_MERGE_BYTES_PER_S]",
-    ),
-    SettingOption(
         "prefetch_max_bytes",
         "<int>",
         False,

@@ -318,11 +318,6 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         ("model",),
         "livemax",
     ),
-    "model_unmerged_bytes": (
-        "Size of the segments that are read through deltas, because they are not merged yet",
-        ("model",),
-        "livemax",
-    ),
     "live_recall_window": (
         "Sums over the sampled queries of the last hour, from which the live recall is computed",
         ("model", "index", "sum"),

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bundle.errors import BundleError, LogDamaged, LogLocked, SignatureRejected
-from bundle.format import paths
 from service.versions.loader import (
     InsufficientMemory,
     KeysUnusable,
@@ -113,9 +112,6 @@ def fingerprint(directory: Path) -> str:
     entries = list[tuple[str, int, int, int]]()
     with contextlib.suppress(OSError):  # a file vanished: the next fingerprint differs
         for path in itertools.islice(directory.rglob("*"), FILES_MAX):
-            # What a service writes beside a version is no change of it.
-            if paths.is_written_beside(path.relative_to(directory).as_posix()):
-                continue
             status = path.stat()
             entries.append((str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
     return hashlib.sha256(repr(sorted(entries)).encode()).hexdigest()

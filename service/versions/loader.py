@@ -22,7 +22,7 @@ from bundle.features.sources import RemoteTable
 from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.format.formula import parse_formula
-from bundle.format.manifest import Corpus, Index, Manifest, Precision, Table, dump
+from bundle.format.manifest import Corpus, Index, Manifest, Precision, dump
 from bundle.format.objects import ObjectMap
 from bundle.storage import catalog, files, integrity, retention
 from bundle.storage.signatures import KeyRejected, read_signature, signed_files
@@ -35,7 +35,6 @@ from bundle.tables.reader import TableReader
 from bundle.tables.row_deltas import merged_bytes
 from bundle.tables.segments import RowRange
 from bundle.tables.shard_number import ShardNumber
-from bundle.tables.whole_segments import remove_damaged, remove_unequal, with_whole_files
 from runtime.engines import open_engine
 from runtime.exact import ExactIndex
 from runtime.partitions import load_index, partition_rows
@@ -223,12 +222,6 @@ class Loader:
     def _compare(self, directory: Path, here: Manifest, signed: ObjectMap) -> None:
         """Compares the part of a version that this process reads with what was signed."""
         check_content(directory, here, signed, self.throttle)
-        # No signature covers whole files, but what they are merged from.
-        for table in here.tables.values():
-            for file in remove_unequal(directory, table, self.throttle):
-                log.warning(
-                    "merged_file_replaced", extra=fields(directory=str(directory), file=file)
-                )
 
     def _open(
         self, directory: Path, manifest: Manifest, shards: RemoteParts | None, opened: ExitStack
@@ -240,12 +233,7 @@ class Loader:
             remote_tables = shards.tables
             remote_indexes = sharding.sharded_indexes(manifest)
 
-        tables = {
-            name: self._with_whole_files(directory, table)
-            for name, table in manifest.tables.items()
-        }
-        with_whole = manifest.model_copy(update={"tables": tables})
-        reader = open_features(directory, with_whole, self.throttle, remote_tables)
+        reader = open_features(directory, manifest, self.throttle, remote_tables)
         opened.callback(reader.close)
         self.throttle()
         towers = {name: self._open_tower(directory, manifest, name) for name in manifest.towers}
@@ -281,14 +269,6 @@ class Loader:
             lists={name: _open_list(directory, manifest, name) for name in manifest.lists},
         )
 
-    def _with_whole_files(self, directory: Path, table: Table) -> Table:
-        """Returns a table that is read from whole files where there are some, verified as the files
-        of the bundle are.
-        """
-        if self.settings.verify == "full":
-            remove_damaged(directory, with_whole_files(directory, table), self.throttle)
-        return with_whole_files(directory, table)
-
     def _open_shard(
         self, directory: Path, manifest: Manifest, shard: ShardNumber, opened: ExitStack
     ) -> ModelVersion:
@@ -299,7 +279,7 @@ class Loader:
             # A table of fewer rows than shards has none for some of them.
             if rows.rows:
                 part = sharding.table_of_rows(table, rows)
-                tables[name] = TableReader(directory, self._with_whole_files(directory, part))
+                tables[name] = TableReader(directory, part)
                 opened.callback(tables[name].close)
                 self.throttle()
 

@@ -1,11 +1,9 @@
-"""What is done to versions while they are served: the integrity scrub, the prefetch, the merging
-of deltas, reports of their memory.
+"""What is done to versions while they are served: the integrity scrub, the prefetch, reports of
+their memory.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -14,23 +12,21 @@ from threading import Event
 from weakref import WeakSet
 
 from bundle.arithmetic import ceil_div
-from bundle.errors import BundleError, DigestMismatch
+from bundle.errors import BundleError
 from bundle.format.checksums import PIECE_BYTES
 from bundle.storage import integrity
 from bundle.storage.mapped_files import checked_later
-from bundle.tables.whole_segments import remove_damaged
 from service.config import ServiceSettings
 from service.observability.logging import fields, logger
 from service.observability.metrics import Metrics
 from service.versions.lifecycle import VersionManager
-from service.versions.merger import Merger
 from service.versions.version import ModelVersion
 
 log = logger(__name__)
 
 CHECK_S = 15.0
 """Time between two reports of memory, which look at samples of every table, and between two
-searches for versions to scrub or to merge.
+searches for versions to scrub.
 """
 PREFETCH_S = 1.0
 """Time between two searches for versions to prefetch: a new version is soon read from memory."""
@@ -41,10 +37,9 @@ class _Ended(Exception):
 
 
 class Maintenance:
-    """Scrubs, prefetches and merges each loaded version once, at a bounded rate.
+    """Scrubs and prefetches each loaded version once, at a bounded rate.
 
     Attributes:
-      merger: Has the loaded versions merged.
       loops: The names of threads, what they repeat, and the seconds between.
     """
 
@@ -73,15 +68,10 @@ class Maintenance:
         self._scrubbed = WeakSet[ModelVersion]()
         self._prefetched = WeakSet[ModelVersion]()
         self._reported = set[str]()
-        # What replaces the files that were prefetched is prefetched, too.
-        self.merger = Merger(
-            settings, manager, metrics, stopping, damaged, self._prefetched.discard
-        )
         self.loops: list[tuple[str, Callable[[], object], float]] = [
             ("rowcast-memory", self.report_memory, CHECK_S),
             ("rowcast-scrub", self.scrub, CHECK_S),
             ("rowcast-prefetch", self.prefetch, PREFETCH_S),
-            ("rowcast-merge", self.merger.run, CHECK_S),
         ]
 
     def scrub(self) -> None:
@@ -102,7 +92,6 @@ class Maintenance:
             pause = partial(self._pause, version, PIECE_BYTES, bytes_per_s)
             try:
                 integrity.check_files(version.directory, mapped, "full", pause)
-                damaged = self._damaged_whole_files(version, pause)
             except _Ended:
                 continue
             except (BundleError, OSError) as problem:
@@ -117,15 +106,6 @@ class Maintenance:
                     log.warning("scrub_unreadable", extra=fields(**about, problem=str(problem)))
                 else:
                     self._damaged(version, problem)
-                continue
-            if damaged:
-                # The bundle is sound, and loaded again later, through its deltas: the disk was at
-                # fault.
-                mismatch = DigestMismatch(
-                    f"file {damaged[0]!r} differed from its checksum; it was removed"
-                )
-                mismatch.__cause__ = OSError(errno.EIO, os.strerror(errno.EIO))
-                self._damaged(version, mismatch)
                 continue
             tables_bytes = sum(
                 size for table in version.files.tables.values() for _, size in table.extents()
@@ -173,15 +153,6 @@ class Maintenance:
             )
             self._metrics.set("model_table_bytes", table_bytes, model)
             self._metrics.set("model_resident_table_bytes", resident_bytes, model)
-
-    def _damaged_whole_files(self, version: ModelVersion, pause: Callable[[], object]) -> list[str]:
-        """Compares the files that are read in place of deltas with their checksums; removes those
-        that differ, and returns them.
-        """
-        damaged: list[str] = []
-        for table in version.tables.values():
-            damaged += remove_damaged(version.directory, table.table, pause)
-        return damaged
 
     def _not_in(self, done: WeakSet[ModelVersion]) -> Iterator[ModelVersion]:
         """Yields the loaded versions that are not in a set yet, and adds them to it."""

@@ -22,7 +22,6 @@ from bundle.format.manifest import EmbeddedFeature
 from bundle.storage import catalog
 from bundle.storage.signatures import KeyRejected, check_keys
 from bundle.tables.row_deltas import RANGE_ROWS
-from bundle.tables.whole_segments import unmerged_segments, write_whole
 from export.cli.commands import app
 from export.errors import ExportError, UsageError, VerificationFailed
 from export.jobs.signing import sign_bundle
@@ -384,19 +383,6 @@ def test_delta_is_signed(with_deltas: Path, keys: KeyPair, tmp_path: Path) -> No
     forge(delta)(bundle, bundle)
     with pytest.raises(SignatureRejected, match=delta):
         serve(bundle, keys.public)
-
-
-def test_whole_files_are_compared_with_what_was_signed(
-    with_deltas: Path, keys: KeyPair, tmp_path: Path
-) -> None:
-    bundle = Path(shutil.copytree(with_deltas, tmp_path / "published/m/2"))
-    merged, forged = unmerged_segments(catalog.read_manifest(bundle).tables["t"])
-    write_whole(bundle, merged)
-    write_whole(bundle, forged)
-    forge(forged.file)(bundle, bundle)
-    serve(bundle, keys.public)
-    assert (bundle / merged.file).exists()
-    assert not (bundle / forged.file).exists()
 
 
 def test_shard_verifies_the_files_that_it_has(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -233,30 +231,6 @@ def test_a_sweep_keeps_the_newest_the_spared_and_those_in_use(versions: Path) ->
     os.close(descriptor)
     assert retention.sweep_old(versions, "movies", 1, spare=1) == ([2], [])
     assert visible(versions) == ["1", "5", "7"]
-
-
-def test_whole_files_go_once_nobody_has_the_version_open_which_can_be_opened_meanwhile(
-    versions: Path,
-) -> None:
-    version = versions / "movies" / "2"
-    (version / paths.WHOLE / "tables").mkdir(parents=True)
-    descriptor = retention.hold(version)
-    assert descriptor is not None
-    assert not retention.remove_whole_files(version)
-    assert (version / paths.WHOLE).is_dir()
-    os.close(descriptor)
-
-    with (version / paths.MANIFEST).open() as manifest:
-        fcntl.flock(manifest, fcntl.LOCK_EX)
-        threading.Timer(0.05, manifest.close).start()
-        descriptor = retention.hold(version)
-    assert descriptor is not None
-    os.close(descriptor)
-    # What a process left that was killed while it removed whole files.
-    (version / f"{paths.WHOLE}-removed").mkdir()
-    assert retention.remove_whole_files(version)
-    assert retention.remove_whole_files(version)
-    assert sorted(path.name for path in version.iterdir()) == [paths.MANIFEST, "tables"]
 
 
 def test_a_sweep_removes_links_alone_and_what_a_killed_one_has_left(versions: Path) -> None:

@@ -169,7 +169,7 @@ class Chain:
 
     def add(self, content: Values) -> None:
         below = self._newest
-        if len(self.deltas) == LONGEST_CHAIN:
+        if len(self.deltas) == LONGEST_CHAIN or 2 * sum(self.deltas) > len(content):
             below = self._base
             self.deltas = []
         self._newest = content
@@ -271,6 +271,28 @@ def test_eleventh_delta_replaces_ten(tmp_path: Path) -> None:
             assert reused.written_bytes <= 1.3 * reused.changed_rows * DIM * 4
         assert_reads(model.bundle(night + 1), (first, second), values.view(np.uint8))
     assert len(first.deltas) == 2
+
+
+def test_deltas_that_hold_more_than_half_as_many_rows_are_replaced(tmp_path: Path) -> None:
+    model = Model(tmp_path)
+    random = np.random.default_rng(8)
+    values = random.standard_normal((ROWS, DIM)).astype(np.float32)
+    chain = Chain()
+    lengths = []
+    for night in range(9):
+        values = values.copy()
+        changed = np.arange(SEGMENT_ROWS // 5)
+        if night > 4:
+            changed = random.choice(SEGMENT_ROWS, changed.size, replace=False)
+        values[changed] += 1
+        chain.add(values[:SEGMENT_ROWS].view(np.uint8))
+        model.publish(values)
+        segments = model.table(night + 1).segments
+        assert [delta.rows for delta in segments[0].deltas] == chain.deltas
+        assert_reads(model.bundle(night + 1), segments, values.view(np.uint8))
+        lengths.append(len(chain.deltas))
+    # First, one delta replaces three; then the base is written anew.
+    assert lengths == [0, 1, 2, 3, 1, 2, 3, 0, 1]
 
 
 def flip(path: Path, position: int) -> None:

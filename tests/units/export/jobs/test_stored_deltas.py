@@ -16,7 +16,6 @@ import pytest
 from bundle.format import objects
 from bundle.format.objects import ObjectMap
 from bundle.storage import catalog, integrity
-from bundle.tables.whole_segments import with_whole_files
 from export.jobs.store_versions import read_stored_manifest
 from export.tables.tasks import delta_bytes_max
 from service.cli.bundle_download import pull
@@ -42,16 +41,6 @@ from pathlib import Path
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
 pull(find_bundle(sys.argv[1]), Path(sys.argv[2]), None)
-"""
-MERGE = """
-import sys
-from pathlib import Path
-from bundle.storage import catalog
-from bundle.tables.whole_segments import unmerged_segments, write_whole
-bundle = Path(sys.argv[1])
-for table in catalog.read_manifest(bundle).tables.values():
-    for segment in unmerged_segments(table):
-        write_whole(bundle, segment)
 """
 
 
@@ -222,13 +211,14 @@ def test_nights_of_which_each_command_is_killed_at_random_moments_lose_nothing(
     exports = nights.exports
     random = np.random.default_rng(2)
     root = exports.directory / "pulled"
-    killed = {"export": 0, "pull": 0, "merge": 0}
+    killed = {"export": 0, "pull": 0}
     for version in range(2, 2 + KILLED_NIGHTS):
         nights.train()
         arguments = exports.arguments("--version", version)
         status = forked.run(arguments, exports.directory / "output", seconds=random.uniform(0, 0.6))
         killed["export"] += status in KILLED
-        if status:
+        # It may have been killed when the version was published already.
+        if status and not (exports.on_disk / f"m/{version}/objects.json").exists():
             assert exports.run("--version", version).code == 0
 
         source = f"{exports.root}/m/{version}"
@@ -241,8 +231,7 @@ def test_nights_of_which_each_command_is_killed_at_random_moments_lose_nothing(
         manifest = catalog.read_manifest(bundle)
         integrity.check_files(bundle, manifest, tables="full")
 
-        killed["merge"] += kill_at_a_moment(MERGE, [str(bundle)], random.uniform(0, 1.5))
-        table = with_whole_files(bundle, manifest.tables[NAME])
+        table = manifest.tables[NAME]
         np.testing.assert_array_equal(
             stored_rows(bundle, table).view(np.float32).reshape(nights.rows.shape), nights.rows
         )
