@@ -1,7 +1,9 @@
 """Takes blocks of a download from the newest version that is on this machine.
 
 A store names the content of each block by its SHA-256. A block of the older version whose SHA-256
-is the same is the same block, wherever it came from, and is not damaged.
+is the same is the same block, wherever it came from, and is not damaged. A directory, or a store of
+files under their own names, is read instead and compared byte by byte: that saves the disk of this
+machine alone.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from bundle.errors import BundleError, NotCommitted
 from bundle.format.manifest import Manifest
 from bundle.format.objects import OBJECT_BYTES, StoredBlock
 from bundle.storage import catalog, files, retention
+from object_store.stored_content import StoredContent
 from service.cli.bundle_source import BundleSource
 
 _READERS = 8
@@ -42,10 +45,12 @@ class _Sums(NamedTuple):
     """The checksums of a file in a manifest.
 
     Attributes:
-      crc32c: The crc32c of the whole file.
+      bytes: The number of bytes that the checksums are of.
+      crc32c: Their crc32c as a whole.
       blocks: The crc32c of each block of OBJECT_BYTES; () if the manifest has none.
     """
 
+    bytes: int
     crc32c: int
     blocks: tuple[int, ...] = ()
 
@@ -68,7 +73,7 @@ def reuse_files(
       OSError: A file cannot be written.
     """
     older = _newest(root, source.manifest)
-    if older is None or source.objects is None:
+    if older is None:
         return ReusedFiles()
     directory, older_sums = older
     # Held, so that `pull --keep` of another process does not remove it meanwhile.
@@ -82,13 +87,12 @@ def reuse_files(
     reused_bytes = 0
     try:
         for path in sorted(sums.keys() & older_sums.keys() & set(needed)):
-            file = source.objects.files.get(path)
+            stored = _stored_blocks(source, path, sums[path].bytes)
             older_file = _locate(directory, path)
-            if file is None or older_file is None or (target / path).exists():
+            if not stored or older_file is None or (target / path).exists():
                 continue
-            stored = file.blocks
             candidates = _candidates(stored, sums[path], older_sums[path])
-            blocks = _equal_blocks(older_file, candidates)
+            blocks = _equal_blocks(source, path, older_file, candidates)
             # The older file may be longer: only a file of the same size is the same file.
             is_whole = len(blocks) == len(stored)
             if is_whole and older_file.stat().st_size == sum(block.bytes for block in stored):
@@ -122,19 +126,36 @@ def _sums_of(manifest: Manifest) -> dict[str, _Sums]:
     """Returns the checksums of files by path; of a file with several segments of tables, those of
     the segment at its beginning.
     """
-    sums = {file.path: _Sums(file.crc32c) for file in manifest.files}
+    sums = {file.path: _Sums(file.bytes, file.crc32c) for file in manifest.files}
     for table in manifest.tables.values():
-        for segment, _ in table.extents():
+        for segment, size in table.extents():
             if segment.blocks and not segment.offset:
-                sums[segment.file] = _Sums(segment.crc32c, segment.blocks)
+                sums[segment.file] = _Sums(size, segment.crc32c, segment.blocks)
     return sums
+
+
+def _stored_blocks(source: BundleSource, path: str, size: int) -> Sequence[StoredBlock]:
+    """Returns the blocks of a file of the download; () if the store names none of it.
+
+    Args:
+      source: The bundle in the store.
+      path: The path of the file in the bundle.
+      size: The number of bytes of the file that the manifest has checksums of.
+    """
+    if source.objects is None:
+        return [
+            StoredBlock("", offset, min(OBJECT_BYTES, size - offset))
+            for offset in range(0, size, OBJECT_BYTES)
+        ]
+    file = source.objects.files.get(path)
+    return () if file is None else file.blocks
 
 
 def _candidates(stored: Sequence[StoredBlock], sums: _Sums, older: _Sums) -> list[StoredBlock]:
     """Returns the blocks whose checksums are those of the older file: others differ, and need not
     be read.
     """
-    # A crc32c only saves the reading: blocks are the same if their SHA-256 is.
+    # A crc32c only saves the reading: blocks are the same if their SHA-256 is, or their bytes are.
     if sums.crc32c == older.crc32c:
         return [*stored]
     pairs = zip(stored, sums.blocks, older.blocks, strict=False)
@@ -149,11 +170,27 @@ def _locate(directory: Path, path: str) -> Path | None:
         return None
 
 
-def _equal_blocks(older_file: Path, candidates: Sequence[StoredBlock]) -> list[StoredBlock]:
-    """Returns the blocks that a file holds."""
+def _equal_blocks(
+    source: BundleSource, path: str, older_file: Path, candidates: Sequence[StoredBlock]
+) -> list[StoredBlock]:
+    """Returns the blocks of a file of the download that an older file holds."""
+    is_equal = partial(_is_in, older_file)
+    if source.objects is None:
+        is_equal = partial(_reads_alike, older_file, source.file(path))
     with ThreadPoolExecutor(_READERS, thread_name_prefix="rowcast-older") as pool:
-        equal = pool.map(partial(_is_in, older_file), candidates)
+        equal = pool.map(is_equal, candidates)
         return [block for block, is_in in zip(candidates, equal, strict=True) if is_in]
+
+
+def _reads_alike(older_file: Path, content: StoredContent, block: StoredBlock) -> bool:
+    """Returns whether both files can be read, and hold the same bytes."""
+    try:
+        with older_file.open("rb", buffering=0) as file:
+            older = os.pread(file.fileno(), block.bytes, block.offset)
+        # What cannot be read now is fetched again, and named then.
+        return len(older) == block.bytes and older == content.read(block.offset, block.bytes)
+    except OSError:
+        return False
 
 
 def _is_in(older_file: Path, block: StoredBlock) -> bool:

@@ -262,6 +262,24 @@ def test_damaged_list_of_objects_or_manifest_is_refused(
     assert not (root / "m/2").exists()
 
 
+def in_a_store(published: Path, place: Path) -> object:
+    store = RemotePath(f"counted://{place.name}/nights")
+    for version in ("m/1", "m/2"):
+        published_as_objects(published / version, store / version)
+    return store
+
+
+def in_a_store_as_files(published: Path, place: Path) -> object:
+    store = RemotePath(f"counted://{place.name}/nights")
+    uploaded(published, store)
+    return store
+
+
+def in_a_directory(published: Path, _: Path) -> object:
+    return published
+
+
+@pytest.mark.parametrize("source", [in_a_store, in_a_store_as_files, in_a_directory])
 @pytest.mark.parametrize(
     ("damage", "downloaded"),
     [
@@ -274,13 +292,12 @@ def test_damaged_list_of_objects_or_manifest_is_refused(
 def test_pull_takes_from_an_older_version_what_is_the_same_and_sound(
     damage: str,
     downloaded: int,
+    source: Callable[[Path, Path], object],
     published: Path,
     root: Path,
     tmp_path: Path,
 ) -> None:
-    store = RemotePath(f"counted://{tmp_path.name}/nights")
-    for version in ("m/1", "m/2"):
-        published_as_objects(published / version, store / version)
+    store = source(published, tmp_path)
     assert pulled(store, root, "--version", 1)["reused_bytes"] == 0
     older = root / "m/1"
     if damage == "a block":
@@ -296,3 +313,5 @@ def test_pull_takes_from_an_older_version_what_is_the_same_and_sound(
     for path in (FIRST, SECOND, VECTORS, "manifest.json"):
         assert (root / "m/2" / path).read_bytes() == (published / "m/2" / path).read_bytes()
     assert {path: path.read_bytes() for path in older.rglob("*.bin")} == before
+    if damage == "nothing":
+        assert (root / "m/2" / VECTORS).samefile(older / VECTORS)
