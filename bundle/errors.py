@@ -16,8 +16,7 @@ BundleError
 │   │   ├── NotSent         an input without a default that was not sent
 │   │   ├── UnknownRejected an unknown id of a feature whose rule is `refuse`
 │   │   └── WrongLength     a list of another length than its input takes
-│   ├── UnknownCandidate    a value that is not an id of the corpus
-│   └── VectorRejected      a new vector of a row that the table's dtype cannot hold
+│   └── UnknownCandidate    a value that is not an id of the corpus
 ├── RowUnavailable          a row that could not be fetched, where unknown ids are rejected
 ├── RecordDamaged           a TFRecord file with a record that is damaged
 ├── LogDamaged              a change log with a record that is damaged
@@ -187,18 +186,6 @@ class RowUnavailable(BundleError):
             f"feature {feature!r}: the row of {self.value} is unavailable, and the feature rejects "
             "unknown ids"
         )
-
-
-class VectorRejected(Misfit):
-    """A table's dtype cannot hold the new vector of a row.
-
-    Attributes:
-      position: The position of the vector among those that were sent.
-    """
-
-    def __init__(self, position: int, value: str, expected: str) -> None:
-        super().__init__(f"vector {position}", value, expected)
-        self.position = position
 
 
 class RecordDamaged(BundleError):

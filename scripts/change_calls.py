@@ -1,5 +1,5 @@
-"""Writes the client's functions that change rows, candidates and contexts, from what the service
-declares of the changes (`service/contract/changes.py`).
+"""Writes the client's functions that change candidates and contexts, from what the service declares
+of the changes (`service/contract/changes.py`).
 
     python scripts/change_calls.py DIRECTORY   # for scripts/generate_stubs
 """
@@ -16,7 +16,7 @@ from service.contract.changes import CHANGES, ChangeClass
 from service.contract.layouts import layout_of
 
 COLUMNS = 100
-HEADER = '''"""Calls that change rows, candidates and contexts while they are served. Generated from
+HEADER = '''"""Calls that change candidates and contexts while they are served. Generated from
 service/contract/changes.py; see scripts/change_calls.py.
 
 A service makes them for the clients that its setting `changes_from` names. When a call returns, the
@@ -37,7 +37,6 @@ from rowcast_client.columns import Features
 from rowcast_client.model_details import ChangeResult
 '''
 TYPES = {
-    "vector": "ArrayLike",
     "features": "Features",
     "attributes": "Mapping[str, Values]",
     "vectors": "Mapping[str, ArrayLike]",
@@ -45,13 +44,10 @@ TYPES = {
 }
 """The type of an argument, by the name of the field of an item."""
 TEXTS = {
-    "vector": "[m, dim] numbers.",
     "features": "One value of each, by the name of the feature.",
     "attributes": "One value of each, by the name of the attribute; None stands for no value.",
     "vectors": "[m, dim] by index, instead of those that the candidate tower computes.",
     "expires_s": "The time when each expires, in Unix seconds; None: never.",
-    "feature": "The name of the feature by whose rule ids become rows; left out: they are rows.",
-    "table": "The name of the table; the only one if left out.",
     "corpus": "The name of the corpus; the only one if left out.",
     "store": "The name of the context store; the only one if left out.",
 }
@@ -71,13 +67,9 @@ def function(change: ChangeClass) -> list[str]:
         default = " | None = None"
         if field.is_required:
             default = ""
-        # A row has one vector, of no index.
-        value = field.name
-        if field.json == "vector":
-            value = '{"": vectors}'
         arguments.append(f"{field.name}: {TYPES[field.json]}{default}")
         documented.append(f"{field.name}: {TEXTS[field.json]}")
-        passed.append(f"{field.name}={value}")
+        passed.append(f"{field.name}={field.name}")
     if "*" not in arguments:
         arguments.append("*")
     for name, option in layout.options.items():

@@ -114,7 +114,7 @@ class Worker:
       versions: The loaded versions of every model.
       engine: Computes the requests.
       shards: Reach the shards of a cluster; None: the service is no router.
-      changes: Apply the changes of rows, candidates and contexts.
+      changes: Apply the changes of candidates and contexts.
       poller: Keeps the loaded versions up to date.
       certificates: The certificates of the endpoints; None: plain text.
       dataplane: The path of a request behind both transports.

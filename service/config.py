@@ -106,7 +106,7 @@ class ServiceSettings(BaseModel):
     there.
     """
     changes_from: tuple[str, ...] = ()
-    """Name of a token or certificate whose client may change rows, candidates and contexts at the
+    """Name of a token or certificate whose client may change candidates and contexts at the
     HTTP endpoint, as operators may at the admin API. Repeatable; in the environment, separate the
     names with commas.
     """
@@ -305,8 +305,6 @@ class ServiceSettings(BaseModel):
     """Maximum number of changes of candidates of one corpus, or of contexts of one context store,
     that are held beside those of the bundle.
     """
-    max_changed_rows: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
-    """Maximum number of rows of one table that are held beside those of the bundle."""
     max_log_bytes: int = Field(default=8 << 30, ge=MIB)
     """Maximum size of the change log of one model, in bytes. Further changes are rejected, until
     the log is compacted. Each start reads the whole log: 8 GiB hold some ten million changes of

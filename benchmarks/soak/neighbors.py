@@ -213,12 +213,7 @@ def refused_changes(address: Address) -> list[str]:
     """Changes that must not be made: an overflowing vector, a name of a stream without an end."""
     vector = {"id": 900_001, "features": {}, "vectors": {"movies": [3e38] * INDEX_DIM}}
     stream = {"items": [{"id": 424_242}], "stream": "s" * 300, "offset": 5}
-    row = {"table": "movies", "items": [{"id": 1, "vector": [3e38] * INDEX_DIM}]}
-    bodies = (
-        ("/candidates/upsert", {"items": [vector]}),
-        ("/candidates/delete", stream),
-        ("/rows/upsert", row),
-    )
+    bodies = (("/candidates/upsert", {"items": [vector]}), ("/candidates/delete", stream))
     return [send(address, path, json.dumps(body).encode(), {}, WRITER) for path, body in bodies]
 
 

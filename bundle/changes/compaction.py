@@ -1,19 +1,17 @@
 """Finds the changes of a log that later ones have not replaced.
 
-What is left leaves the state that all changes leave, in every version, and numbers, streams and
-rows of new keys, too. Each thing below needs the last change that says it:
+What is left leaves the state that all changes leave, in every version, and numbers and streams,
+too. Each thing below needs the last change that says it:
 
     a candidate or context      its upsert or deletion, which states all of it
                                 its upsert or deletion with a sequence, whose number counts longer
                                 its attributes, by the columns that are changed together, unless an
                                 upsert or deletion behind them has as large a sequence
                                 an upsert by which no bundle contains its changes
-    a row of a table            its vector, and the one with a sequence, by version
-                                the first change of its key, as keys get rows in their order
     a stream                    its last offset, and that of the vectors of each training
 
-Of a version that is gone, rows need none. A change is left with those of its ids alone that need
-it, the last one even without any, since the sequence of the log is its own.
+A change is left with those of its ids alone that need it, the last one even without any, since the
+sequence of the log is its own.
 """
 
 from __future__ import annotations
@@ -25,13 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bundle.changes.records import Change, left_out_ids
-from bundle.tables.row_records import KEY, SEQUENCE
+from bundle.changes.records import SEQUENCE, Change, left_out_ids
 
 Key = int | str
 Thing = tuple[Any, ...]
 """What a change says of each of its ids."""
-_FIRST = "first"
 _UNNUMBERED = -math.inf
 
 
@@ -56,14 +52,8 @@ class NeededChanges:
     values.
     """
 
-    def __init__(self, versions: Collection[int]) -> None:
-        """Begins before the first change.
-
-        Args:
-          versions: The versions that may be served, not empty. Later ones may, too.
-        """
-        self._versions = frozenset(versions)
-        self._newest = max(versions)
+    def __init__(self) -> None:
+        """Begins before the first change."""
         self._last = 0
         self._sequences: defaultdict[Thing, dict[Key, int]] = defaultdict(dict)
         """The sequence of the change that each id needs for a thing."""
@@ -84,14 +74,8 @@ class NeededChanges:
         if head.stream:
             self._streams[self._stream_of(change)] = sequence
         for thing, ids in self._things(change):
-            sequences = self._sequences[thing]
-            if thing[-1] != _FIRST:
-                sequences.update(dict.fromkeys(ids, sequence))
-                continue
-            for key in ids:
-                sequences.setdefault(key, sequence)
-        if head.kind != "rows":
-            self._add_numbers(change)
+            self._sequences[thing].update(dict.fromkeys(ids, sequence))
+        self._add_numbers(change)
 
     def part(self, sequence: int, change: Change) -> Change | None:
         """Returns a change of those of its ids that need it; the change itself if all do; None:
@@ -125,12 +109,6 @@ class NeededChanges:
         schema = change.columns.schema
         ids = change.ids.tolist()
         target: Thing = (head.kind, head.target)
-        if head.kind == "rows":
-            if head.version not in self._versions and head.version < self._newest:
-                return
-            target = (*target, head.version)
-            if KEY in schema.names:
-                yield (*target, _FIRST), ids
         if head.action == "attributes":
             yield (*target, str(schema)), ids
             return

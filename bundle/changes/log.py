@@ -4,9 +4,6 @@
     record   as of `bundle/storage/frames.py`
     ...
 
-A process reads vectors where the log is mapped, so that a record never moves within its file. A
-file that is cut short while it is mapped ends the processes that read it (SIGBUS).
-
 Sequences rise. The first record has sequence 0. It says of which model the log is, and its
 identity: a random number, which stays when the log is copied or compacted.
 
@@ -30,6 +27,7 @@ import mmap
 import os
 import secrets
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from io import FileIO
@@ -65,7 +63,6 @@ from bundle.storage.frames import (
     record_at,
     sound_record,
 )
-from bundle.storage.growing_map import Bytes, map_growing
 
 MAGIC = b"rowcastL"
 _FORMAT = 4
@@ -167,9 +164,8 @@ class ChangeLog:
       sequence: The sequence of the last record that was read; 0: none was.
       checksum: The crc32c of the payload of that record; 0: none was read.
       end: How far the file was read.
-      mapped: The file up to `end`, and addresses behind it, [n] uint8; never written.
-      map_count: The number of arrays that were `mapped`: there is another one once the file was
-        replaced, or has outgrown the one before, whose offsets are void.
+      file_count: The number of files that were read: there is another one once the file was
+        replaced.
     """
 
     def __init__(self, path: Path, model: str) -> None:
@@ -185,9 +181,10 @@ class ChangeLog:
         self.sequence = 0
         self.checksum = 0
         self.end = LogEnd(0, 0)
-        self.mapped: Bytes = np.empty(0, np.uint8)
-        self.map_count = 0
-        self._mapped_inode = 0
+        self.file_count = 0
+        self._file_inode = 0
+        self._closer: weakref.finalize[..., ChangeLog] | None = None
+        """Closes the file that was read or written last."""
         self._model = model
         self._header = b""
         self._read_sequence = 0
@@ -432,14 +429,17 @@ class ChangeLog:
             "that was compacted"
         )
 
-    def _map(self, descriptor: int, state: _State) -> None:
-        """Maps the file, unless `mapped` reaches to its end: what was mapped before is not read
-        anew.
+    def _hold(self, descriptor: int, inode: int) -> None:
+        """Counts the file that is read or written now, if it is another one than before, and keeps
+        it open: no file in its place gets its inode.
         """
-        if self._mapped_inode != state.inode or self.mapped.size < state.size:
-            self.mapped = map_growing(descriptor)
-            self.map_count += 1
-            self._mapped_inode = state.inode
+        if self._file_inode == inode:
+            return
+        self.file_count += 1
+        self._file_inode = inode
+        if self._closer is not None:
+            self._closer()
+        self._closer = weakref.finalize(self, os.close, os.dup(descriptor))
 
     def _read_new(
         self, published: LogEnd | None, end: LogEnd | None, bytes_max: int | None = None
@@ -485,7 +485,7 @@ class ChangeLog:
         """
         size = 0
         descriptor = file.fileno()
-        self._map(descriptor, state)
+        self._hold(descriptor, state.inode)
         position = self.end.position
         marks = self._marks
         if state.inode != self.end.inode:  # it is new, or was replaced: read from its beginning
@@ -538,8 +538,7 @@ class ChangeLog:
 class LogWriter:
     """Appends records to a log. While it is there, no other process writes the log.
 
-    A record is in the file once it is appended, so that it can be read where the log is mapped. It
-    is part of the log once it is committed.
+    A record is in the file once it is appended, and part of the log once it is committed.
     """
 
     def __init__(self, log: ChangeLog) -> None:
@@ -777,7 +776,7 @@ class LogWriter:
                 # It may write less than it was given.
                 remaining = content[written_bytes:]
                 written_bytes += os.pwrite(self._descriptor, remaining, self.end + written_bytes)
-            log._map(self._descriptor, _State.of(os.fstat(self._descriptor)))
+            log._hold(self._descriptor, os.fstat(self._descriptor).st_ino)
         except OSError:
             # Half a record must not become part of the next one.
             os.ftruncate(self._descriptor, self.end)

@@ -11,12 +11,8 @@
 All is little-endian. Changes that differ in ids and values alone have the same bytes from the first
 length to the end of the schema, so that many of them are decoded at once.
 
-Rows of a table are read where the log is mapped. In place of the messages, their changes have a
-record of `bundle/tables/row_records.py`, whose first part, the kind, is the schema.
-
 Columns by kind and action:
 
-    rows upsert             id (the row), key
     candidates upsert       id, feature:*, weights:*, attribute:*, vector:<index>
     candidates delete       id
     candidates attributes   id, attribute:*
@@ -51,17 +47,15 @@ from bundle.errors import FormatError
 from bundle.format.fields import Name, Positive, StrictModel
 from bundle.storage import arrow
 from bundle.storage.frames import Record
-from bundle.tables import row_records
-from bundle.tables.row_records import KEY, SEQUENCE, RowRecords
-from bundle.tables.stored_rows import StoredRows
 
-Kind = Literal["rows", "candidates", "contexts"]
+Kind = Literal["candidates", "contexts"]
 Action = Literal["upsert", "delete", "attributes"]
 """The actions that clients request."""
 
 STREAM_CHARACTERS_MAX = 256
 """Maximum number of characters of the name of a stream."""
 ID = "id"
+SEQUENCE = "sequence"
 VECTOR = "vector"
 EXPIRES = "expires_s"
 LATER = "later"
@@ -80,7 +74,7 @@ class Head(StrictModel):
     Attributes:
       kind: The kind of data that is changed.
       action: The action on the data.
-      target: The name of the table, the corpus or the context store.
+      target: The name of the corpus or the context store.
       version: The version of the model for which the change was checked, and whose vectors it has.
       embedded: The indexes whose vectors the version's candidate tower has computed; those of other
         indexes were sent.
@@ -105,12 +99,12 @@ class Head(StrictModel):
         return indexes.difference(self.embedded)
 
     def training(self, schema: Any) -> int:
-        """Returns the version that rows or vectors belong to; 0: a change has none that were sent.
+        """Returns the version that vectors belong to; 0: a change has none that were sent.
 
         Args:
           schema: The `pyarrow.Schema` of the columns.
         """
-        if self.kind == "rows" or (self.kind == "candidates" and self.sent_indexes(schema)):
+        if self.kind == "candidates" and self.sent_indexes(schema):
             return self.version
         return 0
 
@@ -124,23 +118,21 @@ class Change:
       columns: The ids and values, a `pyarrow.RecordBatch`.
       time_s: The time when it was accepted, in Unix seconds.
       offset: The position in its stream, behind which reading goes on.
-      rows: The vectors of a change of rows; None: it is of another kind.
     """
 
     head: Head
     columns: Any
     time_s: float = 0.0
     offset: int = 0
-    rows: StoredRows | None = None
 
     @property
     def size(self) -> int:
-        """The number of rows, candidates or contexts that are changed."""
+        """The number of candidates or contexts that are changed."""
         return int(self.columns.num_rows)
 
     @property
     def ids(self) -> NDArray[Any]:
-        """The ids, [m] int64 or [m] object holding str; of rows, their numbers in the table."""
+        """The ids, [m] int64 or [m] object holding str."""
         return arrow.values(self.columns.column(ID))
 
     def numbers(self, name: str) -> NDArray[Any] | None:
@@ -197,10 +189,7 @@ class Change:
         """Returns a change of some of the ids alone, by a mask, [m]."""
         import pyarrow as pa
 
-        rows = self.rows
-        if rows is not None:
-            rows = rows._replace(offsets=rows.offsets[mask])
-        return replace(self, columns=self.columns.filter(pa.array(mask)), rows=rows)
+        return replace(self, columns=self.columns.filter(pa.array(mask)))
 
 
 def left_out_ids(changes: Iterable[Change]) -> set[int | str]:
@@ -235,28 +224,19 @@ def encode(change: Change) -> bytes:
     head = change.head.model_dump_json(exclude_defaults=True).encode()
     # JSON may end with spaces, which keep the columns aligned for Arrow.
     head += b" " * (-len(head) % _ALIGNMENT)
-    if change.rows is not None:
-        numbers = {name: change.numbers(name) for name in (KEY, SEQUENCE)}
-        schema, columns = row_records.encode(
-            change.ids,
-            change.rows.take(),
-            {name: values for name, values in numbers.items() if values is not None},
-            _PREFIX.size + len(head),
-        )
-    else:
-        schema = change.columns.schema.serialize().to_pybytes()
-        columns = change.columns.serialize().to_pybytes()
+    schema = change.columns.schema.serialize().to_pybytes()
+    columns = change.columns.serialize().to_pybytes()
     prefix = _PREFIX.pack(change.time_s, change.offset, len(head), len(schema))
     return b"".join([prefix, head, schema, columns])
 
 
 def decode(payload: bytes) -> Change:
-    """Returns the change that `encode` wrote; its rows lie in the payload.
+    """Returns the change that `encode` wrote.
 
     Raises:
       FormatError: The bytes are no change of this format.
     """
-    (run,) = decode_runs([Record(0, payload)], np.frombuffer(payload, np.uint8))
+    (run,) = decode_runs([Record(0, payload)])
     ((_, change),) = run.changes
     return change
 
@@ -269,7 +249,7 @@ class Run:
       sequences: The sequences of the changes, ascending.
     """
 
-    def __init__(self, alike: _AlikeChanges, first: int, records: Sequence[Record]) -> None:
+    def __init__(self, alike: _Alike, first: int, records: Sequence[Record]) -> None:
         """Takes some of the changes that are alike.
 
         Args:
@@ -339,78 +319,59 @@ class Run:
 
     def _joined(self, begin: int, end: int) -> Change:
         time_s, offset, _, _ = _PREFIX.unpack_from(self._records[end - 1].payload)
-        columns, rows = self._alike.joined(self._first + begin, self._first + end)
-        return Change(self.head, columns, time_s, offset, rows)
+        columns = self._alike.joined(self._first + begin, self._first + end)
+        return Change(self.head, columns, time_s, offset)
 
 
-def decode_runs(records: Sequence[Record], log: NDArray[np.uint8]) -> list[Run]:
+def decode_runs(records: Sequence[Record]) -> list[Run]:
     """Returns the changes of records of a log, in their order. Columns are decoded when they are
     first needed.
 
     Args:
       records: The records.
-      log: The log, [n] uint8, in which rows stay: the records lie at their offsets.
 
     Raises:
       FormatError: The payload of a record is no change of this format.
     """
     # Changes of one kind alternate with others in a log, but share one reader.
-    by_description: dict[bytes, _AlikeChanges] = {}
+    by_description: dict[bytes, _Alike] = {}
     runs = []
     for description, group in groupby(records, lambda record: _description(record.payload)):
         alike = by_description.get(description)
         if alike is None:
-            alike = by_description[description] = _alike_changes(description, log)
+            alike = by_description[description] = _Alike(description)
         run_records = list(group)
         runs.append(Run(alike, len(alike.records), run_records))
         alike.records += run_records
     return runs
 
 
-def _alike_changes(description: bytes, log: NDArray[np.uint8]) -> _AlikeChanges:
-    """Returns no changes yet, but the reader of those that share some bytes.
-
-    Args:
-      description: The bytes, as `_description` returns them.
-      log: The log.
-
-    Raises:
-      FormatError: It does not describe changes of this format.
-    """
-    head_bytes, schema_bytes = _LENGTHS.unpack_from(description)
-    schema_begin = _LENGTHS.size + head_bytes
-    columns_begin = _PREFIX.size + head_bytes + schema_bytes
-    schema = description[schema_begin:]
-    with _reading():
-        if len(schema) != schema_bytes:
-            raise ValueError("it is cut short")
-        head = _head(description[_LENGTHS.size : schema_begin])
-        if head.kind == "rows":
-            return _AlikeRows(head, schema, columns_begin, log)
-    return _AlikeColumns(head, schema, columns_begin)
-
-
-class _AlikeColumns:
-    """Changes of candidates or contexts that differ in ids and values alone, though others may lie
-    between them.
+class _Alike:
+    """Changes that differ in ids and values alone, though others may lie between them.
 
     Attributes:
       head: The head of each change.
       records: The changes.
     """
 
-    def __init__(self, head: Head, schema: bytes, columns_begin: int) -> None:
+    def __init__(self, description: bytes) -> None:
         """Begins without changes.
 
         Args:
-          head: The head.
-          schema: The message of the schema.
-          columns_begin: The offset of the columns in each payload.
+          description: The bytes that they share, as `_description` returns them.
+
+        Raises:
+          FormatError: It does not describe changes of this format.
         """
-        self.head = head
+        head_bytes, schema_bytes = _LENGTHS.unpack_from(description)
+        schema_begin = _LENGTHS.size + head_bytes
         self.records: list[Record] = []
-        self._schema = schema
-        self._columns_begin = columns_begin
+        self._schema = description[schema_begin:]
+        self._columns_begin = _PREFIX.size + head_bytes + schema_bytes
+        with _reading():
+            if len(self._schema) != schema_bytes:
+                raise ValueError("it is cut short")
+            self.head = _head(description[_LENGTHS.size : schema_begin])
 
     @cached_property
     def schema(self) -> Any:
@@ -423,9 +384,8 @@ class _AlikeColumns:
         """The number of ids of each change; errors as of `joined`."""
         return np.array([batch.num_rows for batch in self._batches], np.int64)
 
-    def joined(self, begin: int, end: int) -> tuple[Any, StoredRows | None]:
-        """Returns the columns of some changes, one behind the other, a `pyarrow.RecordBatch`, and
-        their rows.
+    def joined(self, begin: int, end: int) -> Any:
+        """Returns the columns of some changes, one behind the other, a `pyarrow.RecordBatch`.
 
         Args:
           begin: The number of the first change.
@@ -438,10 +398,10 @@ class _AlikeColumns:
 
         batches = self._batches[begin:end]
         if len(batches) == 1:
-            return batches[0], None
+            return batches[0]
         table = pa.Table.from_batches(batches)
         columns = [column.combine_chunks() for column in table.combine_chunks().columns]
-        return pa.RecordBatch.from_arrays(columns, schema=table.schema), None
+        return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
     @cached_property
     def _batches(self) -> list[Any]:
@@ -454,68 +414,6 @@ class _AlikeColumns:
             if len(batches) != len(columns):
                 raise ValueError(f"{len(columns)} records hold {len(batches)} batches")
         return batches
-
-
-class _AlikeRows:
-    """Changes of rows, whose vectors are not read; otherwise as _AlikeColumns."""
-
-    def __init__(self, head: Head, schema: bytes, range_begin: int, log: NDArray[np.uint8]) -> None:
-        """Begins without changes.
-
-        Args:
-          head: The head.
-          schema: The bytes in place of the message of the schema.
-          range_begin: The offset of what is behind it in each payload.
-          log: The log.
-
-        Raises:
-          struct.error, ValueError: They do not describe rows.
-        """
-        self.head = head
-        self.records: list[Record] = []
-        self._format = RowRecords(schema)
-        self._range_begin = range_begin
-        self._log = log
-
-    @property
-    def schema(self) -> Any:
-        """See _AlikeColumns."""
-        import pyarrow as pa
-
-        return pa.schema([(name, pa.int64()) for name in (ID, *self._format.columns)])
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """See _AlikeColumns."""
-        with _reading():
-            counts = [
-                self._format.count(record.payload, self._range_begin) for record in self.records
-            ]
-        return np.array(counts, np.int64)
-
-    def joined(self, begin: int, end: int) -> tuple[Any, StoredRows | None]:
-        """See _AlikeColumns."""
-        with _reading() as pa:
-            records = self.records[begin:end]
-            read = [self._format.read(record.payload, self._range_begin) for record in records]
-            columns = {ID: np.concatenate([part.rows for part in read])}
-            for name in self._format.columns:
-                columns[name] = np.concatenate([part.columns[name] for part in read])
-            counts = [part.numbers.size for part in read]
-            row_offsets = [
-                record.offset + part.begin for record, part in zip(records, read, strict=True)
-            ]
-            row_bytes = self._format.row_bytes
-            # The rows of a change follow one another, those of the next one lie elsewhere.
-            ends = np.cumsum(counts)
-            begins = np.array(row_offsets) - row_bytes * (ends - counts)
-            offsets = np.repeat(begins, counts) + row_bytes * np.arange(ends[-1])
-            rows = StoredRows(self._log, offsets, row_bytes)
-            batch = pa.record_batch([*columns.values()], names=[*columns])
-        return batch, rows
-
-
-_AlikeChanges = _AlikeColumns | _AlikeRows
 
 
 # Changes repeat a few heads, so that each is validated once.

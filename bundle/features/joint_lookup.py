@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from bundle.errors import RowUnavailable
 from bundle.features.columns import Activation, Column, checked_together
 from bundle.features.ids.rules import RuleSet, within
-from bundle.features.overlay import Overlay
 from bundle.features.sources import (
     Fetched,
     Indicator,
@@ -34,9 +33,9 @@ from bundle.features.sources import (
     RowSource,
 )
 from bundle.features.table_feature import TableFeature
-from bundle.format.manifest import EmbeddedFeature, KeyedIds
+from bundle.format.manifest import EmbeddedFeature
 from bundle.tables.combiner import combine_clipped, with_empty_row
-from bundle.tables.id_values import Rows, Values, distinct, integers, is_padding
+from bundle.tables.id_values import Rows, Values, distinct, is_padding
 from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 from bundle.tables.reader import TableReader
 
@@ -93,8 +92,6 @@ class JointLookup:
         """Features whose negative ids count from the end of the table."""
         self.rejecting: list[int] = []
         """Features that reject unknown ids."""
-        self.keyed: list[int] = []
-        """Features whose ids are keys that their table may get."""
         unknown_rows = []
         for index, feature in enumerate(self.features):
             self._add_kinds(index, feature.entry)
@@ -117,8 +114,6 @@ class JointLookup:
             self.from_end.append(index)
         if entry.unknown.rule == "refuse":
             self.rejecting.append(index)
-        if isinstance(entry.ids, KeyedIds):
-            self.keyed.append(index)
 
     def _remote_readers(self) -> list[tuple[RemoteRows, range, Rows]]:
         """Returns what `remote` holds."""
@@ -149,21 +144,15 @@ class JointLookup:
         columns: Mapping[str, Column],
         n: int,
         fetched: Fetched | None = None,
-        changes: Overlay | None = None,
     ) -> dict[str, Activation]:
         """Looks all features up; see FeatureReader.activations."""
         if not self.features:
             return {}
-        # New keys first: an id that has a row by now is not unknown. Unknown rules before fetched
-        # rows, since they decide which rows are read.
+        # Unknown rules before fetched rows, since they decide which rows are read.
         ids = self._ids(columns, n)
-        if changes is not None:
-            ids.use_new_keys(changes)
         unknown = ids.apply_unknown_rules()
         if fetched is not None:
             ids.use_fetched(fetched)
-        if changes is not None:
-            ids.use_changes(changes)
         vectors = ids.vectors()
         activations = {}
         for index, (name, feature) in enumerate(zip(self.names, self.features, strict=True)):
@@ -173,27 +162,19 @@ class JointLookup:
             activations[name] = Activation(vectors[index], count)
         return activations
 
-    def remote_rows(
-        self, columns: Mapping[str, Column], n: int, changes: Overlay | None = None
-    ) -> dict[str, Rows]:
+    def remote_rows(self, columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
         """Returns the distinct remote rows that `activations` reads, by layout."""
         if not self.remote:
             return {}
         ids = self._ids(columns, n)
-        if changes is not None:
-            ids.use_new_keys(changes)
         ids.apply_unknown_rules()
         return ids.remote_rows()
 
-    def rows(
-        self, columns: Mapping[str, Column], n: int, changes: Overlay | None = None
-    ) -> tuple[Rows, list[Offsets]]:
+    def rows(self, columns: Mapping[str, Column], n: int) -> tuple[Rows, list[Offsets]]:
         """Returns the rows of all features, -1 for unknown ids and padding, and the offsets of each
         bag and sequence. Sequences are not cut.
         """
         ids = self._ids(columns, n, whole=True)
-        if changes is not None:
-            ids.use_new_keys(changes)
         offsets = [ids.offsets[index] for index in self.listed]
         return np.maximum(ids.rows, _UNKNOWN), offsets
 
@@ -222,8 +203,7 @@ class _Ids:
         """
         self._joint = joint
         self._n = n
-        # use_fetched() replaces remote rows by fetched ones, use_changes() the rows of tables by
-        # changed ones.
+        # use_fetched() replaces remote rows by fetched ones.
         self._sources: list[Any] = list(joint.sources)
         self._weights = {
             index: column.weights
@@ -265,20 +245,6 @@ class _Ids:
             is_left_out = is_padding(padding, self.values[index])
             if is_left_out is not None:
                 self._feature_rows(index)[is_left_out] = _LEFT_OUT
-
-    def use_new_keys(self, changes: Overlay) -> None:
-        """Gives unknown ids the rows of new keys, as they are in one state of the changes."""
-        for index in self._joint.keyed:
-            feature = self._joint.features[index]
-            new_keys = changes.new_keys.get(feature.table)
-            if new_keys is None:
-                continue
-            # Only ids without a row in the files can be new keys.
-            rows = self._feature_rows(index)
-            (unknown,) = (rows == _UNKNOWN).nonzero()
-            if unknown.size:
-                keys = integers(feature.input_name, self.values[index][unknown])
-                rows[unknown] = new_keys.find(keys)
 
     def apply_unknown_rules(self) -> list[int]:
         """Replaces each unknown id by the row of its rule; returns how many each feature has.
@@ -323,12 +289,6 @@ class _Ids:
             for index in indices:
                 read = self._in_source(range(index, index + 1))
                 self._replace_lost(index, source.is_lost(read))
-
-    def use_changes(self, changes: Overlay) -> None:
-        """Reads the rows of changed tables as they are in one state of the changes."""
-        # A run reads by the source of its first feature.
-        for first, _ in self._joint.runs:
-            self._sources[first] = changes.reader(self._sources[first])
 
     def _replace_lost(self, index: int, is_lost: NDArray[np.bool_]) -> None:
         """Replaces the lost rows of a feature as its unknown rule says."""

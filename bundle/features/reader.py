@@ -6,7 +6,6 @@ Several features may read one input, so columns are keyed by input, and activati
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,19 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import FeatureError, FormatError, RowOutOfRange
+from bundle.errors import FeatureError, FormatError
 from bundle.features.columns import Activation, Column, OutputBlock, column_of_position, spread
 from bundle.features.dense import Dense
 from bundle.features.input_lengths import InputLengths, with_fitted_defaults
 from bundle.features.joint_lookup import JointLookup
-from bundle.features.overlay import MergedRows, Overlay
 from bundle.features.sources import (
     Fetched,
     Indicator,
     Ordinal,
     RemoteTable,
-    RowSource,
-    SideBySide,
     small_tables,
 )
 from bundle.features.table_feature import TableFeature
@@ -38,18 +34,14 @@ from bundle.format.manifest import (
     EmbeddedFeature,
     Feature,
     InputLength,
-    KeyedIds,
     Manifest,
     inputs_of,
     readers_of,
 )
 from bundle.native import read_tables
 from bundle.storage import files
-from bundle.tables.changed_rows import ChangedRows
-from bundle.tables.combiner import Vectors
-from bundle.tables.id_values import Rows, integers, is_padding
+from bundle.tables.id_values import Rows
 from bundle.tables.key_index import KeyIndex
-from bundle.tables.new_keys import NewKeys
 from bundle.tables.offsets import Offsets
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary
@@ -70,10 +62,6 @@ _COMBINERS = ("sum", "mean", "sqrtn")
 _JOINT_MAX = 256
 """The maximum number of sets of names whose joint lookups are cached; a model's towers and their
 parts need few.
-"""
-_CHANGED_SETS_MAX = 4
-"""The maximum number of sets of changed tables, or of those with new keys, whose caches stay. The
-set grows with each table that changes for the first time, and the smaller ones do not return.
 """
 
 
@@ -117,37 +105,8 @@ class NonFiniteRow(NamedTuple):
     example: int
 
 
-class _RowCaches(NamedTuple):
-    """Caches that readers share in which the same tables are changed.
-
-    Attributes:
-      native_by_names: The compiled readers of features, by the names of the features.
-      divided: The features of arrays, by their names and by the inputs that were not sent.
-    """
-
-    native_by_names: dict[tuple[str, ...], _NativeReaders | None]
-    divided: dict[tuple[tuple[str, ...], frozenset[str]], _Divided]
-
-
-class _JointLookups(NamedTuple):
-    """The lookups of readers in which the same tables have new keys.
-
-    Attributes:
-      small: The sources of small tables, by table.
-      by_names: Joint lookups of features that have ids, by their names.
-      bound: The lookups of features, by the names of the features.
-    """
-
-    small: Mapping[object, RowSource]
-    by_names: dict[tuple[str, ...], JointLookup]
-    bound: dict[tuple[str, ...], _Bound]
-
-
 class FeatureReader:
     """Turns columns into activations. Holds nothing of a call; safe for any number of threads."""
-
-    _changes: Overlay | None = None
-    """The changes in the tables; None: there are none."""
 
     def __init__(
         self,
@@ -169,9 +128,6 @@ class FeatureReader:
         self.tables = {
             name: table for name, table in tables.items() if isinstance(table, TableReader)
         }
-        self._remote = {
-            name: table for name, table in tables.items() if isinstance(table, RemoteTable)
-        }
         self.inputs = readers_of(features)
         self._weighted: set[str] = set()
         """Inputs that are sent with weights."""
@@ -192,13 +148,14 @@ class FeatureReader:
         # Plain dictionaries: a cache of a bound method would refer back to this reader, and the
         # memory of a retired version would wait for the garbage collector.
         self._inputs_by_names: dict[tuple[str, ...], frozenset[str]] = {}
-        self._row_caches = _RowCaches({}, {})
-        self._row_caches_by_changed: dict[frozenset[object], _RowCaches] = {
-            frozenset(): self._row_caches
-        }
-        """Caches of compiled readers and defaults, by the tables that are changed."""
-        self._merged: dict[SideBySide, MergedRows] = {}
-        """The changed rows of small tables, as they were last merged."""
+        self._native_by_names: dict[tuple[str, ...], _NativeReaders | None] = {}
+        """The compiled readers of features, by the names of the features."""
+        self._divided: dict[tuple[tuple[str, ...], frozenset[str]], _Divided] = {}
+        """The features of arrays, by their names and by the inputs that were not sent."""
+        self._joint_by_names: dict[tuple[str, ...], JointLookup] = {}
+        """Joint lookups of features that have ids, by their names."""
+        self._bound: dict[tuple[str, ...], _Bound] = {}
+        """The lookups of features, by the names of the features."""
         self._defaults: dict[str, NDArray[Any] | None] = {}
         self._indicators: dict[tuple[int, bool], Indicator] = {}
         for name, feature in features.items():
@@ -220,12 +177,7 @@ class FeatureReader:
             except (FeatureError, ValueError, OverflowError) as problem:
                 key = f"features.{' or '.join(inputs)}.default"
                 raise FormatError(f"{key} does not fit: {problem}") from problem
-        self.growing_tables = _growing_tables(features)
-        """Tables that take new keys, and the key index of each."""
         self._small = small_tables(self.tables.values())
-        self._joint = _JointLookups(self._small, {}, {})
-        self._joint_by_grown: dict[frozenset[object], _JointLookups] = {frozenset(): self._joint}
-        """Joint lookups, by the tables that have new keys."""
         self._check_pads()
 
     def _check_pads(self) -> None:
@@ -291,116 +243,6 @@ class FeatureReader:
         """Returns how many values each example has in an input; None: any number of them."""
         return self.lengths.entries.get(name)
 
-    def with_changes(
-        self, changed: Mapping[str, ChangedRows], new_keys: Mapping[str, NewKeys] | None = None
-    ) -> FeatureReader:
-        """Returns a view of this reader that reads changed rows in place of the rows of the files,
-        and knows further keys.
-
-        The view is one state, for any number of calls. It has the given changes and no others, also
-        if this reader is a view. It shares what this reader has prepared, and is closed with it.
-
-        Called on the previous view, it checks only tables whose changes are other objects by now.
-
-        Args:
-          changed: The changed rows by table; tables without changed rows may be absent.
-          new_keys: The keys that tables of dynamic keys have got, by table. `changed` has the row
-            of each key, unless the table is remote: its new rows are fetched like all others.
-
-        Raises:
-          RowOutOfRange: A row is past the end of its table and of its new keys.
-          ValueError: There is no such table here, its vectors have another size, or it takes no new
-            keys.
-        """
-        keys_by_table = self._new_keys_by_table(new_keys or {})
-        checked: Mapping[object, ChangedRows] = {}
-        if self._changes is not None:
-            checked = self._changes.by_table
-        by_table = dict[object, ChangedRows]()
-        for name, changed_rows in changed.items():
-            table = self.tables.get(name)
-            if table is None or checked.get(table) is not changed_rows:
-                table = self._changed_table(name, changed_rows, keys_by_table)
-            if changed_rows.count:
-                by_table[table] = changed_rows
-
-        # A copy shares the tables and caches. It differs in what depends on the changes alone.
-        view = copy.copy(self)
-        view._changes = None
-        if by_table or keys_by_table:
-            view._changes = Overlay(by_table, keys_by_table, self._merged)
-        view._joint = self._joint_of(frozenset(keys_by_table))
-        tables = frozenset(by_table)
-        row_caches = self._row_caches_by_changed.get(tables)
-        if row_caches is None:
-            row_caches = _RowCaches({}, {})
-            _keep(self._row_caches_by_changed, tables, row_caches, _CHANGED_SETS_MAX)
-        view._row_caches = row_caches
-        return view
-
-    def _new_keys_by_table(self, new_keys: Mapping[str, NewKeys]) -> dict[object, NewKeys]:
-        """Returns the new keys of tables that have some; errors as of `with_changes`."""
-        by_table = dict[object, NewKeys]()
-        for name, keys in new_keys.items():
-            table = self.tables.get(name) or self._remote.get(name)
-            if table is None or name not in self.growing_tables or keys.first_row != table.rows:
-                raise ValueError(f"table {name!r} takes no keys from row {keys.first_row}")
-            if keys.count:
-                by_table[table] = keys
-        return by_table
-
-    def _joint_of(self, grown: frozenset[object]) -> _JointLookups:
-        """Returns the joint lookups of readers in which some tables have new keys.
-
-        The rows of new keys follow those of the files, where the next table begins if small tables
-        lie side by side. So tables with new keys are read on their own.
-        """
-        lookups = self._joint_by_grown.get(grown)
-        if lookups is None:
-            small = {table: source for table, source in self._small.items() if table not in grown}
-            lookups = _JointLookups(small, {}, {})
-            _keep(self._joint_by_grown, grown, lookups, _CHANGED_SETS_MAX)
-        return lookups
-
-    def _changed_table(
-        self, name: str, changed: ChangedRows, new_keys: Mapping[object, NewKeys]
-    ) -> TableReader:
-        """Returns the table of changed rows, which must fit it; errors as of `with_changes`."""
-        table = self.tables.get(name)
-        if table is None:
-            raise ValueError(
-                f"table {name!r} is not here; one of {', '.join(self.tables)} was expected"
-            )
-        if (changed.dtype, changed.dim) != (table.dtype, table.dim):
-            raise ValueError(
-                f"rows of {changed.dim} {changed.dtype} for table {name!r}; {table.dim} "
-                f"{table.dtype} were expected"
-            )
-        end_row = table.rows
-        if table in new_keys:
-            end_row = new_keys[table].end_row
-        if changed.end_row > end_row:
-            raise RowOutOfRange(
-                f"row {changed.end_row - 1} of table {name!r} was changed; the table has {end_row} "
-                f"rows, 0 to {end_row - 1}"
-            )
-        return table
-
-    def take(self, table: str, rows: Rows) -> Vectors:
-        """Reads rows of a table that is not remote, in the order of the request.
-
-        Args:
-          table: The name of the table.
-          rows: [n] int64, less than the rows of the table and its new keys.
-
-        Returns:
-          [n, dim] float32, owned by the caller; zeros for a negative row.
-        """
-        stored = self.tables[table]
-        if self._changes is None:
-            return stored.take(rows)
-        return self._changes.reader(stored).take(rows)
-
     def activation(self, name: str, columns: Mapping[str, Column], n: int) -> Activation:
         """Looks up and combines one feature of n examples; see `activations`."""
         return self.activations([name], columns, n)[name]
@@ -428,11 +270,11 @@ class FeatureReader:
         """
         columns = self._fitted(columns, n)
         names = tuple(names)
-        bound = self._joint.bound.get(names)
+        bound = self._bound.get(names)
         if bound is None:
             bound = self._bind(names)
-            _keep(self._joint.bound, names, bound)
-        activations = bound.joint.activations(columns, n, fetched, self._changes)
+            _keep(self._bound, names, bound)
+        activations = bound.joint.activations(columns, n, fetched)
         for name, dense in bound.dense:
             activations[name] = dense.activation(columns, n)
         return activations
@@ -491,7 +333,7 @@ class FeatureReader:
         are those of `activations`.
         """
         remote = tuple([name for name in names if self._is_remote(name)])
-        return self._joint_lookup(remote).remote_rows(self._fitted(columns, n), n, self._changes)
+        return self._joint_lookup(remote).remote_rows(self._fitted(columns, n), n)
 
     def _write_defaults(
         self, block: OutputBlock, columns: Mapping[str, Column]
@@ -512,7 +354,7 @@ class FeatureReader:
             return (block,)
         missing = inputs.difference(columns)
         key = (names, missing)
-        cache = self._row_caches.divided
+        cache = self._divided
         if key in cache:
             divided = cache[key]
         else:
@@ -559,10 +401,8 @@ class FeatureReader:
 
     def _default_of(self, name: str) -> NDArray[Any] | None:
         """Returns the values of a feature of which nothing was sent, flat; None: it has no default,
-        or its row is remote or may have changed.
+        or its row is remote.
         """
-        if self._reads_changed(name):
-            return None
         if name not in self._defaults:
             self._defaults[name] = None
             if self._feature(name).has_default and not self._is_remote(name):
@@ -575,19 +415,12 @@ class FeatureReader:
         feature = self._feature(name)
         return isinstance(feature, TableFeature) and isinstance(feature.table, RemoteTable)
 
-    def _reads_changed(self, name: str) -> bool:
-        """Returns whether a feature reads a table of which rows are changed."""
-        if self._changes is None:
-            return False
-        feature = self._feature(name)
-        return isinstance(feature, TableFeature) and feature.table in self._changes.by_table
-
     def _write_native(self, block: OutputBlock, columns: Mapping[str, Column]) -> list[OutputBlock]:
         """Writes the features whose columns are rows, bags of rows or numbers, with compiled code;
         returns blocks of the other features, with neighbors in one block.
         """
         array, names, ends = block
-        cache = self._row_caches.native_by_names
+        cache = self._native_by_names
         # Tried rather than looked for first: another thread may empty the cache in between.
         try:
             native = cache[names]
@@ -634,15 +467,15 @@ class FeatureReader:
 
     def _joint_lookup(self, names: tuple[str, ...]) -> JointLookup:
         """Returns the joint lookup of some features."""
-        joint = self._joint.by_names.get(names)
+        joint = self._joint_by_names.get(names)
         if joint is None:
             features = {}
             for name in names:
                 feature = self._features[name]
                 if isinstance(feature, TableFeature):
                     features[name] = feature
-            joint = JointLookup(features, self._joint.small)
-            _keep(self._joint.by_names, names, joint)
+            joint = JointLookup(features, self._small)
+            _keep(self._joint_by_names, names, joint)
         return joint
 
     def _native_readers(self, names: tuple[str, ...]) -> _NativeReaders | None:
@@ -660,7 +493,7 @@ class FeatureReader:
         if isinstance(feature, Dense):
             return feature.floats
         native = feature.table.native
-        if native is None or not feature.reads_rows or self._reads_changed(name):
+        if native is None or not feature.reads_rows:
             return None
         if feature.entry.kind == "bag":
             return native, _COMBINERS.index(feature.combiner)
@@ -680,32 +513,10 @@ class FeatureReader:
         """
         if isinstance(self._feature(name), Dense):
             raise FeatureError(name, "a dense feature", "one that reads a table", "has no rows")
-        rows, offsets = self._joint_lookup((name,)).rows(self._spread(columns, n), n, self._changes)
+        rows, offsets = self._joint_lookup((name,)).rows(self._spread(columns, n), n)
         if offsets:
             return rows, offsets[0]
         return rows, np.arange(n + 1, dtype=np.int64)
-
-    def new_keys(self, name: str, columns: Mapping[str, Column], n: int) -> Rows | None:
-        """Returns the ids of a feature as the keys that its table may get.
-
-        Arguments are those of `rows`, which returns the row of each.
-
-        Returns:
-          [m] int64, -1 for what cannot be a new key; None: the table takes none by this feature.
-        """
-        feature = self._feature(name)
-        if isinstance(feature, Dense) or not isinstance(feature.entry.ids, KeyedIds):
-            return None
-        if self.growing_tables.get(feature.entry.table) != feature.entry.ids.keys:
-            return None
-        values = feature.ids(self._spread(columns, n), n).values
-        # A key is not negative, and padding is no key.
-        keys = np.maximum(integers(feature.input_name, values), -1)
-        if feature.entry.padding is not None:
-            padding = is_padding(feature.entry.padding, values)
-            if padding is not None:
-                keys[padding] = -1
-        return keys
 
     def rows_not_finite(
         self,
@@ -745,7 +556,7 @@ class FeatureReader:
         fetched: Fetched | None,
     ) -> Any:
         """Returns the first id of an example whose row is not finite; None: there is none."""
-        rows, offsets = self._joint_lookup((name,)).rows(columns, n, self._changes)
+        rows, offsets = self._joint_lookup((name,)).rows(columns, n)
         ids = feature.ids(columns, n).values
         # Features without offsets have one id per example.
         example_slice = slice(example, example + 1)
@@ -760,8 +571,6 @@ class FeatureReader:
         if isinstance(table, RemoteTable):
             shifted = np.where(rows < 0, rows, rows + table.first)
             vectors = (fetched or {})[table.among.name].take(shifted)
-        elif self._changes is not None:
-            vectors = self._changes.reader(table).take(rows)
         else:
             vectors = table.take(rows)
         is_nonfinite = ~np.isfinite(vectors).all(axis=1)
@@ -790,14 +599,11 @@ class FeatureReader:
 
     def close(self) -> None:
         """Closes the tables."""
-        for row_caches in (self._row_caches, *self._row_caches_by_changed.values()):
-            # Compiled readers keep the maps of the tables open.
-            row_caches.native_by_names.clear()
-            row_caches.divided.clear()
-        self._merged.clear()
-        for lookups in (self._joint, *self._joint_by_grown.values()):
-            lookups.by_names.clear()
-            lookups.bound.clear()
+        # Compiled readers keep the maps of the tables open.
+        self._native_by_names.clear()
+        self._divided.clear()
+        self._joint_by_names.clear()
+        self._bound.clear()
         self._inputs_by_names.clear()
         self._defaults.clear()
         for table in self.tables.values():
@@ -859,32 +665,8 @@ def open_features(
     return features
 
 
-def _growing_tables(features: Mapping[str, Feature]) -> dict[str, str]:
-    """Returns the tables that take new keys, and the key index of each.
-
-    A new key belongs to one table and one index. Exports write an index for each table.
-    """
-    # Key indexes by table, and tables by key index.
-    indexes: dict[str, set[str]] = {}
-    tables: dict[str, set[str]] = {}
-    for feature in features.values():
-        if not isinstance(feature, EmbeddedFeature) or feature.indicator is not None:
-            continue
-        if isinstance(feature.ids, KeyedIds):
-            indexes.setdefault(feature.table, set()).add(feature.ids.keys)
-            tables.setdefault(feature.ids.keys, set()).add(feature.table)
-    growing = {}
-    for table, names in indexes.items():
-        if len(names) != 1:
-            continue
-        (name,) = names
-        if len(tables[name]) == 1:
-            growing[table] = name
-    return growing
-
-
-def _keep(cache: dict[Key, Value], key: Key, value: Value, limit: int = _JOINT_MAX) -> None:
+def _keep(cache: dict[Key, Value], key: Key, value: Value) -> None:
     """Adds a value to a cache; a full cache is emptied first."""
-    if len(cache) >= limit:
+    if len(cache) >= _JOINT_MAX:
         cache.clear()
     cache[key] = value

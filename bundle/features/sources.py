@@ -24,10 +24,6 @@ _ALL_BYTES = 64 << 20
 """The maximum size of all tables of a reader in memory; the smallest are taken first."""
 _TABLES_MIN = 16
 """The minimum number of tables of one dtype and width that are laid side by side."""
-_NEW_ROWS = 1 << 32
-"""The room for the rows of new keys behind those of a remote table: more than a process can hold in
-memory.
-"""
 
 
 class Indicator:
@@ -157,7 +153,7 @@ Fetched = Mapping[str, FetchedRows]
 
 def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
     """Returns the tables of a manifest as remote tables. Tables of one row layout lie one behind
-    the other, in their order, with room for the rows of new keys.
+    the other, in their order.
     """
     remote = dict[str, RemoteTable]()
     ends = dict[str, int]()
@@ -171,7 +167,7 @@ def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
             first,
             replaces_lost=table.unavailable == "unknown",
         )
-        ends[layout] = first + table.rows + _NEW_ROWS
+        ends[layout] = first + table.rows
     return remote
 
 
@@ -180,14 +176,12 @@ class SideBySide:
     many.
 
     Attributes:
-      dtype: The dtype in which the tables are stored; here, they are float32.
       dim: The width of all tables.
       firsts: The position of row 0 of each table.
     """
 
-    def __init__(self, tables: Sequence[TableReader], dtype: str, dim: int) -> None:
+    def __init__(self, tables: Sequence[TableReader], dim: int) -> None:
         """Reads all rows of the tables."""
-        self.dtype = dtype
         starts = offsets_of([table.rows for table in tables]).tolist()
         self.dim = dim
         self.firsts: Mapping[TableReader, int] = dict(zip(tables, starts, strict=False))
@@ -234,9 +228,9 @@ def small_tables(tables: Iterable[TableReader]) -> Mapping[object, RowSource]:
         if _bytes(table) <= _TABLE_BYTES and total_bytes <= _ALL_BYTES and table.rows:
             tables_by_kind.setdefault((table.dtype, table.dim), []).append(table)
     sources: dict[object, RowSource] = {}
-    for (dtype, dim), tables_of_kind in tables_by_kind.items():
+    for (_, dim), tables_of_kind in tables_by_kind.items():
         if len(tables_of_kind) >= _TABLES_MIN:
-            rows = SideBySide(tables_of_kind, dtype, dim)
+            rows = SideBySide(tables_of_kind, dim)
             sources |= {table: RowSource(rows, first) for table, first in rows.firsts.items()}
     return sources
 

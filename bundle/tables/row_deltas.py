@@ -29,9 +29,8 @@ from bundle.format.tables import Delta, Segment
 from bundle.storage import files
 from bundle.storage.frames import Frame, Record, Unsound, frame_at, laid_out
 from bundle.tables import row_records
-from bundle.tables.row_records import RowRecord, RowRecords
+from bundle.tables.row_records import RowRecord
 from bundle.tables.segment_writer import SegmentWriter
-from bundle.tables.stored_rows import StoredRows
 
 MAGIC = b"rowcastD"
 _FORMAT = 1
@@ -87,8 +86,7 @@ class DeltaWriter:
           OSError: The disk is full or broken.
         """
         if rows.size:
-            kind, content = row_records.encode(rows, stored, {})
-            self._append(kind + content)
+            self._append(row_records.encode(rows, stored))
             self.rows += rows.size
 
     def close(self, result: int) -> Digest:
@@ -227,8 +225,7 @@ class MappedDelta:
     def _read_range(self, frame: Frame, segment: Segment) -> int:
         """Reads the changed rows of a range; returns their number."""
         payload = memoryview(self._mapped)[frame.begin : frame.end]
-        kind_bytes = row_records.KIND.size
-        record = RowRecords(bytes(payload[:kind_bytes])).read(payload, kind_bytes)
+        record = row_records.decode(payload)
         rows = record.rows
         if record.row_bytes != self._row_bytes or not rows.size or rows[0] < 0:
             raise ValueError(f"a record has {rows.size} rows of {record.row_bytes} bytes")
@@ -366,8 +363,11 @@ class ChangedRanges(NamedTuple):
             data = self.deltas[number].data
             addresses = self.frames[number, ranges[of_delta]]
             begins = (addresses - np.uint64(data.ctypes.data)).view(np.int64)
-            changed = StoredRows(data, begins + offsets_in_range[of_delta], self.row_bytes)
-            stored[positions[of_delta]] = changed.take()
+            # Of this view, an element begins at each byte.
+            count = data.size - self.row_bytes + 1
+            elements: NDArray[np.void] = np.ndarray(count, f"V{self.row_bytes}", data, strides=(1,))
+            changed = elements[begins + offsets_in_range[of_delta]]
+            stored[positions[of_delta]] = changed.view(np.uint8).reshape(-1, self.row_bytes)
 
     def lay_over_range(self, first: int, stored: Bytes) -> None:
         """Replaces rows of a range that deltas have; arguments as of `lay_over`.

@@ -1,4 +1,4 @@
-"""Calls that change rows, candidates and contexts while they are served. Generated from
+"""Calls that change candidates and contexts while they are served. Generated from
 service/contract/changes.py; see scripts/change_calls.py.
 
 A service makes them for the clients that its setting `changes_from` names. When a call returns, the
@@ -17,38 +17,6 @@ from rowcast_client.calls import Call
 from rowcast_client.changes import ChangeOptions, Values, change
 from rowcast_client.columns import Features
 from rowcast_client.model_details import ChangeResult
-
-
-def upsert_rows(
-    ids: Values,
-    vectors: ArrayLike,
-    *,
-    table: str = "",
-    feature: str = "",
-    **options: Unpack[ChangeOptions],
-) -> Call[ChangeResult]:
-    """Replaces the vectors of rows.
-
-    Args:
-      ids: The ids of the m rows.
-      vectors: [m, dim] numbers.
-      table: The name of the table; the only one if left out.
-      feature: The name of the feature by whose rule ids become rows; left out: they are rows.
-      options: Options such as model, sequences and stream: see ChangeOptions.
-
-    Raises:
-      InvalidArgument: A value cannot be sent; the service's own errors are raised as
-        `errors.py` lists them.
-    """
-    return change(
-        "rows",
-        "upsert",
-        ids,
-        vectors={"": vectors},
-        target=table,
-        feature=feature,
-        **options,
-    )
 
 
 def upsert_candidates(

@@ -83,7 +83,6 @@ def change(
     ids: Values,
     *,
     target: str = "",
-    feature: str = "",
     features: Features | None = None,
     attributes: Mapping[str, Values] | None = None,
     vectors: Mapping[str, ArrayLike] | None = None,
@@ -94,7 +93,7 @@ def change(
     from_offset: int | None = None,
     **options: Unpack[CallOptions],
 ) -> Call[ChangeResult]:
-    """Makes a change of rows, candidates or contexts: the functions of `change_calls` say which
+    """Makes a change of candidates or contexts: the functions of `change_calls` say which
     fields each has.
 
     Raises:
@@ -102,7 +101,6 @@ def change(
     """
     texts_and_offsets = {
         "target": target,
-        "feature": feature,
         "stream": stream,
         "offset": offset,
         "from_offset": from_offset,
@@ -116,7 +114,7 @@ def change(
         **packed_fields(pb.ChangeRequest, texts_and_offsets),
     )
     for name, matrix in (vectors or {}).items():
-        request.vectors[name] = _matrix(f"vectors {name}".rstrip(), matrix)
+        request.vectors[name] = _matrix(f"vectors {name}", matrix)
     if expires_s is not None:
         # The contract has NaN for candidates that never expire.
         times_s = _filled(_listed("expires_s", expires_s), np.nan)

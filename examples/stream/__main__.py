@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--kind",
-        choices=["rows", "candidates", "contexts"],
+        choices=["candidates", "contexts"],
         default="candidates",
         help="what a message changes that does not say it",
     )

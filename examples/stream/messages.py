@@ -1,6 +1,6 @@
 """Messages of a topic, and the changes that they describe.
 
-The key is the id of a row, a candidate or a context, as JSON: `300001` or `"tt0111161"`. So all
+The key is the id of a candidate or a context, as JSON: `300001` or `"tt0111161"`. So all
 states of an id lie in one partition, in order. The value is a JSON object, such as
 `{"attributes": {"year": 2027}, "action": "attributes"}`; none at all (a tombstone) deletes.
 """
@@ -12,13 +12,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, TypeAdapter, ValidationError
 
-Kind = Literal["rows", "candidates", "contexts"]
+Kind = Literal["candidates", "contexts"]
 Action = Literal["upsert", "delete", "attributes"]
 Key = int | str
 
 _KEY: TypeAdapter[Key] = TypeAdapter(StrictInt | StrictStr)
 _FIELDS: dict[tuple[Kind, Action], frozenset[str]] = {
-    ("rows", "upsert"): frozenset({"feature", "vector"}),
     ("candidates", "upsert"): frozenset({"features", "attributes", "vectors", "expires_s"}),
     ("candidates", "attributes"): frozenset({"attributes"}),
     ("candidates", "delete"): frozenset(),
@@ -40,12 +39,10 @@ class Value(BaseModel):
     Attributes:
       kind: The kind of the changed object; None: the kind in the consumer's options.
       action: The action on the object.
-      target: The name of the table, the corpus or the context store; "": the only one.
-      feature: The feature by whose rule the id becomes a row of a table; "": the id is a row.
+      target: The name of the corpus or the context store; "": the only one.
       features: For an upsert, all features of the corpus or the store, by name.
       attributes: The attributes by name; None: no value.
       vectors: The [dim] numbers by index, instead of the candidate tower's vectors.
-      vector: The [dim] numbers of a row.
       expires_s: The time at which the candidate expires, in Unix seconds; None: never.
       sequence: The sender's number of this state of the id; None: the sender does not number them.
     """
@@ -55,11 +52,9 @@ class Value(BaseModel):
     kind: Kind | None = None
     action: Action = "upsert"
     target: str = ""
-    feature: str = ""
     features: dict[str, Any] = {}
     attributes: dict[str, Any] = {}
     vectors: dict[str, list[float]] = {}
-    vector: list[float] | None = None
     expires_s: float | None = None
     sequence: int | None = None
 
@@ -88,7 +83,6 @@ class Item:
             self.kind,
             value.action,
             value.target,
-            value.feature,
             frozenset(value.features),
             frozenset(value.attributes),
             frozenset(value.vectors),
@@ -130,16 +124,12 @@ def read_item(offset: int, key: bytes | None, value: bytes | None, kind: Kind) -
 
 
 def _check_fields(item: Item) -> None:
-    fields = _FIELDS.get((item.kind, item.value.action))
-    if fields is None:
-        raise UnreadableMessage(f"action is {item.value.action!r}; rows can be upserted only")
+    fields = _FIELDS[item.kind, item.value.action]
     wrong = sorted(item.value.model_fields_set - fields - _COMMON_FIELDS)
     if wrong:
         raise UnreadableMessage(
             f"{wrong[0]} was sent, which {item.value.action} of {item.kind} does not have"
         )
-    if item.kind == "rows" and item.value.vector is None:
-        raise UnreadableMessage("vector is missing; the new vector of the row was expected")
 
 
 def _shown(data: bytes) -> str:

@@ -90,11 +90,6 @@ def send(client: Client, model: str, stream: str, from_offset: int, batch: Batch
     features = _columns([value.features for value in values])
     attributes = _columns([value.attributes for value in values])
     match batch.items[0].kind, first.action:
-        case "rows", _:
-            vectors = [value.vector for value in values]
-            return client.upsert_rows(
-                ids, vectors, table=first.target, feature=first.feature, **options
-            )
         case "candidates", "upsert":
             return client.upsert_candidates(
                 ids,

@@ -4,10 +4,9 @@ A store is written from the recipe's files first. Then the entries that the chan
 taken out of it, changed, and put behind the others, in the order in which they were last changed.
 Memory holds these entries alone.
 
-Left to the service, which reads the log for the new version, too:
-- Rows of tables: their vectors belong to the version for which they were sent.
-- Candidates whose vectors were sent, for the same reason, with all changes of theirs.
-- Candidates that expire, likewise: a bundle knows no expiry.
+Left to the service, which reads the log for the new version, too, with all changes of theirs:
+- Candidates whose vectors were sent: these belong to the version for which they were sent.
+- Candidates that expire: a bundle knows no expiry.
 """
 
 from __future__ import annotations
@@ -263,8 +262,6 @@ def _apply(overlay: StoreOverlay, change: Change) -> None:
 def _reason_not_included(change: Change, stores: Mapping[str, Collection[str]]) -> str:
     """Returns why a change is not in the bundle; "": it is, or a part of it is."""
     head = change.head
-    if head.kind == "rows":
-        return "rows belong to the version for which they were sent"
     section = "contexts"
     if head.kind == "candidates":
         section = "corpora"

@@ -56,8 +56,7 @@ An error of a request says which field is at fault, if one is:
 | `expected` | what was expected, with the setting that a limit comes from: `1 to 1000 (max_k)` |
 
 A name that does not exist is a value of the field that names it: `{"field": "context", "value": "'usr'", ...}`. In
-messages of several requests, a path has no position. In changes, `ids[3]` and `vectors[3]` are those of the item at
-position 3. The log has the field and what was expected, but never what the client sent.
+messages of several requests, a path has no position. In changes, `ids[3]` is that of the item at position 3. The log has the field and what was expected, but never what the client sent.
 """
 
 EXIT_CODES = """## Exit codes

@@ -282,7 +282,7 @@ EVENTS = {
     ),
     "command_applied": (
         "A command of an operator was applied: it is in the state file, or changed a model. The "
-        "other fields are its arguments. Logged at every log level. Of the changes of rows, "
+        "other fields are its arguments. Logged at every log level. Of the changes of "
         "candidates and contexts, one per second is logged for each operator and kind.",
         "",
     ),

@@ -88,7 +88,7 @@ def create_admin_app(
       tokens: Operators' tokens; None: requests are accepted from this machine alone, without a
         token.
       versions: The loaded versions of this worker.
-      changes: Changes rows, candidates and contexts.
+      changes: Changes candidates and contexts.
     """
     version = metadata.version("rowcast")
     app = FastAPI(

@@ -377,7 +377,7 @@ def log_command(path: str, arguments: Mapping[str, Any] | None) -> None:
     names = _PATH.fullmatch(path)
     assert names is not None  # noqa: S101 - every route of the admin API has such a path
     extra = fields(command=names["command"], model=names["model"] or "", **(arguments or {}))
-    # Rows may be changed hundreds of times per second.
+    # Candidates may be changed hundreds of times per second.
     if arguments is None:
         extra = limited(extra, path, PRINCIPAL.get())
     _LOG.info("command_applied", extra=extra)

@@ -1,1 +1,1 @@
-"""Rows, candidates and contexts that change while a version is served."""
+"""Candidates and contexts that change while a version is served."""

@@ -70,8 +70,8 @@ class AppliedLog:
         self._log = ChangeLog(path, model)
         self._own = writer
         self._writer: LogWriter | None = None
-        self._map_count = 0
-        """That of the log when it was applied: versions read changed rows where it was mapped."""
+        self._file_count = 0
+        """That of the log when it was applied."""
         self._behind: dict[ChangedVersion, str] = {}
         """The versions that miss changes of the log, and the reason."""
         self._retry_at = 0.0
@@ -322,7 +322,7 @@ class AppliedLog:
         """
         for records in self._log.reread():
             self._check_writes(writer)
-            runs = decode_runs(records, self._log.mapped)
+            runs = decode_runs(records)
             changes = [change for run in runs for _, change in run.changes]
             yield from zip(records, changes, strict=True)
 
@@ -374,12 +374,6 @@ class AppliedLog:
         for version in self.versions:
             self._apply_to(version, sequence, change)
 
-    def decoded(self, record: Record) -> Change:
-        """Returns the change of a record that was appended: its rows lie in the log."""
-        (run,) = decode_runs([record], self._log.mapped)
-        ((_, change),) = run.changes
-        return change
-
     def publish(self) -> None:
         """Serves all versions as they are now."""
         if self._unsound:
@@ -411,11 +405,11 @@ class AppliedLog:
                 included = self._included(version.loaded)
                 versions.append(ChangedVersion(version.loaded, included))
             for records in self._log.reread():
-                for run in decode_runs(records, self._log.mapped):
+                for run in decode_runs(records):
                     summary.add_run(run)
             for version in versions:
                 try:
-                    replay(version, self._log.reread(), self._log.mapped, summary)
+                    replay(version, self._log.reread(), summary)
                 except ShardsFailed as problem:
                     behind[version] = problem
         except (BundleError, OSError) as problem:
@@ -479,9 +473,9 @@ class AppliedLog:
         """Applies records that were read from the log. If another file is in its place, or records
         before them could not be applied, `publish` applies all. The caller calls it afterwards.
         """
-        # The first map is no other one, whichever process has made the file.
-        is_replaced = self._log.map_count > max(1, self._map_count)
-        self._map_count = self._log.map_count
+        # The first file is no other one, whichever process has made it.
+        is_replaced = self._log.file_count > max(1, self._file_count)
+        self._file_count = self._log.file_count
         if is_replaced:
             self.distrust("another file is in the place of the log")
             self._retry_at = 0.0
@@ -493,7 +487,7 @@ class AppliedLog:
         if self._unsound:
             return
         try:
-            for run in decode_runs(records, self._log.mapped):
+            for run in decode_runs(records):
                 self.summary.add_run(run)
                 for version in self.versions:
                     self._apply_run_to(version, run)
@@ -568,4 +562,4 @@ class AppliedLog:
         Raises:
           ShardsFailed: A shard does not respond; the version still lacks the records behind.
         """
-        replay(version, self._log.reread(), self._log.mapped, self.summary)
+        replay(version, self._log.reread(), self.summary)

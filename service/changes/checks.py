@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.records import EXPIRES, ID, Change, Head, vector_array, vector_column
-from bundle.errors import FeatureError, VectorRejected
+from bundle.changes.records import (
+    EXPIRES,
+    ID,
+    SEQUENCE,
+    Change,
+    Head,
+    vector_array,
+    vector_column,
+)
+from bundle.errors import FeatureError
 from bundle.features.columns import Column
 from bundle.features.input_lengths import default_column, fit_length
 from bundle.format.input_lengths import InputLength
 from bundle.stores.attributes import AttributeMisfit, array_of_values
 from bundle.stores.writer import feature_array
 from bundle.tables.id_values import ids_of, integers, known_kind, numbers
-from bundle.tables.row_records import KEY, SEQUENCE
-from bundle.tables.stored_rows import stored_rows
 from runtime.vectors import SEARCHABLE, find_unsearchable
 from service.changes.changed_version import ChangedVersion
-from service.changes.embedding import missing_inputs
+from service.changes.embedding import embedded, missing_inputs
 from service.changes.store_changes import ChangedCorpus
 from service.config import ServiceSettings
 from service.contract.changes import ChangeRequest, Ids
@@ -58,14 +63,12 @@ def checked_change(
 
     Raises:
       InvalidArgument: Something of the request does not fit the version; the message names it.
-      NotFound: There is no such table, corpus, store, index or feature.
+      NotFound: There is no such corpus, store, index or feature.
       TooLarge: More is changed than the limits allow.
       BundleError: A candidate's vector cannot be computed.
       NotFinite: A candidate's vector would hold NaN or an infinity.
     """
     at_most(settings, "max_values", request.ids.size, "request")
-    if request.kind == "rows":
-        return _rows_change(version, request, settings, now_s)
 
     # Checked here, and not when the log is read: a record in the log is applied by all processes,
     # and nobody could reject it there.
@@ -73,12 +76,12 @@ def checked_change(
     ids = _typed_ids(store, request.ids)
     _check_distinct(ids)
     columns = {ID: _id_array(ids)}
-    embedded: tuple[str, ...] = ()
+    embedded_names: tuple[str, ...] = ()
     if request.action == "upsert":
         _check_count(store, _owner(store, request), store.store.positions(ids), settings, now_s)
         columns |= _feature_arrays(version, store, request)
         columns |= _attribute_arrays(store, request, with_all=True)
-        vectors, embedded = _vectors(version, store, request)
+        vectors, embedded_names = _vectors(version, store, request)
         columns |= {vector_column(index): vector_array(vectors[index]) for index in vectors}
     elif request.action == "attributes":
         positions = store.store.positions(ids)
@@ -91,123 +94,14 @@ def checked_change(
         action=request.action,
         target=name,
         version=version.loaded.version,
-        embedded=embedded,
+        embedded=embedded_names,
         stream=request.stream,
     )
     return _change(head, columns, request, now_s)
 
 
-def _rows_change(
-    version: ChangedVersion, request: ChangeRequest, settings: ServiceSettings, now_s: float
-) -> Change:
-    """Returns the change of a request for rows; see `checked_change`."""
-    name = _table_name(version, request)
-    table = version.loaded.manifest.tables[name]
-    ids = request.ids
-    takes_keys = version.tables.takes_keys(request.feature)
-    if not request.feature:
-        ids = _integers(ids, "rows")
-    elif takes_keys:
-        ids = _integers(ids, "keys")
-    _check_distinct(ids)
-    vectors = _checked_vectors(request.vectors.get(""), ids, table.dim, "vectors")
-    try:
-        stored = stored_rows(vectors, table.dtype)
-        rows = version.tables.rows_of(ids, request.feature)
-    except VectorRejected as problem:
-        id_text = show_id(ids.tolist()[problem.position])
-        value = f"{problem.value} of the vector of id {id_text}"
-        field = f"vectors[{problem.position}]"
-        raise InvalidArgument.of_field(field, value, problem.expected, "has") from problem
-    columns = {}
-    new_keys = np.empty(0, np.int64)
-    if takes_keys:
-        _check_new_keys(version, request.feature, ids[rows < 0])
-        rows = version.tables.with_new_rows(name, rows)
-        new_keys = ids[rows >= table.rows]
-        columns[KEY] = _id_array(ids)
-    else:
-        _check_rows(version, name, ids, rows)
-
-    # Rows that are changed already need no further memory.
-    changed = version.tables.of(name)
-    further_count = int(np.count_nonzero(~changed.contains(rows)))
-    count = changed.count + further_count
-    if further_count and count > settings.max_changed_rows:
-        message = (
-            f"table {name!r} would have {count} changed rows; at most {settings.max_changed_rows} "
-            "are accepted (max_changed_rows); export the model with them"
-        )
-        expected = f"at most {settings.max_changed_rows} (max_changed_rows)"
-        raise TooLarge(message, FieldViolation("table", f"{count} changed rows", expected))
-
-    # Candidates that depend on the rows are embedded anew, and are changed candidates then.
-    for corpus, positions in version.dependents(name, rows, new_keys).items():
-        store = version.store("candidates", corpus)
-        assert store is not None  # noqa: S101 - it has these candidates
-        reason = ", whose vectors depend on these rows"
-        _check_count(store, f"corpus {corpus!r}", positions, settings, now_s, reason)
-    head = Head(
-        kind="rows",
-        action="upsert",
-        target=name,
-        version=version.loaded.version,
-        stream=request.stream,
-    )
-    columns |= {ID: _id_array(rows)}
-    return replace(_change(head, columns, request, now_s), rows=stored)
-
-
-def _check_rows(version: ChangedVersion, table: str, ids: Ids, rows: NDArray[np.int64]) -> None:
-    """Rejects ids that have no row in a table."""
-    size = version.loaded.manifest.tables[table].rows
-    is_unknown = (rows < 0) | (rows >= size)
-    if not is_unknown.any():
-        return
-    position = int(is_unknown.argmax())
-    id_text = show_id(ids.tolist()[position])
-    remedy = "its number of rows is fixed: export it with more"
-    keyed = version.tables.key_feature(table)
-    if keyed:
-        remedy = f"to give a new key a row, name a feature whose ids are keys, such as {keyed!r}"
-    table_text = f"table {table!r} of {size} rows"
-    field = f"ids[{position}]"
-    message = f"{field}: id {id_text} has no row in {table_text}; {remedy}"
-    raise InvalidArgument(message, FieldViolation(field, id_text, f"a row of {table_text}"))
-
-
-def _check_new_keys(version: ChangedVersion, feature: str, keys: NDArray[np.int64]) -> None:
-    """Rejects keys that cannot get a row of the table that a feature reads."""
-    name, entry = lookup.embedded_feature(version.loaded, feature)
-    expected = f"a new key of table {entry.table!r} from 0 to 2^63 - 1"
-    for key in keys[keys < 0].tolist()[:1]:
-        raise InvalidArgument.of_field("ids", key, expected, "holds")
-    if entry.padding is not None and entry.padding in keys.tolist():
-        value = f"id {entry.padding}, which fills lists up in feature {name!r}"
-        raise InvalidArgument.of_field("ids", value, "an id of which a row is read", "holds")
-
-
-def _table_name(version: ChangedVersion, request: ChangeRequest) -> str:
-    """Returns the name of the table that a request changes."""
-    loaded = version.loaded
-    tables = loaded.manifest.tables
-    name = request.target
-    if request.feature:
-        _, entry = lookup.embedded_feature(loaded, request.feature)
-        if name not in {"", entry.table}:
-            value = repr(name[:128])
-            message = f"table is {value}; feature {request.feature[:128]!r} reads {entry.table!r}"
-            raise InvalidArgument(message, FieldViolation("table", value, repr(entry.table)))
-        return entry.table
-    if not name and len(tables) == 1:
-        (name,) = tables
-    if name not in tables:
-        raise _not_found(loaded, "table", name, tables)
-    return name
-
-
 def _not_found(loaded: ModelVersion, what: str, name: str, names: Collection[str]) -> ServiceError:
-    """Returns the error for a table or store that a version does not have, or that was not named
+    """Returns the error for a store that a version does not have, or that was not named
     although there is a choice.
     """
     where = show_version(loaded)
@@ -270,16 +164,6 @@ def _typed_ids(store: ChangedCorpus, ids: Ids) -> Ids:
         raise InvalidArgument.of_misfit("ids", problem) from problem
 
 
-def _integers(ids: Ids, kind: str) -> NDArray[np.int64]:
-    """Returns ids that are rows or keys of a table."""
-    try:
-        return integers("id", ids)
-    except FeatureError as problem:
-        message = f"ids, which are {kind} of the table: {problem.problem}"
-        violation = FieldViolation("ids", problem.value, problem.expected)
-        raise InvalidArgument(message, violation) from problem
-
-
 def _check_distinct(ids: Ids) -> None:
     positions: dict[Any, int] = {}
     for position, key in enumerate(ids.tolist()):
@@ -310,7 +194,6 @@ def _check_count(
     positions: NDArray[np.int64],
     settings: ServiceSettings,
     now_s: float,
-    reason: str = "",
 ) -> None:
     """Rejects a change after which a store would have too many changed candidates.
 
@@ -320,7 +203,6 @@ def _check_count(
       positions: The positions of the entries that would be changed; -1: a new one.
       settings: The limit.
       now_s: The time, in Unix seconds.
-      reason: Why they would be changed, if the request does not name them.
     """
     # Those behind the bundle's are changed already, and count once however often they change.
     further_count = int(np.count_nonzero(positions < store.store.base_size))
@@ -328,7 +210,7 @@ def _check_count(
     if further_count and changed_count > settings.max_changed_candidates:
         limit = f"{settings.max_changed_candidates} are accepted (max_changed_candidates)"
         message = (
-            f"{owner} would have {changed_count} changed entries{reason}; at "
+            f"{owner} would have {changed_count} changed entries; at "
             f"most {limit}; export the model with them"
         )
         violation = FieldViolation("store", f"{changed_count} changed entries", f"at most {limit}")
@@ -349,10 +231,9 @@ def _feature_arrays(
         raise InvalidArgument.of_field("features", f"no {names}", expected, "has")
     count = request.ids.size
     features = lookup.fit(version.loaded, request.features, count, Execution("change"))
-    served = version.publish()
-    version.towers.check_features(served, features, count)
+    version.towers.check_features(features, count)
     if request.kind == "candidates":
-        version.towers.check_rankings(served, store.base.name, features, request.ids)
+        version.towers.check_rankings(store.base.name, features, request.ids)
     types = store.store.types
     columns = {}
     for name in stored_names:
@@ -360,7 +241,7 @@ def _feature_arrays(
         column = features[name]
         width = _width(stored)
         if width is not None:
-            default = default_column(name, None, served.manifest.default_of(name))
+            default = default_column(name, None, version.loaded.manifest.default_of(name))
             fitted = fit_length(name, InputLength(values=width), column, count, default)
             column = fitted.column._replace(offsets=None)
         column = column._replace(values=_stored_values(name, column.values, stored))
@@ -439,7 +320,7 @@ def _vectors(
     owner = f"corpus {store.base.name!r}"
     check_names(request.vectors, store.indexes, "vectors", "an index", owner)
     vectors = {}
-    embedded = []
+    embedded_names = []
     for name, index in store.indexes.items():
         requested = request.vectors.get(name)
         if requested is not None:
@@ -455,16 +336,14 @@ def _vectors(
             )
             expected = f"the vectors of index {name!r}"
             raise InvalidArgument(message, FieldViolation("vectors", "empty", expected))
-        vectors[name] = version.embed(index, request.features, request.ids.size)
-        embedded.append(name)
-    return vectors, tuple(embedded)
+        vectors[name] = embedded(version.loaded, index, request.features, request.ids.size)
+        embedded_names.append(name)
+    return vectors, tuple(embedded_names)
 
 
-def _checked_vectors(vectors: Vectors | None, ids: Ids, dim: int, field: str) -> Vectors:
-    """Returns the vectors of candidates or rows; rejects those that cannot be searched."""
+def _checked_vectors(vectors: Vectors, ids: Ids, dim: int, field: str) -> Vectors:
+    """Returns the vectors of candidates; rejects those that cannot be searched."""
     count = ids.size
-    if vectors is None:
-        raise InvalidArgument.of_field(field, "empty", f"[{count}, {dim}]")
     if vectors.shape != (count, dim):
         shape = list(vectors.shape)
         raise InvalidArgument.of_field(field, shape, f"[{count}, {dim}]", "has shape")

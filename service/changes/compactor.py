@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Collection
 from concurrent.futures import Future
 
 from bundle.changes.compaction import Compaction, NeededChanges
@@ -33,12 +32,11 @@ class Compactor:
         """The last compaction, which may be in progress."""
         self._lock = threading.Lock()
 
-    def compact(self, versions: Collection[int], deadline: float) -> Compaction:
+    def compact(self, deadline: float) -> Compaction:
         """Compacts the log, or waits for the compaction that is in progress, by the process that
         writes it.
 
         Args:
-          versions: The versions that may be served.
           deadline: The monotonic time until which it is waited for.
 
         Raises:
@@ -52,7 +50,7 @@ class Compactor:
                 # A daemon: a process that ends does not wait for it, and leaves the log as it was.
                 threading.Thread(
                     target=self._run,
-                    args=(versions, self._compaction),
+                    args=(self._compaction,),
                     name="rowcast-compact-changes",
                     daemon=True,
                 ).start()
@@ -65,7 +63,7 @@ class Compactor:
                 "command again to wait for it"
             ) from problem
 
-    def _compact(self, versions: Collection[int]) -> Compaction:
+    def _compact(self) -> Compaction:
         """Does what `compact` describes. Without changes that others have replaced, the log stays.
 
         Raises:
@@ -78,7 +76,7 @@ class Compactor:
         with self._log.writing(time.monotonic() + WAIT_S) as writer:
             rewrite = writer.rewrite()
         with rewrite:
-            needed = NeededChanges(versions)
+            needed = NeededChanges()
             former: deque[tuple[int, int]] = deque(maxlen=CHECKSUMS_MAX)
             for record, change in self._log.changes(writer):
                 needed.add(record.sequence, change)
@@ -109,10 +107,10 @@ class Compactor:
             changes += self._log.replace(writer, rewrite, position)
             return Compaction(changes, dropped, bytes_before, self._log.size_bytes)
 
-    def _run(self, versions: Collection[int], compaction: Future[Compaction]) -> None:
+    def _run(self, compaction: Future[Compaction]) -> None:
         """Compacts the log; sets the result."""
         try:
-            result = self._compact(versions)
+            result = self._compact()
         except ServiceError as problem:
             compaction.set_exception(problem)
         except LogUnsynced as problem:

@@ -1,29 +1,25 @@
-"""The vectors of changed candidates: which of them depend on a row, and their computation."""
+"""Computes the vectors of changed candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import BundleError, RowUnavailable
 from bundle.features.columns import Column
-from bundle.format.manifest import Corpus, EmbeddedFeature, Manifest
+from bundle.format.manifest import Corpus
 from runtime.vectors import is_searchable
 from service.changes.growing_vectors import Vectors
-from service.changes.row_dependents import Positions, RowDependents
-from service.changes.store_changes import ChangedCorpus
+from service.changes.store_changes import ChangedCorpus, Positions
 from service.engine import lookup, towers
 from service.engine.computation import completed
 from service.engine.execution import Execution
 from service.engine.validation import NotFinite
 from service.errors import SHARD_FAILURES, ServiceError
 from service.versions.version import ModelVersion, ServedIndex
-
-Ids = NDArray[Any]
 
 _CANDIDATES_PER_BATCH = 1024
 """Number of candidates whose vectors are computed at a time, which limits the memory of inputs."""
@@ -33,144 +29,46 @@ class ShardsFailed(Exception):
     """Shards that a router needs to apply a change do not respond now."""
 
 
-class Dependents:
-    """The candidates of a version whose vectors depend on rows of a table."""
-
-    def __init__(self, loaded: ModelVersion) -> None:
-        """Begins without candidates.
-
-        Args:
-          loaded: The version as it was loaded.
-        """
-        self._loaded = loaded
-        self._dependents: dict[tuple[str, str], RowDependents] = {}
-        """The candidates of a corpus that read a table, by both names."""
-
-    def positions(
-        self,
-        table: str,
-        rows: NDArray[np.int64],
-        keys: Ids,
-        corpus_of: Callable[[str], ChangedCorpus],
-    ) -> dict[str, Positions]:
-        """Returns the candidates whose vectors depend on some rows, by corpus.
-
-        Args:
-          table: The name of the table.
-          rows: The rows of the table.
-          keys: Keys of the table, known or about to be added, whose rows are not in its files.
-          corpus_of: Returns the changes of a corpus by its name.
-        """
-        dependents_by_corpus = {}
-        for corpus in self._loaded.corpora:
-            features = self._features_of(corpus, table)
-            if features:
-                store = corpus_of(corpus).store
-                dependents = self._dependents_of(corpus, table, features)
-                dependents_by_corpus[corpus] = dependents.positions(store, rows, keys)
-        return {
-            corpus: positions
-            for corpus, positions in dependents_by_corpus.items()
-            if positions.size
-        }
-
-    def forget_from(self, corpus: str, position: int) -> None:
-        """Forgets the candidates from a position on: others have their positions now."""
-        for (name, _), dependents in self._dependents.items():
-            if name == corpus:
-                dependents.forget_from(position)
-
-    def _features_of(self, corpus: str, table: str) -> list[str]:
-        """Returns the features by which candidate towers over a corpus read a table."""
-        loaded = self._loaded
-        names: dict[str, None] = {}
-        for index in loaded.indexes.values():
-            if index.entry.corpus == corpus:
-                features = loaded.towers[index.entry.candidate_tower].features
-                names |= dict.fromkeys(features)
-        return [name for name in names if _reads(loaded.manifest, name, table)]
-
-    def _dependents_of(self, corpus: str, table: str, features: Sequence[str]) -> RowDependents:
-        """Returns the candidates of a corpus that read a table by some features."""
-        # Made only at the first change of a row of the table, since it looks up all candidates.
-        key = (corpus, table)
-        if key not in self._dependents:
-            loaded = self._loaded
-            stored = loaded.corpora[corpus].entry.features
-            self._dependents[key] = RowDependents(loaded.manifest, loaded.reader, features, stored)
-        return self._dependents[key]
-
-
-def embed_all(served: ModelVersion, store: ChangedCorpus) -> None:
-    """Computes the vectors that a corpus lacks. Where this fails, a candidate keeps the vectors
-    that the log or the bundle has; without such vectors, it is hidden.
+def embed_all(loaded: ModelVersion, store: ChangedCorpus) -> None:
+    """Computes the vectors that a corpus lacks. A candidate of which this fails stays hidden.
 
     Args:
-      served: The version with its changes, but for these vectors.
+      loaded: The version as it was loaded.
       store: The corpus.
 
     Raises:
       ShardsFailed: A shard does not respond; the next call computes all of them.
     """
     positions = store.unembedded
-    vectors = store.vectors(positions)
-    problems = embed_candidates(served, store, positions, vectors)
-    store.embed(positions, vectors)
+    if not positions.size:
+        return
     is_embedded = np.ones(positions.size, bool)
-    is_embedded[[*problems]] = False
+    for name, index in store.indexes.items():
+        # Vectors that are in the log or in the bundle stay.
+        (lacking,) = (~store.is_logged(name, positions)).nonzero()
+        for start in range(0, lacking.size, _CANDIDATES_PER_BATCH):
+            part = lacking[start : start + _CANDIDATES_PER_BATCH]
+            is_embedded[part] &= _embed_part(loaded, store, index, positions[part])
     store.note_embedded(store.store.ids(positions), is_embedded)
 
 
-def embed_candidates(
-    served: ModelVersion, store: ChangedCorpus, positions: Positions, vectors: dict[str, Vectors]
-) -> dict[int, Exception]:
-    """Computes the vectors of candidates; those that were sent stay, and those that cannot be
-    computed.
-
-    Args:
-      served: The version with all changes but these vectors.
-      store: The corpus.
-      positions: [m] int64, the positions of the candidates.
-      vectors: [m, dim] by index, their vectors, which are replaced.
-
-    Returns:
-      Why a vector cannot be computed, by the number of its candidate among the m.
-
-    Raises:
-      ShardsFailed: A shard does not respond.
-    """
-    problems: dict[int, Exception] = {}
-    for name, index in store.indexes.items():
-        (computed,) = (~store.was_sent(name, store.store.ids(positions))).nonzero()
-        for start in range(0, computed.size, _CANDIDATES_PER_BATCH):
-            part = computed[start : start + _CANDIDATES_PER_BATCH]
-            problems |= _embed_part(served, store, index, positions, part, vectors[name])
-    return problems
-
-
 def _embed_part(
-    served: ModelVersion,
-    store: ChangedCorpus,
-    index: ServedIndex,
-    positions: Positions,
-    part: NDArray[np.int64],
-    vectors: Vectors,
-) -> dict[int, Exception]:
-    """Computes some of the vectors of an index; `part`: their numbers. See `embed_candidates`."""
-    columns = store.store.features(positions[part], store.base.entry.features)
+    loaded: ModelVersion, store: ChangedCorpus, index: ServedIndex, positions: Positions
+) -> NDArray[np.bool_]:
+    """Computes the vectors of some candidates; returns of which this was possible."""
+    columns = store.store.features(positions, store.base.entry.features)
     try:
-        with shards_needed(served):
-            vectors[part] = embedded(served, index, columns, part.size)
-    except (BundleError, ServiceError, NotFinite) as problem:
-        if part.size == 1:
-            return {int(part[0]): problem}
+        with shards_needed(loaded):
+            vectors = embedded(loaded, index, columns, positions.size)
+    except (BundleError, ServiceError, NotFinite):
+        if positions.size == 1:
+            return np.zeros(1, bool)
         # One candidate fails all that are computed together. Of ever smaller parts, all but the
         # one with it get their vectors.
-        problems: dict[int, Exception] = {}
-        for half in np.array_split(part, 2):
-            problems |= _embed_part(served, store, index, positions, half, vectors)
-        return problems
-    return {}
+        halves = np.array_split(positions, 2)
+        return np.concatenate([_embed_part(loaded, store, index, half) for half in halves])
+    store.embed(index.name, positions, vectors)
+    return np.ones(positions.size, bool)
 
 
 def embedded(
@@ -179,7 +77,7 @@ def embedded(
     """Returns the vectors of candidates by the candidate tower of an index, [n, dim].
 
     Args:
-      version: The version with its changes.
+      version: The version.
       index: The index.
       columns: The features of n candidates.
       n: The number of candidates.
@@ -234,9 +132,3 @@ def shards_needed(version: ModelVersion) -> Iterator[None]:
         if version.shards is None:
             raise
         raise ShardsFailed(str(problem)) from problem
-
-
-def _reads(manifest: Manifest, name: str, table: str) -> bool:
-    """Returns whether a feature reads a table."""
-    feature = manifest.features[name]
-    return isinstance(feature, EmbeddedFeature) and not feature.indicator and feature.table == table

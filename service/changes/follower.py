@@ -17,7 +17,7 @@ from bundle.changes.log import Recovery
 from bundle.changes.log_lock import attempts
 from bundle.errors import BundleError, LogLocked, LogsDiffer, LogUnsynced
 from bundle.format.log_position import LogPosition
-from bundle.storage import catalog, files
+from bundle.storage import files
 from bundle.storage.frames import Record
 from service.changes.applied_log import WAIT_S, AppliedLog
 from service.changes.copying import Leader, LogCopier
@@ -216,7 +216,7 @@ class Changes:
           FormatError: The log has records of another release.
           OSError: The log cannot be read.
         """
-        # A shard serves its rows and candidates as they were exported.
+        # A shard serves its candidates as they were exported.
         if self._settings.shard is not None:
             serve(loaded)
             return
@@ -396,12 +396,7 @@ class Changes:
         model = self._logged_changes_of(name)
 
         def compact() -> Compaction:
-            # Rows of other versions mean nothing, unless a version comes back from elsewhere.
-            versions = {version.loaded.version for version in model.log.versions}
-            versions.update(catalog.committed_versions(self._settings.root, name))
-            if not versions:
-                raise NotReady(f"{self._settings.root} has no version of model {name!r}")
-            return model.compactor.compact(versions, deadline)
+            return model.compactor.compact(deadline)
 
         def hand_over(address: str) -> Compaction:
             compaction: Compaction = self._client.call(
@@ -515,8 +510,8 @@ class Changes:
     def _check_takes_changes(self) -> None:
         if self._settings.shard is not None:
             raise Unimplemented(
-                "rows, candidates and contexts do not change on a shard; send the change to a "
-                "router of this shard"
+                "candidates and contexts do not change on a shard; send the change to a router of "
+                "this shard"
             )
 
     def _changes_of(self, model: str) -> ModelChanges:

@@ -3,8 +3,7 @@ far streams were applied, and which state of each id by its sender's numbers was
 
 Each value counts by its own number: an upsert or a deletion states all of a candidate, a change of
 attributes those that it names. So numbered changes may come in any order: what they leave is what
-they would leave in the order of their numbers. A value that belongs to one training, such as a row
-of a table, is numbered anew in each version.
+they would leave in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.records import EXPIRES, LATER, Change, Head, Run, left_out_ids
-from bundle.tables.row_records import SEQUENCE
+from bundle.changes.records import EXPIRES, LATER, SEQUENCE, Change, Head, Run, left_out_ids
 from service.contract.changes import ChangeRequest
 
 Key = int | str
@@ -26,7 +24,7 @@ _UNNUMBERED = -math.inf
 
 
 class _Numbers:
-    """The numbers of the states of the ids of one table, corpus or store.
+    """The numbers of the states of the ids of one corpus or context store.
 
     Attributes:
       states: The number of the last upsert or deletion of each id that has one.
@@ -86,8 +84,8 @@ class LogSummary:
         self.offsets: dict[str, int] = {}
         self._trained_offsets: dict[tuple[str, int], int] = {}
         """The offset behind the last change of each stream that has values of a training."""
-        self._numbers: dict[tuple[str, str, int], _Numbers] = {}
-        """By kind, target, and the version of rows, which 0 stands for elsewhere."""
+        self._numbers: dict[tuple[str, str], _Numbers] = {}
+        """By kind and target."""
 
     def add_run(self, run: Run) -> None:
         """Adds what a run of changes says, whose columns are read only if they say something."""
@@ -178,7 +176,7 @@ class LogSummary:
         return None
 
     def _numbers_of(self, head: Head) -> _Numbers | None:
-        return self._numbers.get(_numbered_key(head))
+        return self._numbers.get((head.kind, head.target))
 
     def _add_offset(self, head: Head, schema: Any, offset: int) -> None:
         if not head.stream:
@@ -198,7 +196,7 @@ class LogSummary:
         sequences = change.numbers(SEQUENCE)
         if sequences is None:
             return
-        numbers = self._numbers.setdefault(_numbered_key(head), _Numbers())
+        numbers = self._numbers.setdefault((head.kind, head.target), _Numbers())
         keys = change.ids.tolist()
         pairs = zip(keys, sequences.tolist(), strict=True)
         if head.action != "attributes":
@@ -229,13 +227,6 @@ class LogSummary:
                 if name in states:
                     number, _ = states[name]
                     states[name] = number, column[row].as_py()
-
-
-def _numbered_key(head: Head) -> tuple[str, str, int]:
-    version = 0
-    if head.kind == "rows":
-        version = head.version
-    return head.kind, head.target, version
 
 
 def _attribute_names(change: Change) -> list[str]:

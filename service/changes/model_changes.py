@@ -2,8 +2,7 @@
 
     requests --> Submissions --\\
     other processes' records ---> AppliedLog --> ChangedVersion, one for each loaded version
-                                                  |- ChangedCorpus, one for each store
-                                                  '- ChangedRows, one for each table
+                                                  '- ChangedCorpus, one for each store
 
 `AppliedLog` owns the log, what it says, the versions, and the lock of this state. All others hold
 the state where they read or change these, and none waits for it without a deadline:
@@ -110,10 +109,7 @@ class ModelChanges:
 def _version_status(version: ChangedVersion) -> dict[str, Any]:
     changed = {}
     for (kind, target), count in version.counts.items():
-        what = kind.replace("rows", "table")
-        changed[f"{what} {target}"] = count
-    for table, new_keys in version.tables.new_keys.items():
-        changed[f"new rows of table {table}"] = new_keys.count
+        changed[f"{kind} {target}"] = count
     return {
         "version": version.loaded.version,
         "sequence": version.sequence,

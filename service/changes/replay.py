@@ -10,7 +10,6 @@ import numpy as np
 
 from bundle.changes.records import Run, decode_runs
 from bundle.storage.frames import Record
-from bundle.storage.growing_map import Bytes
 from service.changes.changed_version import ChangedVersion
 from service.changes.log_summary import LogSummary
 
@@ -18,7 +17,6 @@ from service.changes.log_summary import LogSummary
 def replay(
     version: ChangedVersion,
     parts: Iterable[Sequence[Record]],
-    log: Bytes,
     summary: LogSummary,
 ) -> None:
     """Applies the changes of a log that a version lacks, but for those that its bundle contains.
@@ -26,7 +24,6 @@ def replay(
     Args:
       version: The version, before any change, or one that misses the last ones.
       parts: The records of the log from the first one on, in parts that follow each other.
-      log: The log as it is mapped.
       summary: The summary of all records.
 
     Raises:
@@ -34,7 +31,7 @@ def replay(
       ShardsFailed: A shard does not respond; the version still lacks the records behind.
     """
     for records in parts:
-        for run in decode_runs(records, log):
+        for run in decode_runs(records):
             apply_run(version, run, summary)
         # Records that do not concern the version count as applied.
         version.set_sequence(records[-1].sequence)
@@ -47,12 +44,10 @@ def apply_run(version: ChangedVersion, run: Run, summary: LogSummary) -> None:
     lacking = run.behind(version.sequence)
     if lacking is None:
         return
-    # An export with the log contains changes of candidates and contexts, but none of rows.
-    if run.head.kind != "rows":
-        in_bundle = lacking.up_to(version.included)
-        if in_bundle is not None:
-            _apply_left_out(version, in_bundle, summary)
-        lacking = lacking.behind(version.included)
+    in_bundle = lacking.up_to(version.included)
+    if in_bundle is not None:
+        _apply_left_out(version, in_bundle, summary)
+    lacking = lacking.behind(version.included)
     if lacking is not None:
         version.apply_run(lacking)
     version.set_sequence(run.sequences[-1])

@@ -10,6 +10,7 @@ that has applied the same records.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,8 +25,8 @@ from bundle.stores.overlay import ChangedAttributeIndex, StoreOverlay, StoreSnap
 from bundle.stores.reader import CandidateStore
 from bundle.tables.id_values import distinct
 from runtime.exact import ExactIndex
-from service.changes.changed_parts import stored_vectors
 from service.changes.growing_vectors import GrowingVectors, Vectors
+from service.engine.computation import completed
 from service.versions.version import FilteredCorpus, LiveIndex, LoadedStore, ServedIndex
 
 Ids = NDArray[Any]
@@ -57,12 +58,10 @@ class ChangedCorpus:
         self._compact_at = _COMPACTED_MIN
         self._vectors = {name: self._no_vectors(name) for name in indexes}
         self._denied = base.denied.begin(self.store)
-        self._sent: dict[str, set[int | str]] = {name: set() for name in indexes}
-        """The ids of candidates whose vectors were sent, by index."""
         self._unembedded: set[int | str] = set()
         """The ids of candidates whose vectors are still to be computed."""
-        self._is_embedded: dict[int | str, bool] = {}
-        """Whether the vectors could be computed, of candidates that came without any."""
+        self._hidden: set[int | str] = set()
+        """The ids of candidates whose vectors could not be computed."""
 
     @property
     def store(self) -> StoreSnapshot:
@@ -104,27 +103,22 @@ class ChangedCorpus:
     @property
     def hidden(self) -> Positions:
         """The positions of candidates that have no vectors, ascending: no request finds them."""
-        return self._positions_of(
-            [key for key, is_embedded in self._is_embedded.items() if not is_embedded]
-        )
+        return self._positions_of(self._unembedded | self._hidden)
 
-    def compact(self, now_s: float) -> bool:
+    def compact(self, now_s: float) -> None:
         """Forgets candidates that have ended or expired if the positions behind those of the bundle
         have become many, or none of them is live. The others get new positions, in the same order.
 
         Args:
           now_s: The time of the last change, in Unix seconds.
-
-        Returns:
-          Whether positions have changed.
         """
         is_empty = self._changes.slot_count and not self.added_count
         if self.slots_left > 0 and not is_empty:
-            return False
+            return
         # Into new arrays: states that are served go on reading the old ones.
         base_size = self.store.base_size
         self._changes, positions = self._changes.compacted(now_s)
-        keys = [*self._is_embedded]
+        keys = [*self._unembedded, *self._hidden]
         is_gone = self._changes.positions(self._id_array(keys)) < 0
         self._forget_embedding(itertools.compress(keys, is_gone.tolist()))
         for name, growing in self._vectors.items():
@@ -135,24 +129,11 @@ class ChangedCorpus:
         # As many more: each candidate is copied once, on average, for each that is added.
         self._compact_at = max(_COMPACTED_MIN, 2 * positions.size)
         self._denied = self.base.denied.begin(self.store)
-        return True
-
-    def vectors(self, positions: Positions) -> dict[str, Vectors]:
-        """Returns the vectors of candidates by index, [m, dim] each.
-
-        Args:
-          positions: [m] int64, the positions.
-
-        Raises:
-          ServiceError: A shard that holds some of these vectors does not respond.
-        """
-        return {name: self._vectors_at(name, positions) for name in self._vectors}
 
     def upsert(
         self,
         columns: Any,
         vectors: Mapping[str, Vectors],
-        embedded: Collection[str],
         expires_s: NDArray[np.float64] | None,
         logged: Collection[str],
     ) -> Positions:
@@ -162,7 +143,6 @@ class ChangedCorpus:
           columns: A `pyarrow.RecordBatch` of the columns of the store, m rows. Of an id that comes
             several times, the last candidate counts.
           vectors: [m, dim], the vectors of each index.
-          embedded: The indexes whose vectors a candidate tower has computed.
           expires_s: The times when the candidates expire, [m] Unix seconds, NaN: never; None:
             none of them expires.
           logged: The indexes whose vectors are in the log or in the bundle. `embed` gives the
@@ -178,65 +158,37 @@ class ChangedCorpus:
         positions = self._changes.upsert(columns, expires_s)
         for name, growing in self._vectors.items():
             growing.append(vectors[name], name in logged)
-
-        # Vectors that were sent stay when a row that the candidate reads changes.
         ids = self.store.ids(positions)
-        for name, sent_ids in self._sent.items():
-            if name in embedded:
-                sent_ids.difference_update(ids.tolist())
-            else:
-                sent_ids.update(ids.tolist())
         self._forget_embedding(ids.tolist())
         if len(logged) < len(self.indexes):
             self._unembedded.update(ids.tolist())
-            self._is_embedded.update(dict.fromkeys(ids.tolist(), False))
         self.base.denied.follow(self.store, ids, positions)
         return positions
 
-    def embed(self, positions: Positions, vectors: Mapping[str, Vectors]) -> None:
-        """Gives candidates other vectors.
+    def embed(self, index: str, positions: Positions, vectors: Vectors) -> None:
+        """Gives candidates that were not embedded the vectors of an index.
 
         Args:
+          index: The name of the index.
           positions: [m] int64, positions of live candidates in slots, distinct, whose vectors were
             never served.
-          vectors: [m, dim] by index. Vectors that were sent stay.
+          vectors: [m, dim], the vectors.
         """
-        ids = self.store.ids(positions)
-        slots = positions - self.store.base_size
-        for name, computed in vectors.items():
-            was_sent = self.was_sent(name, ids)
-            self._vectors[name].replace(slots[~was_sent], computed[~was_sent])
-
-    def note_unembedded(self, ids: Ids) -> None:
-        """Notes candidates whose vectors are to be computed anew, by their ids, [m]."""
-        self._unembedded.update(ids.tolist())
+        self._vectors[index].replace(positions - self.store.base_size, vectors)
 
     def note_embedded(self, ids: Ids, is_embedded: NDArray[np.bool_]) -> None:
-        """Notes candidates whose vectors were computed, or cannot be. Those that cannot are hidden
-        if they came without vectors.
+        """Notes candidates whose vectors were computed, or cannot be. Those that cannot are hidden.
 
         Args:
           ids: [m], the ids.
           is_embedded: [m], whether the vectors could be computed.
         """
         self._unembedded.difference_update(ids.tolist())
-        for key, is_computed in zip(ids.tolist(), is_embedded.tolist(), strict=True):
-            if key in self._is_embedded:
-                self._is_embedded[key] = is_computed
-
-    def is_hidden(self, ids: Ids) -> NDArray[np.bool_]:
-        """Returns which candidates have no vectors, by their ids, [m]."""
-        return np.array([not self._is_embedded.get(key, True) for key in ids.tolist()], bool)
-
-    def was_sent(self, index: str, ids: Ids) -> NDArray[np.bool_]:
-        """Returns the candidates whose vectors of an index were sent, by their ids, [m]."""
-        return np.array([key in self._sent[index] for key in ids.tolist()], bool)
+        self._hidden.update(ids[~is_embedded].tolist())
 
     def delete(self, ids: Ids) -> None:
         """Deletes the candidates that have one of these ids, [m]."""
         self._changes.delete(ids)
-        for sent_ids in self._sent.values():
-            sent_ids.difference_update(ids.tolist())
         self._forget_embedding(ids.tolist())
 
     def restore(self, ids: Ids, attributes: Mapping[int | str, Mapping[str, Any]]) -> None:
@@ -255,7 +207,7 @@ class ChangedCorpus:
         is_replaced = self._changes.positions(ids) != exported
         restored = exported[is_replaced & (exported >= 0)]
         # Before anything is changed: shards may have to be called.
-        vectors = self.vectors(restored)
+        vectors = self._vectors_of(restored)
         self.delete(ids[is_replaced])
         if restored.size:
             import pyarrow as pa
@@ -271,22 +223,15 @@ class ChangedCorpus:
                         values = column.to_pylist()
                         values[row] = checked.as_py()
                         columns[f"attribute:{name}"] = pa.array(values, column.type)
-            self.upsert(pa.record_batch(columns), vectors, self.indexes, None, self.indexes)
+            self.upsert(pa.record_batch(columns), vectors, None, self.indexes)
 
-    def set_attributes(
-        self,
-        ids: Ids,
-        attributes: Mapping[str, Any],
-        vectors: Mapping[str, Vectors] | None = None,
-    ) -> None:
+    def set_attributes(self, ids: Ids, attributes: Mapping[str, Any]) -> None:
         """Changes attributes of candidates, which keep their features, vectors and expiry. Ids of
         no candidate are left alone.
 
         Args:
           ids: [m], the ids, distinct.
           attributes: A `pyarrow.Array` of m values by attribute.
-          vectors: The vectors of the candidates that exist, by index, as `vectors` returns them,
-            which `embed` replaces; None: they are read, and stay.
 
         Raises:
           FormatError: An attribute does not fit the store; nothing was changed.
@@ -295,24 +240,19 @@ class ChangedCorpus:
         """
         # Before anything is changed: shards may have to be called. A candidate with other
         # attributes gets a new position, and its vectors have to lie there.
-        is_logged: dict[str, bool | NDArray[np.bool_]] = dict.fromkeys(self.indexes, False)
-        if vectors is None:
-            known_positions = self._changes.positions(ids)
-            known_positions = known_positions[known_positions >= 0]
-            vectors = self.vectors(known_positions)
-            is_logged = {name: self._is_logged(name, known_positions) for name in self.indexes}
+        known_positions = self._changes.positions(ids)
+        known_positions = known_positions[known_positions >= 0]
+        vectors = self._vectors_of(known_positions)
+        is_logged = {name: self.is_logged(name, known_positions) for name in self.indexes}
         before, after = self._changes.set_attributes(ids, attributes)
         is_known = before >= 0
         for name, growing in self._vectors.items():
             growing.append(vectors[name], is_logged[name])
         self.base.denied.follow(self.store, ids[is_known], after[is_known])
 
-    def served(self, *, searched: bool = True) -> tuple[LoadedStore, dict[str, ServedIndex]]:
+    def served(self) -> tuple[LoadedStore, dict[str, ServedIndex]]:
         """Returns the state that is served now: the store, and the indexes over it by name. Later
         changes do not alter it.
-
-        Args:
-          searched: Whether requests search the state. Only then are all vectors there, and encoded.
         """
         base = self.base
         store = self.store
@@ -337,7 +277,7 @@ class ChangedCorpus:
             growing = self._vectors[name]
             # What the bundle searches exactly stays exact.
             codes = None
-            if searched and index.entry.kind != "brute_force":
+            if index.entry.kind != "brute_force":
                 codes = growing.codes(partial(_sample, index))
             exact = ExactIndex(growing.view, index.entry.distance)
             added = LiveIndex.of(index.entry, exact, growing.view, added_corpus, live, codes)
@@ -348,7 +288,7 @@ class ChangedCorpus:
         """Forgets what was noted about the vectors of candidates that are replaced or gone."""
         for key in keys:
             self._unembedded.discard(key)
-            self._is_embedded.pop(key, None)
+            self._hidden.discard(key)
 
     def _positions_of(self, keys: Collection[int | str]) -> Positions:
         """Returns the positions of those of some candidates that have not expired, ascending."""
@@ -366,12 +306,18 @@ class ChangedCorpus:
         entry = self.indexes[name].entry
         return GrowingVectors(entry.dim, entry.distance)
 
-    def _is_logged(self, name: str, positions: Positions) -> NDArray[np.bool_]:
+    def is_logged(self, name: str, positions: Positions) -> NDArray[np.bool_]:
         """Returns which vectors of an index at some positions are in the log or in the bundle."""
         is_logged = positions < self.store.base_size
         slots = positions[~is_logged] - self.store.base_size
         is_logged[~is_logged] = self._vectors[name].is_logged[slots]
         return is_logged
+
+    def _vectors_of(self, positions: Positions) -> dict[str, Vectors]:
+        """Returns the vectors of candidates at some positions by index, [m, dim] each; errors as of
+        `_vectors_at`.
+        """
+        return {name: self._vectors_at(name, positions) for name in self._vectors}
 
     def _vectors_at(self, name: str, positions: Positions) -> Vectors:
         """Returns the vectors of an index at some positions, [m, dim].
@@ -383,9 +329,31 @@ class ChangedCorpus:
         base_size = self.store.base_size
         is_changed = positions >= base_size
         vectors: Vectors = np.empty((positions.size, index.entry.dim), np.float32)
-        vectors[~is_changed] = stored_vectors(index, positions[~is_changed])
+        vectors[~is_changed] = _stored_vectors(index, positions[~is_changed])
         vectors[is_changed] = self._vectors[name].view[positions[is_changed] - base_size]
         return vectors
+
+
+def _stored_vectors(index: ServedIndex, positions: Positions) -> Vectors:
+    """Returns vectors of an index as it was exported, from here or from shards; waits for them.
+
+    Args:
+      index: The index.
+      positions: [m] int64, each among the candidates of the bundle.
+
+    Returns:
+      [m, dim] float32, owned by the caller.
+
+    Raises:
+      ServiceError: A shard that holds some of these candidates does not respond.
+    """
+    if index.here is not None:
+        return np.array(index.here.vectors[positions], np.float32)
+    assert index.shards is not None  # noqa: S101 - else the index is here
+    if not positions.size:
+        return np.empty((0, index.entry.dim), np.float32)
+    vectors: Vectors = completed(index.shards.vectors(index.name, positions, math.inf))
+    return np.array(vectors, np.float32)
 
 
 def _sample(index: ServedIndex) -> Vectors:

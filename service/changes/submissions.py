@@ -241,10 +241,8 @@ class Submissions:
                 return None
             self._check_size(writer.end_behind(payload))
             record = writer.append(payload)
-            if change.rows is not None:  # they are read where the log has them
-                change = self._log.decoded(record)
             version = self._log.version(submission.version)
-            version.change(change, is_new=True)
+            version.change(change)
             version.set_sequence(record.sequence)
             # Every version takes changes in the order of the log, whichever they are for.
             self._log.apply(record.sequence, change)
@@ -335,8 +333,6 @@ class Submissions:
         is_outdated = summary.outdated(change)
         is_unknown = self._is_unknown(request, change) & ~is_outdated
         ids = change.ids
-        if request.kind == "rows":  # as they were sent, and not the rows that they stand for
-            ids = request.ids
         result = ChangeResult(
             model=self._log.model,
             version=number,
@@ -365,7 +361,7 @@ class Submissions:
         [m].
         """
         is_unknown = np.zeros(change.size, bool)
-        if request.kind == "rows" or request.action == "upsert":
+        if request.action == "upsert":
             return is_unknown
         is_unknown[:] = True
         for version in self._log.versions:

@@ -34,11 +34,10 @@ class TowerChecks:
         self._contexts: dict[str, Columns] = {}
         """A context that each ranking tower takes, by its name."""
 
-    def check_features(self, served: ModelVersion, features: Columns, n: int) -> None:
+    def check_features(self, features: Columns, n: int) -> None:
         """Checks values as the features of towers check those of a request.
 
         Args:
-          served: The version with its changes.
           features: A column of n examples by input.
           n: The number of examples.
 
@@ -47,27 +46,25 @@ class TowerChecks:
           ShardsFailed: The row of an id is lost, and the feature rejects unknown ids.
         """
         feature_names: dict[str, None] = {}
-        for tower in served.towers.values():
+        loaded = self._loaded
+        for tower in loaded.towers.values():
             feature_names |= dict.fromkeys(tower.features)
         # Features that read something else, too, are checked with it, by the rankings.
-        manifest = served.manifest
+        manifest = loaded.manifest
         names = tuple(
             name
             for name in feature_names
             if features.keys() >= {*inputs_of(name, manifest.features[name])}
         )
         block = OutputBlock(np.empty((0, 0)), names, ())
-        fetched = completed(lookup.fetch(served, [([block], features, n)], Execution("change")))
-        with shards_needed(served):
-            served.reader.activations(names, features, n, fetched)
+        fetched = completed(lookup.fetch(loaded, [([block], features, n)], Execution("change")))
+        with shards_needed(loaded):
+            loaded.reader.activations(names, features, n, fetched)
 
-    def check_rankings(
-        self, served: ModelVersion, corpus: str, features: Columns, ids: NDArray[Any]
-    ) -> None:
+    def check_rankings(self, corpus: str, features: Columns, ids: NDArray[Any]) -> None:
         """Checks that ranking towers compute finite outputs of candidates, for one context.
 
         Args:
-          served: The version with its changes.
           corpus: The name of the corpus.
           features: A column of m candidates by input.
           ids: The ids of the candidates, [m].
@@ -76,8 +73,9 @@ class TowerChecks:
           InvalidArgument: A tower does not; names the tower and a candidate.
           ServiceError: A shard does not respond.
         """
-        manifest = served.manifest
-        for tower in served.towers.values():
+        loaded = self._loaded
+        manifest = loaded.manifest
+        for tower in loaded.towers.values():
             inputs = tower.by_role["candidate"]
             columns = {name: column for name, column in features.items() if name in inputs}
             # Candidates of which the corpus lacks an input are ranked by what clients send.
@@ -87,9 +85,9 @@ class TowerChecks:
             if tower.entry.role != "ranking" or not columns or is_sent_by_clients:
                 continue
             outputs = frozenset([*tower.heads, *formulas.ordering(tower, "").outputs])
-            ranking = PoolTower(served, tower, tower.plan(outputs), self._context(tower))
+            ranking = PoolTower(loaded, tower, tower.plan(outputs), self._context(tower))
             offsets = np.array([0, ids.size], np.int64)
-            candidates = Candidates(offsets, columns, served.corpora[corpus])
+            candidates = Candidates(offsets, columns, loaded.corpora[corpus])
             try:
                 scores = completed(ranking.score(candidates, Execution("change")))
             except (BundleError, ComputationFailed, NotFinite, RowNotFinite):

@@ -117,8 +117,8 @@ SETTINGS = (
         "changes_from",
         "<text>",
         True,
-        "Name of a token or certificate whose client may change rows, candidates and contexts at "
-        "the HTTP endpoint, as operators may at the admin API. Repeatable; in the environment, "
+        "Name of a token or certificate whose client may change candidates and contexts at the "
+        "HTTP endpoint, as operators may at the admin API. Repeatable; in the environment, "
         "separate the names with commas. [env: ROWCAST_CHANGES_FROM]",
     ),
     SettingOption(
@@ -525,13 +525,6 @@ SETTINGS = (
         "[default: 100000] [env: ROWCAST_MAX_CHANGED_CANDIDATES]",
     ),
     SettingOption(
-        "max_changed_rows",
-        "<int>",
-        False,
-        "Maximum number of rows of one table that are held beside those of the bundle. (at least "
-        "1, at most 1000000000) [default: 1000000] [env: ROWCAST_MAX_CHANGED_ROWS]",
-    ),
-    SettingOption(
         "max_log_bytes",
         "<int>",
         False,
@@ -694,12 +687,6 @@ SETTINGS = (
     ),
 )
 CHANGES = (
-    ChangeCommand(
-        "rows",
-        "upsert",
-        ("stream", "offset", "from_offset", "table", "feature"),
-        "Replace the vectors of rows. An item has id and vector, and optionally sequence.",
-    ),
     ChangeCommand(
         "candidates",
         "upsert",

@@ -1,4 +1,4 @@
-"""`rowcast-serve ctl rows`, `candidates`, `contexts` and `changes`: changes of what is served."""
+"""`rowcast-serve ctl candidates`, `contexts` and `changes`: changes of what is served."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ from service.cli.command_options import CHANGES, ChangeCommand
 from service.exit_codes import EXIT_USAGE
 
 _TARGET_HELP = {
-    "table": "Name of the table. Default: the only one.",
-    "feature": "Feature that reads the table: the ids of the items are ids of this feature. "
-    "Default: they are row numbers.",
     "corpus": "Name of the corpus. Default: the only one.",
     "store": "Name of the context store. Default: the only one.",
 }
@@ -73,12 +70,6 @@ BatchSize = Annotated[
 
 
 GROUPS: dict[str, typer.Typer] = {
-    "rows": typer.Typer(
-        help="Change rows of tables while they are served.",
-        epilog="Example: rowcast-serve ctl rows upsert movielens --file rows.jsonl",
-        cls=Program,
-        no_args_is_help=True,
-    ),
     "candidates": typer.Typer(
         help="Add, change and delete candidates while they are served.",
         epilog="Example: rowcast-serve ctl candidates delete movielens 5 12",

@@ -1,4 +1,4 @@
-"""Changes of rows, candidates and contexts: JSON bodies and messages to requests, and results to
+"""Changes of candidates and contexts: JSON bodies and messages to requests, and results to
 both. What a change has is declared in `service/contract/changes.py`.
 """
 
@@ -129,7 +129,7 @@ def _change_of(message: pb.ChangeRequest) -> ChangeClass:
     action = word_of(pb.ChangeAction.DESCRIPTOR, message.action)
     actions = {change.action: change for change in CHANGES.values() if change.kind == kind}
     if not actions:
-        raise InvalidArgument.of_field("kind", kind, "rows, candidates or contexts")
+        raise InvalidArgument.of_field("kind", kind, "candidates or contexts")
     if action not in actions:
         raise InvalidArgument.of_field("action", action, f"{' or '.join(actions)} for {kind}")
     return actions[action]

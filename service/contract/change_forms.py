@@ -133,14 +133,6 @@ class Vectors(ItemForm):
         return matrices
 
 
-class RowVectors(Vectors):
-    """A vector of each item, which has no index: its name is ""."""
-
-    def pack(self, values: list[Any], where: str) -> Any:
-        """See `Form`."""
-        return {"": _matrix(values, where)}
-
-
 class Times(ItemForm):
     """Unix seconds, or NaN for never; in JSON null or left out."""
 

@@ -1,5 +1,5 @@
-"""The changes of rows, candidates and contexts, each declared once: decoded, and not yet checked
-against a model.
+"""The changes of candidates and contexts, each declared once: decoded, and not yet checked against
+a model.
 
 JSON bodies, messages, the OpenAPI document, commands and the client's functions follow from
 `CHANGES`.
@@ -28,7 +28,7 @@ Features = Mapping[str, Column]
 Attributes = Mapping[str, Sequence[Any]]
 """[m] values by attribute, None where there is none."""
 Vectors = Mapping[str, NDArray[np.float32]]
-"""[m, dim] by index; the vectors of rows by ""."""
+"""[m, dim] by index."""
 Times = NDArray[np.float64]
 """[m] Unix seconds, NaN: never."""
 
@@ -53,7 +53,7 @@ class ChangeRequest:
     Attributes:
       kind: What is changed.
       action: What is done to it.
-      target: The name of the table, the corpus or the store; "": the only one.
+      target: The name of the corpus or the store; "": the only one.
     """
 
     body: ClassVar[Body]
@@ -62,7 +62,6 @@ class ChangeRequest:
 
     # What only some changes have. Those that must have it say so by `field()`.
     target = ""
-    feature = ""
     features = _NO_FEATURES
     attributes = _NO_ATTRIBUTES
     vectors = _NO_VECTORS
@@ -115,13 +114,6 @@ def stream_without_offset(stream: str) -> InvalidArgument:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _OfRows(ChangeRequest):
-    kind = "rows"
-    target: Annotated[str, Scalar(name="table")] = ""
-    """May be left out if there is only one."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class _OfCandidates(ChangeRequest):
     kind = "candidates"
     target: Annotated[str, Scalar(name="corpus")] = ""
@@ -140,24 +132,6 @@ def _body(
 ) -> Body:
     example = {**target, "items": items}
     return Body(call, "items", is_list=True, part_name=item, part_doc=item_doc, example=example)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class UpsertRows(_OfRows):
-    """Replace the vectors of rows."""
-
-    body = _body(
-        "upsert_rows",
-        "RowItem",
-        "A row of a table.",
-        [{"id": 7, "vector": [0.1, 0.2, -0.3, 0.4, 0.5, -0.6, 0.7, 0.8]}],
-        feature="user_id",
-    )
-    action = "upsert"
-    feature: str = ""
-    """Ids are those of this feature, whose rule makes rows of them; absent: ids are rows."""
-    vectors: Annotated[Vectors, change_forms.RowVectors(EXAMPLE, name="vector")] = field()
-    """As many finite numbers as the table has dims."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -265,7 +239,6 @@ ChangeClass = Any
 CHANGES: Mapping[tuple[Kind, Action], ChangeClass] = {
     (change.kind, change.action): change
     for change in (
-        UpsertRows,
         UpsertCandidates,
         DeleteCandidates,
         SetCandidateAttributes,

@@ -73,7 +73,7 @@ class Body:
 
     @property
     def schema(self) -> str:
-        """The name of the schema of the body: UpsertRowsRequest of upsert_rows."""
+        """The name of the schema of the body: UpsertContextsRequest of upsert_contexts."""
         return f"{self.call.title().replace('_', '')}Request"
 
 

@@ -489,7 +489,7 @@ async def _vectors(
     """
     shards = model_version.shards
     if shards is None or name in model_version.tables:
-        return model_version.reader.take(name, rows), np.zeros(rows.size, bool)
+        return model_version.tables[name].take(rows), np.zeros(rows.size, bool)
     remote = shards.tables[name]
     # Rows of one layout are numbered across its tables on the shards; -1 stays -1.
     rows = np.where(rows < 0, rows, rows + remote.first)

@@ -76,7 +76,7 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
 
     # The generated servicer prescribes the names of methods.
     async def Change(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
-        """Changes rows, candidates or contexts."""
+        """Changes candidates or contexts."""
         context.model = model_of(pb.ChangeRequest.DESCRIPTOR, request)
         read = partial(read_change_message, request, self._dataplane.settings)
         authorize = self._changes.authorize_client

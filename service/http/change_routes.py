@@ -1,4 +1,4 @@
-"""The routes that change rows, candidates and contexts: of the HTTP endpoint, for clients that a
+"""The routes that change candidates and contexts: of the HTTP endpoint, for clients that a
 setting names, and of the admin API.
 """
 
@@ -92,7 +92,7 @@ def change_routes(
     authorize: Authorize,
     responses: dict[int | str, dict[str, Any]] | None = None,
 ) -> APIRouter:
-    """Returns a route for each action on rows, candidates and contexts.
+    """Returns a route for each action on candidates and contexts.
 
     The state of a request holds its `context`, and the `headers` that the service reads.
 

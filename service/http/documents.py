@@ -244,7 +244,6 @@ _TYPES: Mapping[type[Any], Any] = {
     change_forms.ItemIds: Id,
     change_forms.Position: Integer,
     change_forms.Positions: Integer,
-    change_forms.RowVectors: list[float],
     change_forms.Times: float | None,
     change_forms.Vectors: Vectors,
 }

@@ -301,11 +301,6 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         ("model", "store"),
         "livemax",
     ),
-    "changed_rows": (
-        "Rows of a table that were changed while it was served",
-        ("model", "table"),
-        "livemax",
-    ),
     "load_seconds": ("Duration of the most recent load", ("model",), "livemostrecent"),
     "model_memory_bytes": (
         "Maximum memory of the loaded versions, without their tables",

@@ -71,7 +71,7 @@ class _Loaded:
 
     Attributes:
       version: The version as it was loaded.
-      served: The version with the changes of its rows, candidates and contexts so far.
+      served: The version with the changes of its candidates and contexts so far.
       leases: The number of requests that the version serves now.
       is_retired: Whether it closes after the last of them.
     """

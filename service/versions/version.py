@@ -680,7 +680,7 @@ class ModelVersion:
       fingerprint: The crc32c of the manifest.
       shards: Reach what shards hold; None: the service is no router.
       parts: The parts of indexes that a shard holds, by index.
-      changes: The sequence of the last change of its rows, candidates and contexts; 0: it is as it
+      changes: The sequence of the last change of its candidates and contexts; 0: it is as it
         was exported.
       lists: The lists of candidates by name.
     """

@@ -13,12 +13,9 @@ BAD = "INVALID_ARGUMENT"
 LARGE = "TOO_LARGE"
 GONE = "NOT_FOUND"
 VECTOR = [1.0] * 8
-ROW = {"id": 3, "vector": VECTOR}
-USERS = {"table": "users"}
-KEYED = {"feature": "user"}
+ITEM = {"id": 1000, "attributes": {"year": 2000}}
 LIMITS = {
     "max_changed_candidates": 3,
-    "max_changed_rows": 3,
     "max_features": 8,
     "max_log_bytes": 1 << 20,
 }
@@ -72,60 +69,33 @@ ATTRIBUTES: list[tuple[str, str, Any]] = [
 ]
 """Values that are none of an attribute's type."""
 Bodies = list[tuple[str, list[Any], dict[str, Any], str, list[str]]]
-ROWS: Bodies = [
-    ("rows/upsert", [], USERS, BAD, ["items", "empty"]),
-    ("rows/upsert", [{"vector": [1]}], USERS, BAD, ["items[0]", "id"]),
-    ("rows/upsert", [{**ROW, "vectr": [1]}], USERS, BAD, ["items[0]", "'vectr'"]),
-    ("rows/upsert", [ROW], {"table": "user"}, GONE, ["'user'", "'users'"]),
-    ("rows/upsert", [ROW], {"feature": "usr"}, GONE, ["'usr'", "'user'"]),
-    ("rows/upsert", [ROW], {**KEYED, "table": "movies"}, BAD, ["'movies'", "'users'"]),
-    ("rows/upsert", [ROW], {"feature": "hour"}, BAD, ["'hour'", "dense"]),
-    ("rows/upsert", [{"id": 50, "vector": VECTOR}], USERS, BAD, ["50", "'users'"]),
-    ("rows/upsert", [{"id": 7, "vector": VECTOR}], {"feature": "movie"}, BAD, ["7", "'movies'"]),
-    ("rows/upsert", [ROW, ROW], USERS, BAD, ["id 3", "twice"]),
-    ("rows/upsert", [ROW, {"id": 4, "vector": [1] * 7}], USERS, BAD, ["items[1].vector", "8"]),
-    ("rows/upsert", [{"id": 3, "vector": [1e39] * 8}], USERS, BAD, ["vector", "float32"]),
-    ("rows/upsert", [{"id": 3, "vector": "1 2"}], USERS, BAD, ["items[0].vector", "'1 2'"]),
+ITEMS: Bodies = [
+    ("candidates/attributes", [], {}, BAD, ["items", "empty"]),
+    ("candidates/attributes", [{"attributes": {"year": 1}}], {}, BAD, ["items[0]", "id"]),
+    ("candidates/attributes", [{**ITEM, "atributes": {}}], {}, BAD, ["items[0]", "'atributes'"]),
+    ("candidates/attributes", [ITEM, ITEM], {}, BAD, ["id 1000", "twice"]),
+    ("candidates/attributes", [{**ITEM, "id": 2**63}], {}, BAD, [str(2**63)]),
     (
-        "rows/upsert",
-        [{"id": row, "vector": VECTOR} for row in range(4)],
-        USERS,
-        LARGE,
-        ["'users'", "max_changed_rows"],
-    ),
-    (
-        "rows/upsert",
-        [{"id": 1, "vector": [1] * 4}],
-        {"table": "genres"},
-        LARGE,
-        ["8", "max_changed_candidates"],
-    ),
-    ("rows/upsert", [{"id": 6, "vector": [1] * 4}], {"table": "genres"}, BAD, ["6", "'genres'"]),
-    (
-        "rows/upsert",
-        [{**ROW, "sequence": 1}, {"id": 4, "vector": VECTOR}],
-        USERS,
+        "candidates/attributes",
+        [{**ITEM, "sequence": 1}, {**ITEM, "id": 1007}],
+        {},
         BAD,
         ["items[1]", "sequence"],
     ),
-    ("rows/upsert", [{**ROW, "sequence": -1}], USERS, BAD, ["items[0].sequence", "-1"]),
-    ("rows/upsert", [ROW], {**USERS, "stream": "s" * 300, "offset": 5}, BAD, ["stream", "256"]),
+    ("candidates/attributes", [{**ITEM, "sequence": -1}], {}, BAD, ["items[0].sequence", "-1"]),
     (
-        "rows/upsert",
-        [ROW],
-        {**USERS, "stream": "s", "offset": 9, "from_offset": 9},
+        "candidates/attributes",
+        [ITEM],
+        {"stream": "s" * 300, "offset": 5},
+        BAD,
+        ["stream", "256"],
+    ),
+    (
+        "candidates/attributes",
+        [ITEM],
+        {"stream": "s", "offset": 9, "from_offset": 9},
         BAD,
         ["from_offset", "9"],
-    ),
-    ("rows/upsert", [{"id": -5, "vector": VECTOR}], KEYED, BAD, ["-5", "'users'"]),
-    ("rows/upsert", [{"id": 999, "vector": VECTOR}], KEYED, BAD, ["999", "lists"]),
-    ("rows/upsert", [{"id": 2**63, "vector": VECTOR}], KEYED, BAD, [str(2**63)]),
-    (
-        "rows/upsert",
-        [{"id": key, "vector": VECTOR} for key in (7, 8, 10, 11)],
-        KEYED,
-        LARGE,
-        ["4", "max_changed_rows"],
     ),
 ]
 CANDIDATES: Bodies = [
@@ -207,6 +177,27 @@ CANDIDATES: Bodies = [
     ),
     (
         "candidates/upsert",
+        [candidate(key, vectors={"movies": [1] * size}) for key, size in ((1, 8), (2, 7))],
+        {},
+        BAD,
+        ["items[1].vectors.movies", "8"],
+    ),
+    (
+        "candidates/upsert",
+        [candidate(1, vectors={"movies": [1e39] * 8})],
+        {},
+        BAD,
+        ["vectors.movies", "float32"],
+    ),
+    (
+        "candidates/upsert",
+        [candidate(1, vectors={"movies": "1 2"})],
+        {},
+        BAD,
+        ["items[0].vectors.movies", "'1 2'"],
+    ),
+    (
+        "candidates/upsert",
         [candidate(1, vectors={"movies": [1e19] * 8})],
         {},
         BAD,
@@ -250,27 +241,26 @@ UPSERT: dict[str, Any] = {
     "action": pb.CHANGE_ACTION_UPSERT,
     "ids": IDS,
 }
-UPSERTED_ROWS: dict[str, Any] = {**UPSERT, "kind": pb.CHANGE_KIND_ROWS}
 DELETION: dict[str, Any] = {**UPSERT, "action": pb.CHANGE_ACTION_DELETE}
 COLUMN = pb.Column(int64s=bytes(16))
+VALUES = pb.Attribute()
 MESSAGES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("candidates/upsert", {**UPSERT, "kind": 99}, BAD, ["kind", "99"]),
-    ("rows/upsert", {**DELETION, "kind": pb.CHANGE_KIND_ROWS}, BAD, ["upsert", "rows"]),
+    ("candidates/upsert", {**UPSERT, "action": 99}, BAD, ["action", "99", "upsert"]),
     ("candidates/upsert", {**UPSERT, "ids": pb.Ids()}, BAD, ["ids", "empty"]),
     ("candidates/upsert", {**UPSERT, "ids": pb.Ids(int64s=b"1")}, BAD, ["ids.int64s", "1"]),
-    ("candidates/upsert", {**UPSERT, "feature": "movie"}, BAD, ["feature"]),
     ("candidates/delete", {**DELETION, "features": {"x": COLUMN}}, BAD, ["features", "delete"]),
-    ("rows/upsert", {**UPSERTED_ROWS, "attributes": {"y": pb.Attribute()}}, BAD, ["attributes"]),
-    ("rows/upsert", {**UPSERTED_ROWS, "vectors": {"": bytes(12)}}, BAD, ["vectors", "3"]),
-    ("rows/upsert", {**UPSERTED_ROWS, "sequences": b"12"}, BAD, ["sequences", "8"]),
+    ("candidates/delete", {**DELETION, "attributes": {"y": VALUES}}, BAD, ["attributes"]),
+    ("candidates/upsert", {**UPSERT, "vectors": {"movies": bytes(12)}}, BAD, ["vectors", "3"]),
+    ("candidates/upsert", {**UPSERT, "sequences": b"12"}, BAD, ["sequences", "8"]),
     (
-        "rows/upsert",
-        {**UPSERTED_ROWS, "sequences": np.array([1, -1], "<i8").tobytes()},
+        "candidates/upsert",
+        {**UPSERT, "sequences": np.array([1, -1], "<i8").tobytes()},
         BAD,
         ["sequences", "-1"],
     ),
-    ("rows/upsert", {**UPSERTED_ROWS, "offset": 4}, BAD, ["stream", "offset"]),
-    ("rows/upsert", {**UPSERTED_ROWS, "stream": "s", "offset": -4}, BAD, ["offset", "-4"]),
+    ("candidates/upsert", {**UPSERT, "offset": 4}, BAD, ["stream", "offset"]),
+    ("candidates/upsert", {**UPSERT, "stream": "s", "offset": -4}, BAD, ["offset", "-4"]),
     (
         "candidates/upsert",
         {**UPSERT, "attributes": {"year": pb.Attribute(nulls=[2])}},

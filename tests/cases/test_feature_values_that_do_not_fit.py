@@ -9,17 +9,13 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from bundle.errors import BundleError, FeatureError, FormatError
+from bundle.errors import FeatureError, FormatError
 from bundle.features.columns import Column, OutputBlock
 from bundle.features.ids.crosses import COMBINATIONS_MAX
 from bundle.features.reader import FeatureReader, open_features
-from bundle.features.sources import RemoteRows, RemoteTable
 from bundle.format import manifest as entries
 from bundle.storage.catalog import read_manifest
-from bundle.tables.changed_rows import ChangedRows
-from bundle.tables.new_keys import NewKeys
 from bundle.tables.reader import TableReader
-from bundle.tables.stored_rows import stored_rows
 from tests.bundles.tables import write_table
 from tests.hostile.manifest_edits import rewrite, setting
 from tests.id_graphs import bucket_ids, crossed_ids, hash_ids, word_ids
@@ -197,31 +193,6 @@ def test_a_default_that_does_not_fit_is_rejected_when_features_are_opened(
 ) -> None:
     with pytest.raises(FormatError, match=r"features\.[fg]"):
         FeatureReader({"f": feature(**fields)}, {"t": table}, {})
-
-
-@pytest.mark.parametrize(
-    ("changed", "keys", "words"),
-    [
-        ({"t": (ROWS, 3)}, {}, "row 9 of table 't'"),
-        ({"t": (0, 4)}, {}, "4 float32"),
-        ({"absent": (0, 3)}, {}, "'absent'"),
-        ({"remote": (0, 3)}, {}, "'remote'"),
-        ({}, {"t": 4}, "no keys from row 4"),
-    ],
-)
-def test_changes_that_do_not_fit_their_table_are_rejected(
-    table: TableReader, changed: dict[str, tuple[int, int]], keys: dict[str, int], words: str
-) -> None:
-    remote = RemoteTable(ROWS, RemoteRows("float32[3]", 3))
-    reader = FeatureReader({"f": feature(kind="single")}, {"t": table, "remote": remote}, {})
-    rows = {
-        name: ChangedRows.none("float32", dim).with_rows(
-            np.array([row]), stored_rows(np.ones((1, dim), np.float32), "float32")
-        )
-        for name, (row, dim) in changed.items()
-    }
-    with pytest.raises((BundleError, ValueError), match=words):
-        reader.with_changes(rows, {name: NewKeys.none(first) for name, first in keys.items()})
 
 
 def test_a_vocabulary_of_another_size_than_the_manifest_states_is_rejected(

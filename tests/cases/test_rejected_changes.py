@@ -16,10 +16,9 @@ from rowcast_client import Client, RowcastError
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.exit_codes import EXIT_USAGE
 from tests.bundles.small import write_small_bundle
-from tests.cases.rejected_changes import CANDIDATES, LIMITS, MESSAGES, ROWS
+from tests.cases.rejected_changes import CANDIDATES, ITEMS, LIMITS, MESSAGES
 from tests.differential.random_changes import are_alike, send
 from tests.e2e.process import WAIT_S
-from tests.units.service.changes.keyed import USER_KEYS, keyed_features
 from tests.units.service.changes.making import Rejected, change, log_of, request
 from tests.units.service.cli.test_ctl import ctl
 from tests.units.service.running import RunningService
@@ -38,9 +37,7 @@ def services(
 ) -> Iterator[list[RunningService]]:
     """One process that holds everything, and a router of two shards."""
     root = tmp_path_factory.mktemp("root")
-    features = {"user": keyed_features(padding=999)["user"]}
-    keys = {"users": USER_KEYS}
-    write_small_bundle(root, small_towers, users=True, partitions=2, features=features, keys=keys)
+    write_small_bundle(root, small_towers, users=True, partitions=2)
     with ExitStack() as started:
 
         def start(**settings: Any) -> RunningService:
@@ -78,7 +75,7 @@ def clients(services: list[RunningService]) -> Iterator[dict[str, Client]]:
         }
 
 
-@pytest.mark.parametrize(("path", "items", "options", "code", "words"), [*ROWS, *CANDIDATES])
+@pytest.mark.parametrize(("path", "items", "options", "code", "words"), [*ITEMS, *CANDIDATES])
 def test_change_that_does_not_fit_is_rejected_in_every_way(
     path: str,
     items: list[Any],

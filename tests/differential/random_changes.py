@@ -36,9 +36,7 @@ REJECTED = {"contexts/attributes"}
 """What every service rejects: the contexts of small bundles have no attributes."""
 PLURALS = {
     "id": "ids",
-    "vector": "vectors",
     "sequence": "sequences",
-    "table": "target",
     "corpus": "target",
     "store": "target",
 }
@@ -52,7 +50,7 @@ class RandomChanges:
         self._random = np.random.default_rng(seed)
         self._offset = 0
         paths = sorted(name for name in NAMES if "/" in name)
-        self._paths = [*paths, *["rows/upsert", "candidates/upsert"] * 3]
+        self._paths = [*paths, *["candidates/upsert"] * 3]
         self._path = self._paths[0]
 
     def draw(self) -> Change:
@@ -61,15 +59,12 @@ class RandomChanges:
         kind, action = self._path.split("/")
         items = [self._item(kind, action, key) for key in self._keys(kind)]
         body: dict[str, Any] = {"items": items}
-        if kind == "rows":
-            self._add_rows(body)
-        else:
-            name, target = {
-                "candidates": ("corpus", "movies"),
-                "contexts": ("store", "users"),
-            }[kind]
-            if self._chance(0.2):
-                body[name] = target
+        if self._path == "candidates/upsert" and self._chance(0.2):
+            for item in items:
+                item["vectors"] = {"movies": self._vector()}
+        name, target = {"candidates": ("corpus", "movies"), "contexts": ("store", "users")}[kind]
+        if self._chance(0.2):
+            body[name] = target
         if self._chance(0.2):
             for item in items:
                 item["sequence"] = self._number(0, 5)
@@ -122,18 +117,6 @@ class RandomChanges:
             "rating": float(self._random.random()),
             "classic": self._chance(0.5),
         }
-
-    def _add_rows(self, body: dict[str, Any]) -> None:
-        """Makes items those of rows of a feature, which may have new keys, or of a table."""
-        if self._chance(0.2):
-            body["table"] = "genres"
-            rows = self._several(range(6), 2)
-            items = [{"id": row, "vector": self._vector()[:4]} for row in rows]
-        else:
-            body["feature"] = self._pick([*KEYS])
-            keys = self._several(KEYS[body["feature"]], 4)
-            items = [{"id": key, "vector": self._vector()} for key in keys]
-        body["items"][:] = items
 
     def _part_of_stream(self) -> dict[str, Any]:
         """Returns where in a stream a change lies; some overlap with what was applied."""

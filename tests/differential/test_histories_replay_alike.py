@@ -52,8 +52,6 @@ DISTANCES: dict[int, dict[str, Distance]] = {
 ATTRIBUTES = ("title", "year", "genres", "rating", "classic")
 Attributes = dict[int, dict[str, Any]]
 """The attributes of candidates by id."""
-HUGE = 4e17
-"""A number of a row with which a vector is too long to be searched."""
 TREE = {"num_leaves": 4, "leaves_to_search": 2, "dimensions_per_block": 4, "reorder": 10}
 
 
@@ -120,12 +118,6 @@ def state_of(version: ChangedVersion) -> dict[str, Any]:
                 queries = prepared(QUERIES, index.entry.distance)
                 nearest = codes.pack(live).nearest(queries, 2 * LENGTH)
                 state[f"nearest {name}"] = [positions.tolist() for positions in nearest]
-    for name, changed in version.tables.rows.items():
-        if changed.count:
-            positions, stored = changed.find(changed.rows)
-            rows = np.empty((positions.size, changed.dim), np.float32)
-            changed.write(stored, positions, rows)
-            state[f"table {name}"] = [changed.rows.tolist(), rows.view(np.uint32).tolist()]
     return state
 
 
@@ -223,15 +215,14 @@ def test_compacted_log_leaves_what_the_whole_log_leaves(
                 _copy(compacted, copy)
         _copy(compacted, whole)
 
-        # Once a version is gone, nobody needs rows of it.
         versions = all_versions[int(random.integers(2)) :]
         numbers = [version.version for version in versions]
         if numbers == [2]:
             for changes in (compacted, whole, copy):
                 changes.log.detach(loaded[0])
-        dropped_count += compacted.compactor.compact(numbers, time.monotonic() + WAIT_S).dropped
+        dropped_count += compacted.compactor.compact(time.monotonic() + WAIT_S).dropped
         content = compacted.log.path.read_bytes()
-        repetition = compacted.compactor.compact(numbers, time.monotonic() + WAIT_S)
+        repetition = compacted.compactor.compact(time.monotonic() + WAIT_S)
         assert (repetition.dropped, repetition.bytes_before, repetition.bytes_after) == (
             0,
             *2 * [len(content)],
@@ -334,16 +325,12 @@ def by_id(version: ChangedVersion) -> dict[int, Any]:
 
 
 class Embeddings(RandomChanges):
-    """Draws changes by which versions can embed a candidate, or cannot any more: of candidates
-    that read keys without a row, of such rows, and of rows with huge numbers. Few ids are changed
-    again and again.
+    """Draws changes of candidates that some versions can embed, and others cannot: those that read
+    keys without a row. Few ids are changed again and again.
     """
 
     def draw(self) -> Change:
         path, body = super().draw()
-        if path == "rows/upsert" and body.get("feature") == "movie" and self._chance(0.3):
-            for item in body["items"]:
-                item["vector"] = [HUGE] * 8
         if self._chance(0.2):
             for item in body["items"]:
                 item.setdefault("sequence", self._number(0, 8))
@@ -409,7 +396,7 @@ def read_of(version: ChangedVersion) -> dict[str, Any]:
     state = state_of(version)
     del state["dropped"]
     return {
-        name: part if name.startswith(("table", "changed")) else part[1]
+        name: part if name.startswith("changed") else part[1]
         for name, part in state.items()
         if not name.startswith("nearest")
     }

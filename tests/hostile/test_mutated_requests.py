@@ -75,21 +75,19 @@ def own_requests() -> Iterator[RawRequest]:
     candidates = [{"id": key, "features": features, "attributes": {"title": "x"}} for key in (1, 2)]
     upsert = {"items": candidates}
     offsets = {"stream": "s", "offset": 3, "from_offset": 1}
-    rows = {"items": [{"id": 3, "vector": [1.0] * 8}], "table": "users"}
     for path, body in (
         ("candidates/upsert", {**upsert, **offsets}),
         ("candidates/delete", {"items": [{"id": 5000}]}),
         ("candidates/attributes", {"items": [{"id": 1000, "attributes": {"title": "x"}}]}),
-        ("rows/upsert", {**rows, **offsets}),
     ):
         yield own_call(f"/{path}", body)
     change = pb.ChangeRequest(
         model=pb.ModelSpec(name=MODEL),
-        kind=pb.CHANGE_KIND_ROWS,
+        kind=pb.CHANGE_KIND_CANDIDATES,
         action=pb.CHANGE_ACTION_UPSERT,
-        target="users",
+        target="movies",
         ids=pb.Ids(int64s=np.array([3]).tobytes()),
-        vectors={"": np.ones(8, np.float32).tobytes()},
+        vectors={"movies": np.ones(8, np.float32).tobytes()},
         sequences=np.array([4]).tobytes(),
         stream="s",
         offset=9,

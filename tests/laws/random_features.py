@@ -35,7 +35,6 @@ SMALL = tuple(f"small{number}" for number in range(16))
 TABLES = (*DTYPES, *SMALL)
 DIMS = {**dict.fromkeys(DTYPES, 4), **dict.fromkeys(SMALL, 3)}
 KEYS = (7, 0, -3, 2**62, 11, 5, -9, 8, 1)
-NEW_KEYS = (2, 6, 12, 2**63 - 1)
 WORDS = ("red", "blue", "green", "red blue")
 LEFT_OUT = object()
 """The row of a value that is padding."""
@@ -81,16 +80,15 @@ IDS: tuple[Ids, ...] = (
     Ids(vocabulary_ids("words", first_row=2), WORDS, ("", "x", "\u00e9"), word_row),
     Ids(BUCKETS, (-2.0, 0.5, 3.75, 9.0), (), bucket),
     Ids(bucket_ids((-1.5, 0.5), first_row=8), (-2.0,), (0.5, -1.5), lambda n: 8 + bucket(n)),
-    Ids(entries.KeyedIds(keys="own"), KEYS, (*NEW_KEYS, 77), KEYS.index),
+    Ids(entries.KeyedIds(keys="own"), KEYS, (2, 6, 2**63 - 1, 77), KEYS.index),
 )
 
 
 @dataclass(frozen=True)
 class State:
-    """What tables hold: the vectors of their rows, and the keys of their first rows."""
+    """What tables hold: the vectors of their rows."""
 
     vectors: Mapping[str, Vectors]
-    keys: Mapping[str, tuple[int, ...]]
 
 
 Lists = list[list[Any]]
@@ -222,8 +220,7 @@ class Model:
         if feature.padding is not None and value == feature.padding:
             return LEFT_OUT
         if isinstance(feature.ids, entries.KeyedIds):
-            keys = state.keys.get(feature.table, KEYS) if feature.ids.keys != "shared" else KEYS
-            return keys.index(int(value)) if int(value) in keys else UNKNOWN
+            return KEYS.index(int(value)) if int(value) in KEYS else UNKNOWN
         rule = self.rules[name]
         row = rule.row(int(value) if isinstance(rule.known_values, range) else value)
         if feature.from_end and row < 0:

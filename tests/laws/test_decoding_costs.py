@@ -138,9 +138,6 @@ JSON: Mapping[str, Callable[[Shape], Any]] = {
             {"id": 2},
         )
     },
-    f"{MODEL}/rows/upsert": lambda shape: {
-        "items": shape.listed({"id": 1, "vector": shape.nested()}, {"id": 2, "vector": []})
-    },
     f"{MODEL}:predict": lambda shape: {"instances": shape.listed(shape.table(), {})},
     f"{MODEL}:predict?columns": lambda shape: {"inputs": shape.table()},
     f"{MODEL}:classify": lambda shape: {

@@ -1,5 +1,5 @@
-"""Features of any kind read what their definition says: from files, with changed rows and new
-keys, and from rows that other processes hold.
+"""Features of any kind read what their definition says: from files, and from rows that other
+processes hold.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -21,19 +21,15 @@ from bundle.features.columns import Column, OutputBlock
 from bundle.features.reader import FeatureReader
 from bundle.features.sources import FetchedRows, RemoteTable, remote_tables
 from bundle.format import manifest as entries
-from bundle.tables.changed_rows import ChangedRows
+from bundle.format.dtypes import narrowed, widened
 from bundle.tables.key_index import KeyIndex, KeyIndexWriter
-from bundle.tables.new_keys import NewKeys
 from bundle.tables.reader import TableReader
-from bundle.tables.stored_rows import StoredRows
 from bundle.tables.vocabularies import StringKeys, Vocabulary
-from tests.bundles.row_log import RowLog, rounded, row_log
 from tests.bundles.tables import write_floats
 from tests.laws.random_features import (
     DIMS,
     DTYPES,
     KEYS,
-    NEW_KEYS,
     ROWS,
     TABLES,
     WORDS,
@@ -57,18 +53,16 @@ class Files(NamedTuple):
       tables: The tables, as compiled code reads them and as NumPy does.
       keys: The key index of each table, and a further one.
       state: What they hold.
-      log: The log of their changes.
     """
 
     entries: Mapping[str, entries.Table]
     tables: Mapping[str, Mapping[str, TableReader]]
     keys: Mapping[str, KeyIndex]
     state: State
-    log: RowLog
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     root = tmp_path_factory.mktemp("tables")
     with KeyIndexWriter(root / "keys") as writer:
         writer.append(np.array(KEYS))
@@ -88,8 +82,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
     }
     # The index of an indicator is the one that several tables may share.
     keys = dict.fromkeys((*TABLES, "shared"), index)
-    with row_log(root / "changes.log") as log:
-        yield Files(tables, opened, keys, State(vectors, {}), log)
+    return Files(tables, opened, keys, State(vectors))
+
+
+def rounded(vectors: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+    """Returns vectors as they are read after a table has stored them."""
+    values, scales = narrowed(vectors, dtype)
+    return widened(values, dtype, scales)
 
 
 def dtype_of(table: str) -> str:
@@ -106,7 +105,7 @@ def drawn() -> set[str]:
     return set()
 
 
-def test_features_read_what_their_definition_says_through_any_history_of_changes(
+def test_features_read_what_their_definition_says(
     files: Files, drawn: set[str], request: pytest.FixtureRequest
 ) -> None:
     for seed in seeds(request, CASES, first=40_000):
@@ -115,21 +114,7 @@ def test_features_read_what_their_definition_says_through_any_history_of_changes
         for feature in model.features.values():
             drawn |= {*names_in(feature)}
         readers = [reader_of(files, model, tables) for tables in files.tables.values()]
-        for reader in readers:
-            assert reader.growing_tables == growing(model), seed
-        history = [(readers, files.state)]
-        changes = Changes(files.log)
-        for _ in range(random.randint(0, 3)):
-            views, state = history[-1]
-            state = changes.change(random, state, growing(model))
-            # A view of a view, or of the files, has the given changes and no others.
-            bases = random.choice([views, readers])
-            changed = {**changes.rows}, {**changes.keys}
-            history.append(([base.with_changes(*changed) for base in bases], state))
-        history.append(([view.with_changes({}) for view in history[-1][0]], files.state))
-        random.shuffle(history)
-        for views, state in history:
-            assert_read(views, model, state, seed)
+        assert_read(readers, model, files.state, seed)
 
 
 def test_rows_of_other_processes_read_like_files_and_lost_rows_like_unknown_ids(
@@ -146,54 +131,41 @@ def test_rows_of_other_processes_read_like_files_and_lost_rows_like_unknown_ids(
         remote = remote_tables(tables)
         reader = reader_of(files, model, remote)
         state = files.state
-        changes = Changes(files.log)
-        for _ in range(random.randint(0, 2)):
-            state = changes.change(random, state, reader.growing_tables)
-        view = reader.with_changes({}, changes.keys)
         lost = {name: lost_rows(random, model, name) for name in TABLES if loses}
 
         columns = model.columns()
         names = [name for name in model.features if read_or_rejected(model, name, state)]
         fetched = {}
-        for layout, rows in view.remote_rows(names, columns, model.n).items():
+        for layout, rows in reader.remote_rows(names, columns, model.n).items():
             assert (np.diff(rows) > 0).all(), "each row is wanted once"
             fetched[layout] = fetched_rows(rows, layout, remote, state, lost)
         for name in names:
             expected = read_or_rejected(model, name, state, lost)
             if expected is None:
                 with pytest.raises(RowUnavailable, match="is unavailable"):
-                    view.activations([name], columns, model.n, fetched)
+                    reader.activations([name], columns, model.n, fetched)
                 continue
-            activation = view.activations([name], columns, model.n, fetched)[name]
+            activation = reader.activations([name], columns, model.n, fetched)[name]
             assert_equal(activation.values, expected[0], f"{name} of seed {seed}")
             block = room_for(model, {name: expected[0]}, [name])
             if block.names:
-                view.write([block], columns, model.n, fetched)
+                reader.write([block], columns, model.n, fetched)
                 assert_equal(block.array, flat(expected[0]), f"{name} of {seed}")
 
 
-def memory_of(vectors: NDArray[np.float32]) -> StoredRows:
-    row_bytes = vectors.itemsize * vectors.shape[1]
-    offsets = row_bytes * np.arange(len(vectors))
-    return StoredRows(vectors.reshape(-1).view(np.uint8), offsets, row_bytes)
-
-
-def test_a_row_that_is_not_finite_is_named_as_the_row_is_now(files: Files) -> None:
+def test_a_row_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    vectors = np.ones((ROWS, 3), np.float32)
+    finite = TableReader(tmp_path, write_floats(tmp_path, "finite", vectors, "float32", []))
+    vectors[2] = np.inf
+    infinite = TableReader(tmp_path, write_floats(tmp_path, "infinite", vectors, "float32", []))
+    tables = {"finite": finite, "infinite": infinite}
     features = {
         table: entries.EmbeddedFeature(kind="single", table=table, role="context")
-        for table in ("float32", "small3")
+        for table in tables
     }
     columns = {name: Column(np.array([1, 2])) for name in features}
-    view = FeatureReader(features, files.tables["compiled"], {}).with_changes(
-        {
-            table: ChangedRows.none("float32", DIMS[table]).with_rows(
-                np.array([row]), memory_of(np.full((1, DIMS[table]), number, np.float32))
-            )
-            for table, row, number in (("float32", 1, 2.0), ("small3", 2, np.inf))
-        }
-    )
-    (lost,) = view.rows_not_finite([*features], columns, 2)
-    assert (lost.feature, lost.table, lost.id, lost.example) == ("small3", "small3", 2, 1)
+    (lost,) = FeatureReader(features, tables, {}).rows_not_finite([*features], columns, 2)
+    assert (lost.feature, lost.table, lost.id, lost.example) == ("infinite", "infinite", 2, 1)
 
 
 def test_every_field_of_a_feature_and_every_value_was_drawn(drawn: set[str]) -> None:
@@ -236,59 +208,6 @@ def literals(annotation: Any) -> list[str]:
     if get_origin(annotation) is Literal:
         return [value for value in get_args(annotation) if value]
     return [value for part in get_args(annotation) for value in literals(part)]
-
-
-def growing(model: Model) -> dict[str, str]:
-    """Returns the tables that one key index leads to, which leads to no other."""
-    pairs = {
-        (feature.table, feature.ids.keys)
-        for feature in model.features.values()
-        if isinstance(feature, entries.EmbeddedFeature)
-        and isinstance(feature.ids, entries.KeyedIds)
-        and feature.table
-    }
-    tables = [table for table, _ in pairs]
-    indexes = [index for _, index in pairs]
-    return {
-        table: index
-        for table, index in pairs
-        if tables.count(table) == 1 and indexes.count(index) == 1
-    }
-
-
-class Changes:
-    """The changed rows and new keys of tables, as readers take them."""
-
-    def __init__(self, log: RowLog) -> None:
-        self._log = log
-        self.rows: dict[str, ChangedRows] = {}
-        self.keys: dict[str, NewKeys] = {}
-
-    def change(self, random: Random, state: State, growing: Mapping[str, str]) -> State:
-        """Changes rows of some tables, and adds keys to those that grow; returns the new state."""
-        vectors = {**state.vectors}
-        keys = {**state.keys}
-        for table in {
-            *random.sample(TABLES, 5),
-            *random.sample(sorted(growing), len(growing) // 2),
-        }:
-            before = vectors[table]
-            rows = random.sample(range(len(before)), random.randint(1, 4))
-            known_keys = keys.get(table, KEYS)
-            if table in growing and growing[table] != "shared":
-                added = [key for key in NEW_KEYS if key not in known_keys and random.random() < 0.5]
-                new_keys = self.keys.get(table, NewKeys.none(ROWS)).with_keys(np.array(added, int))
-                self.keys[table] = new_keys
-                rows += range(len(before), len(before) + len(added))
-                keys[table] = (*known_keys, *added)
-                before = np.vstack([before, np.zeros((len(added), DIMS[table]), np.float32)])
-            values = [random.gauss(0, 3) for _ in range(len(rows) * DIMS[table])]
-            new = rounded(np.array(values, np.float32).reshape(len(rows), -1), dtype_of(table))
-            changed = self.rows.get(table, ChangedRows.none(dtype_of(table), DIMS[table]))
-            self.rows[table] = self._log.with_rows(changed, rows, new)
-            vectors[table] = before.copy()
-            vectors[table][rows] = new
-        return replace(state, vectors=vectors, keys=keys)
 
 
 def read_or_rejected(
@@ -352,10 +271,6 @@ def assert_reads(
             actual = single[name].values[0]
             same = np.array_equal(actual, activation.values[number])
             assert same, f"{name} of seed {seed} has other bits in another batch"
-    for table in ("float16", "small3"):
-        read = np.arange(-1, ROWS)
-        actual = reader.take(table, read)
-        assert_equal(actual, np.vstack([0 * actual[0], state.vectors[table][:ROWS]]), table)
 
     # Cut into arrays anywhere, in any order; what is kept of the first call serves the second one.
     names = model.random.sample(sorted(expected), len(expected))

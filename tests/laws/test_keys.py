@@ -1,4 +1,4 @@
-"""Key indexes, vocabularies and new keys find what a dictionary finds."""
+"""Key indexes and vocabularies find what a dictionary finds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bundle.errors import DigestMismatch, FeatureError, FormatError
-from bundle.tables import new_keys as new_keys_module
 from bundle.tables import vocabularies as vocabularies_module
 from bundle.tables.key_index import KeyIndex, KeyIndexWriter, index_bytes
-from bundle.tables.new_keys import NewKeys
 from bundle.tables.vocabularies import (
     DICTIONARY_MAX,
     IntegerKeys,
@@ -84,23 +82,6 @@ def test_texts_are_found_in_vocabularies_even_if_their_fingerprints_are_equal(
                     index.positions("f", np.array([10]))
             patch.setattr(vocabularies_module, "fingerprints", lengths)
             patch.setattr(vocabularies_module, "column_fingerprints", lengths)
-
-
-@given(batches=st.lists(st.lists(st.integers(0, 60), unique=True, max_size=9), max_size=12))
-def test_new_keys_have_the_rows_of_their_order(batches: list[list[int]]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(new_keys_module, "_RECENT_MAX", 7)
-        keys = NewKeys.none(100)
-        expected: dict[int, int] = {}
-        for batch in batches:
-            further = [key for key in batch if key not in expected]
-            keys = keys.with_keys(np.array(further, np.int64))
-            for key in further:
-                expected[key] = 100 + len(expected)
-        wanted = range(-1, 62)
-        rows = [expected.get(key, -1) for key in wanted]
-        assert keys.find(np.array(wanted)).tolist() == rows
-        assert (keys.count, keys.end_row) == (len(expected), 100 + len(expected))
 
 
 def test_a_large_vocabulary_of_texts_is_read_from_its_file(tmp_path: Path) -> None:

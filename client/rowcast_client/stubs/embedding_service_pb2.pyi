@@ -26,7 +26,6 @@ class SearchPath(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 class ChangeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CHANGE_KIND_UNSPECIFIED: _ClassVar[ChangeKind]
-    CHANGE_KIND_ROWS: _ClassVar[ChangeKind]
     CHANGE_KIND_CANDIDATES: _ClassVar[ChangeKind]
     CHANGE_KIND_CONTEXTS: _ClassVar[ChangeKind]
 
@@ -184,7 +183,6 @@ SEARCH_PATH_INDEX: SearchPath
 SEARCH_PATH_EXACT: SearchPath
 SEARCH_PATH_NONE: SearchPath
 CHANGE_KIND_UNSPECIFIED: ChangeKind
-CHANGE_KIND_ROWS: ChangeKind
 CHANGE_KIND_CANDIDATES: ChangeKind
 CHANGE_KIND_CONTEXTS: ChangeKind
 CHANGE_ACTION_UNSPECIFIED: ChangeAction
@@ -782,7 +780,7 @@ class LookupResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., found: _Optional[bytes] = ..., table: _Optional[str] = ..., coverage: _Optional[float] = ..., lost: _Optional[bytes] = ..., not_found: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
 
 class ChangeRequest(_message.Message):
-    __slots__ = ("model", "kind", "action", "target", "ids", "feature", "features", "attributes", "vectors", "sequences", "expires_s", "stream", "offset", "from_offset")
+    __slots__ = ("model", "kind", "action", "target", "ids", "features", "attributes", "vectors", "sequences", "expires_s", "stream", "offset", "from_offset")
     class FeaturesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -809,7 +807,6 @@ class ChangeRequest(_message.Message):
     ACTION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
-    FEATURE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
@@ -823,7 +820,6 @@ class ChangeRequest(_message.Message):
     action: ChangeAction
     target: str
     ids: Ids
-    feature: str
     features: _containers.MessageMap[str, Column]
     attributes: _containers.MessageMap[str, Attribute]
     vectors: _containers.ScalarMap[str, bytes]
@@ -832,7 +828,7 @@ class ChangeRequest(_message.Message):
     stream: str
     offset: int
     from_offset: int
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., kind: _Optional[_Union[ChangeKind, str]] = ..., action: _Optional[_Union[ChangeAction, str]] = ..., target: _Optional[str] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., feature: _Optional[str] = ..., features: _Optional[_Mapping[str, Column]] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., vectors: _Optional[_Mapping[str, bytes]] = ..., sequences: _Optional[bytes] = ..., expires_s: _Optional[bytes] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., from_offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., kind: _Optional[_Union[ChangeKind, str]] = ..., action: _Optional[_Union[ChangeAction, str]] = ..., target: _Optional[str] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., features: _Optional[_Mapping[str, Column]] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., vectors: _Optional[_Mapping[str, bytes]] = ..., sequences: _Optional[bytes] = ..., expires_s: _Optional[bytes] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., from_offset: _Optional[int] = ...) -> None: ...
 
 class ChangeResponse(_message.Message):
     __slots__ = ("model", "sequence", "changed", "outdated", "unknown", "outdated_count", "unknown_count", "is_repeated", "stream_offset")

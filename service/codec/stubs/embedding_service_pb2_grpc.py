@@ -120,7 +120,7 @@ class EmbeddingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Change(self, request, context):
-        """Adds, replaces or deletes rows, candidates or contexts while they are served. The response means that the change is
+        """Adds, replaces or deletes candidates or contexts while they are served. The response means that the change is
         on the disk, and served by the process that responds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

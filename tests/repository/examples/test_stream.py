@@ -128,7 +128,7 @@ BAD = [
     b'{"features": {"movie": 1007}}',
     b'{"action": "attributes", "attributes": {"colour": 1}}',
     b'{"action": "attributes", "attributes": {"year": "soon"}}',
-    b'{"kind": "rows", "feature": "user", "vector": [1]}',
+    b'{"kind": "contexts", "features": {"user": 7}}',
     b'{"kind": "candidates", "target": "films", "action": "delete"}',
 ]
 
@@ -243,11 +243,13 @@ def test_consumer_ends_without_an_error_on_sigterm(
         (b"true", b"{}", "the key is 'true'"),
         (b"movie", b"{}", "the key is 'movie'; an id was expected, as a JSON number or string"),
         (b"1", b"{", "the value: Invalid JSON"),
-        (b"1", b'{"kind": "films"}', "kind: Input should be 'rows', 'candidates' or 'contexts'"),
+        (b"1", b'{"kind": "films"}', "kind: Input should be 'candidates' or 'contexts'"),
         (b"1", b'{"attribute": {}}', "attribute: Extra inputs are not permitted"),
-        (b"1", b'{"vector": [1.0]}', "vector was sent, which upsert of candidates does not have"),
-        (b"1", b'{"kind": "rows"}', "vector is missing"),
-        (b"1", b'{"kind": "rows", "action": "delete"}', "rows can be upserted only"),
+        (
+            b"1",
+            b'{"kind": "contexts", "vectors": {}}',
+            "vectors was sent, which upsert of contexts does not have",
+        ),
         (b"1", b'{"action": "delete", "features": {}}', "features was sent, which delete of"),
     ],
 )

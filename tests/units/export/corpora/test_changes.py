@@ -17,10 +17,8 @@ from bundle.features.columns import Column
 from bundle.format.manifest import Corpus
 from bundle.stores.reader import CandidateStore
 from bundle.stores.writer import write_store
-from bundle.tables.stored_rows import stored_rows
 from export.corpora.changes import fold, read_changes
 from export.errors import ExportError
-from tests.bundles.row_log import row_change
 from tests.units.bundle.changes.writers import append
 
 
@@ -70,11 +68,10 @@ def test_what_a_bundle_cannot_hold_is_left_to_the_service_and_reported(tmp_path:
         upsert([7, 8], [2007, 2008], expires_s=pa.array([1e10, None], pa.float64())),
         change("delete", [7]),
         upsert([9], [2009], is_sent=True),
-        row_change([1], stored_rows(np.ones((1, 2), np.float32), "float32")),
         change("upsert", [1], kind="contexts"),
     )
     assert [key for key, _ in entries] == [*range(6), 8]
-    for words in ("1 changes of 1 entries", "expiry", "rows belong", "contexts.movies", "vectors"):
+    for words in ("1 changes of 1 entries", "expiry", "contexts.movies", "vectors"):
         assert any(words in note for note in notes)
 
 

@@ -17,7 +17,6 @@ from tests.units.service.changes.making import (
     candidate,
     change,
     ids_of,
-    nearest,
     responds,
     status,
 )
@@ -86,7 +85,7 @@ def test_candidate_that_cannot_be_scored_is_left_out(
     assert service.value("rowcast_candidates_left_out_total", reason=reason) >= 3
 
 
-def test_candidate_is_in_no_response_until_a_row_lets_the_next_version_embed_it(
+def test_candidate_that_the_next_version_cannot_embed_is_in_no_response(
     write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
 ) -> None:
     write(features=keyed.keyed_features(), keys=keyed.KEYS)
@@ -110,31 +109,11 @@ def test_candidate_is_in_no_response_until_a_row_lets_the_next_version_embed_it(
         (version,) = [entry for entry in status(running)["versions"] if entry["version"] == 2]
         assert version["dropped"] == {reason: 2}
 
-    change(service, "rows/upsert", {"id": 77, "vector": [0.5] * 8}, feature="movie")
+    for key in (ADDED, 1000):
+        change(service, "candidates/upsert", candidate(key))
+    change(service, "candidates/attributes", {"id": ADDED, "attributes": {"year": 1901}})
     for running in (service, serve()):
         assert {ADDED, 1000} <= ids_of(running)
         assert ids_of(running, filter=OLD) == {ADDED}
         (version,) = [entry for entry in status(running)["versions"] if entry["version"] == 2]
         assert version["dropped"] == {}
-
-
-def test_row_with_which_a_candidate_cannot_be_embedded_is_rejected(
-    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
-) -> None:
-    write()
-    service = serve()
-    key = 1007
-    item = candidate(5000, movie=key, vectors={"movies": [1.0] * 8})
-    change(service, "candidates/upsert", item)
-
-    def change_row(number: float) -> None:
-        change(service, "rows/upsert", {"id": key, "vector": [number] * 8}, feature="movie")
-
-    change_row(0.5)
-    expected = nearest(service, [1.0] * 8, k=50)
-    with pytest.raises(Rejected, match=f"INVALID_ARGUMENT: vectors .* such as {key};"):
-        change_row(4e17)
-    for running in (service, serve()):
-        assert nearest(running, [1.0] * 8, k=50) == expected
-        looked_up = responds(running, "lookup", feature="movie", ids=[key])
-        assert looked_up["vectors"] == [[0.5] * 8]

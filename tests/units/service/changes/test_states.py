@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.bundles.small import SmallBundle, write_small_bundle
@@ -76,29 +77,25 @@ def test_next_version_has_what_was_said_of_its_candidates_and_embeds_those_with_
     assert values_of(service, "year")[1245] == 1901
 
 
-def test_rows_and_vectors_of_the_next_training_are_no_repetition(
+def test_vectors_of_the_next_training_are_no_repetition(
     next_version: Callable[..., None], serve: Serve
 ) -> None:
     service = serve()
-    vectors = random_vectors(3).tolist()
-    row = {"id": 1007, "vector": vectors[0], "sequence": 5}
-    upserted = candidate(5000, vectors={"movies": vectors[1]}, sequence=5)
-    stream: dict[str, Any] = {"stream": "rows", "offset": 9}
-    change(service, "rows/upsert", row, feature="movie", **stream)
-    change(service, "candidates/upsert", upserted)
+    vectors = random_vectors(2).tolist()
+    upserted = candidate(5000, vectors={"movies": vectors[0]}, sequence=5)
+    stream: dict[str, Any] = {"stream": "vectors", "offset": 9}
+    change(service, "candidates/upsert", upserted, **stream)
     next_version(service, size=20)
-    row["vector"] = vectors[2]
-    upserted["vectors"] = {"movies": vectors[2]}
-    assert change(service, "rows/upsert", row, feature="movie", **stream)["changed"] == 1
-    assert change(service, "candidates/upsert", upserted)["changed"] == 1
-    looked_up = responds(service, "lookup", feature="movie", ids=[1007])
-    assert looked_up["vectors"] == [pytest.approx(vectors[2])]
-    # Once more, both are.
-    repeated = change(service, "rows/upsert", row, feature="movie", **stream)
+    upserted["vectors"] = {"movies": vectors[1]}
+    assert change(service, "candidates/upsert", upserted, **stream)["changed"] == 1
+    ((ids, scores),) = nearest(service, vectors[1], k=1000, exact=True)
+    score_of = dict(zip(ids, scores, strict=True))
+    assert score_of[5000] == pytest.approx(np.dot(vectors[1], vectors[1]))
+    # Once more, they are.
+    repeated = change(service, "candidates/upsert", upserted, **stream)
     assert (repeated["is_repeated"], repeated["version"], repeated["stream_offset"]) == (True, 2, 9)
-    assert change(service, "rows/upsert", row, feature="movie")["outdated"] == [1007]
     assert change(service, "candidates/upsert", upserted)["outdated"] == [5000]
-    assert status(service)["streams"] == {"rows": 9}
+    assert status(service)["streams"] == {"vectors": 9}
 
 
 def test_what_follows_vectors_in_a_stream_follows_them_when_they_are_sent_again(
@@ -137,19 +134,6 @@ def test_what_follows_vectors_in_a_stream_follows_them_when_they_are_sent_again(
     titles = values_of(service, "title")
     assert 5000 not in titles
     assert titles[5001] == "A later title"
-
-
-def test_rows_are_numbered_whatever_the_ids_are_called(write: Write, serve: Serve) -> None:
-    """The row of a table and the id by which a feature reads it are one thing."""
-    small = write(size=20)
-    service = serve()
-    by_row = {"id": 6, "vector": [0.5] * 8, "sequence": 3}
-    change(service, "rows/upsert", by_row, table="movies")
-    looked_up = responds(service, "lookup", feature="movie", ids=small.ids.tolist())
-    (number,) = [n for n, vector in enumerate(looked_up["vectors"]) if vector == [0.5] * 8]
-    by_id = {"id": int(small.ids[number]), "vector": [0.25] * 8, "sequence": 2}
-    result = change(service, "rows/upsert", by_id, feature="movie")
-    assert result["outdated"] == [by_id["id"]]
 
 
 @pytest.mark.parametrize("options", [{}, {**TREE, "keep": 10}])

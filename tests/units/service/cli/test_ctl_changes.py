@@ -1,4 +1,4 @@
-"""`rowcast-serve ctl rows`, `candidates`, `contexts` and `changes` against the admin API of a
+"""`rowcast-serve ctl candidates`, `contexts` and `changes` against the admin API of a
 service over a small bundle.
 """
 
@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.bundles.small import SmallBundle
-from tests.units.service.changes.making import ids_of, nearest, responds
+from tests.units.service.changes.making import ids_of, nearest
 from tests.units.service.cli.test_ctl import ctl
 from tests.units.service.running import RunningService
 
 VECTOR = [100.0] * 8
-ROWS = [{"id": row, "vector": [float(row)] * 8} for row in range(5)]
 MIXED = [
     {"id": 1000, "attributes": {"year": 2000}},
     {"id": 1007, "attributes": {"title": "Another"}},
@@ -26,15 +25,18 @@ MIXED = [
     {"id": 1014, "attributes": {"title": "An older third"}, "sequence": 4},
 ]
 """Items that do not fit into one change."""
-UPSERT_ROWS = "rows upsert movies --table users --file FILE --batch 2"
-STREAM = f"{UPSERT_ROWS} --stream trainer --offset 100"
+UPSERT = "candidates upsert movies --corpus movies --file FILE --batch 2"
+STREAM = f"{UPSERT} --stream catalog --offset 100"
 
 
-def movie(key: int) -> dict[str, Any]:
+def movie(key: int, vector: list[float] = VECTOR) -> dict[str, Any]:
     features = {"movie": 1007, "genres": ["drama"], "year": 0.5}
     attributes = {"title": f"Film {key}", "year": 2024}
-    vectors = {"movies": VECTOR}
+    vectors = {"movies": vector}
     return {"id": key, "features": features, "attributes": attributes, "vectors": vectors}
+
+
+MOVIES = [movie(6000 + number, [float(number)] * 8) for number in range(5)]
 
 
 STEPS: list[tuple[str, list[Any], int, str]] = [
@@ -60,8 +62,8 @@ STEPS: list[tuple[str, list[Any], int, str]] = [
     ),
     ("candidates delete movies 77", [], 0, "movies: 0 changed (sequence 4), 1 unknown (77)\n"),
     (
-        "rows upsert movies --feature movie --file FILE",
-        [{"id": 1014, "vector": [2.0] * 8}],
+        "candidates attributes movies --file FILE",
+        [{"id": 1014, "attributes": {"rating": 2.0}}],
         0,
         "1 changed",
     ),
@@ -71,21 +73,21 @@ STEPS: list[tuple[str, list[Any], int, str]] = [
         0,
         "movies: 4 changed (sequence 9), 1 outdated (1014)\n",
     ),
-    (STREAM, ROWS[:3], 0, "movies: 3 changed (sequence 11)\n"),
-    (STREAM, [*ROWS[:4], "cut"], 2, 'FILE:5: the line is "cut"; a JSON object'),
-    (STREAM, ROWS, 0, "movies: 2 changed (sequence 12), 3 applied before\n"),
-    (STREAM, ROWS, 0, "movies: 0 changed, 5 applied before\n"),
-    ("changes status movies", [], 0, "trainer"),
-    (UPSERT_ROWS, [*ROWS[:3], {"id": 4, "vector": [1.0]}], 2, "FILE:4: INVALID_ARGUMENT: "),
-    (UPSERT_ROWS, [*ROWS[:3], {"id": 1000, "vector": VECTOR}], 2, "up to 2 are applied"),
-    (f"--token-file /no/file {UPSERT_ROWS}", ROWS[:1], 2, "ctl: /no/file cannot be used"),
+    (STREAM, MOVIES[:3], 0, "movies: 3 changed (sequence 11)\n"),
+    (STREAM, [*MOVIES[:4], "cut"], 2, 'FILE:5: the line is "cut"; a JSON object'),
+    (STREAM, MOVIES, 0, "movies: 2 changed (sequence 12), 3 applied before\n"),
+    (STREAM, MOVIES, 0, "movies: 0 changed, 5 applied before\n"),
+    ("changes status movies", [], 0, "catalog"),
+    (UPSERT, [*MOVIES[:3], movie(6003, [1.0])], 2, "FILE:4: INVALID_ARGUMENT: "),
+    (UPSERT, [*MOVIES[:3], movie(6003, [1e30] * 8)], 2, "up to 2 are applied"),
+    (f"--token-file /no/file {UPSERT}", MOVIES[:1], 2, "ctl: /no/file cannot be used"),
     ("candidates delete movies", [], 2, "name either ids or a --file"),
     ("candidates delete movies 5 --stream s", [], 2, "--stream is accepted only"),
     ("candidates delete other 5", [], 2, "NOT_FOUND: "),
     ("candidates delete movies 5 --corpus no", [], 2, "has no corpus 'no'"),
-    ("rows upsert movies --file /no/file", [], 2, "--file /no/file cannot be read"),
-    ("rows upsert movies --table userz --file /dev/null", [], 2, "/dev/null has no items"),
-    ("rows upsert movies --file - --offset 3", [], 2, "together with --stream"),
+    ("candidates upsert movies --file /no/file", [], 2, "--file /no/file cannot be read"),
+    ("candidates upsert movies --corpus moviez --file /dev/null", [], 2, "/dev/null has no items"),
+    ("candidates upsert movies --file - --offset 3", [], 2, "together with --stream"),
     ("changes status other", [], 2, "NOT_FOUND: "),
     ("changes compact movies", [], 0, "changes.log: 11 changes kept, 3 left out, "),
     ("--json changes compact movies", [], 0, '"dropped": 0'),
@@ -94,7 +96,7 @@ STEPS: list[tuple[str, list[Any], int, str]] = [
 """Commands, one after the other, the lines of their file, the exit code, and words of the page."""
 
 
-LINE = json.dumps(ROWS[1]).encode()
+LINE = json.dumps(MOVIES[1]).encode()
 CONTENTS: list[tuple[str, bytes, int, str]] = [
     ("items.jsonl", codecs.BOM_UTF8 + LINE, 0, "1 changed"),
     ("items.jsonl.gz", gzip.compress(LINE, mtime=0), 0, "1 changed"),
@@ -121,7 +123,7 @@ def test_file_is_read_by_its_name_and_what_it_is_no_text_of_is_named(
     for name, content, code, words in CONTENTS:
         file = tmp_path / name
         file.write_bytes(content)
-        arguments = UPSERT_ROWS.replace("FILE", str(file)).split()
+        arguments = UPSERT.replace("FILE", str(file)).split()
         done = ctl("--admin", service.admin, *arguments)
         page = done.stdout + done.stderr
         assert (done.exit_code, words.replace("FILE", str(file)) in page) == (code, True), page
@@ -140,9 +142,5 @@ def test_changes_are_made_counted_and_named(
         page = done.stdout + done.stderr
         assert (done.exit_code, words.replace("FILE", str(file)) in page) == (code, True), page
         assert code == 0 or page.count("\n") == 1
-    assert ids_of(service) == ids | {5000}
+    assert ids_of(service) == ids | {5000, *[item["id"] for item in MOVIES]}
     assert nearest(service, [1.0] * 8, k=1)[0][0] == [5000]
-    rows = responds(service, "lookup", feature="user", ids=[4])
-    assert rows["vectors"] == [ROWS[4]["vector"]]
-    rows = responds(service, "lookup", feature="movie", ids=[1014])
-    assert rows["vectors"] == [[2.0] * 8]

@@ -26,9 +26,9 @@ from tests.units.service.changes.making import (
     Rejected,
     candidate,
     change,
+    ids_of,
     log_of,
     nearest,
-    responds,
     status,
     until_applied,
 )
@@ -172,17 +172,12 @@ def test_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
     last = int(small.ids[-1])  # its row and its vector are on the second shard
     router = start_and_lose(cluster, changes_dir=tmp_path / "own")
     attributes = {"id": last, "attributes": {"year": 2031}}
-    rows = [{"id": key, "vector": [1.0] * 8} for key in (last, 77)]
-    rejected: list[tuple[str, list[Any], dict[str, Any]]] = [
-        ("candidates/attributes", [attributes], {}),
-        ("rows/upsert", rows, {"feature": "movie"}),
-    ]
-    for path, items, options in rejected:
+    rejected = [("attributes", attributes), ("upsert", candidate(5000, movie=last))]
+    for action, item in rejected:
         with pytest.raises(Rejected, match=r"NOT_READY: .*2/2"):
-            change(router, path, *items, **options)
-    assert responds(router, "lookup", feature="movie", ids=[77])["found"] == [False]
-    change(router, "rows/upsert", {"id": 7, "vector": [1.0] * 8}, feature="user")
-    assert responds(router, "lookup", feature="user", ids=[7])["vectors"] == [[1.0] * 8]
+            change(router, f"candidates/{action}", item)
+    first = {"id": int(small.ids[0]), "attributes": {"year": 2031}}
+    assert change(router, "candidates/attributes", first)["changed"] == 1
 
     # What another process has made waits for the shard, and no half of it is served.
     cluster.add("2/2")
@@ -191,9 +186,8 @@ def test_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
     change(alone, "candidates/delete", {"id": 1007})
     router = start_and_lose(cluster, **shared)
     change(alone, "candidates/attributes", attributes)
-    change(alone, "rows/upsert", *rows, feature="movie")
+    change(alone, "candidates/upsert", candidate(5000, movie=last))
     until(lambda: "waits for shards" in status(router)["problem"])
-    assert responds(router, "lookup", feature="movie", ids=[77])["found"] == [False]
     with pytest.raises(
         Rejected, match=r"NOT_READY: .* in the log, as sequence 4, .* not served yet"
     ):
@@ -206,7 +200,7 @@ def test_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
         for service in (router, alone)
     ]
     assert lists[0] == lists[1]
-    assert responds(router, "lookup", feature="movie", ids=[77])["found"] == [True]
+    assert 5000 in ids_of(router)
 
 
 def test_candidate_of_the_bundle_comes_back_once_its_shard_responds(

@@ -73,7 +73,7 @@ class Corpus:
             vectors = VECTORS[ids]
         columns = {"id": ids, "feature:item": ids, "attribute:percent": PERCENT[ids]}
         batch = pa.record_batch({name: pa.array(values) for name, values in columns.items()})
-        self.changes.upsert(batch, {"items": vectors}, {"items"}, None, logged)
+        self.changes.upsert(batch, {"items": vectors}, None, logged)
 
     def find(self, k: int, queries: Vectors = QUERIES, **options: Any) -> Neighbors:
         _, indexes = self.changes.served()
