@@ -427,7 +427,7 @@ async def look_up(
       RowUnavailable: The row of an id is lost, and the feature rejects unknown ids.
       RowNotFinite: The row of an id holds NaN or an infinity.
     """
-    name, feature = embedded_feature(model_version, request.feature)
+    name, feature = _embedded_feature(model_version, request.feature)
     (read,) = inputs_of(name, feature)
     n = int(request.ids.values.size)
     at_most(settings, "max_values", execution.largest(n), "request")
@@ -499,7 +499,7 @@ async def _vectors(
     return fetched.take(rows), fetched.is_lost(rows)
 
 
-def embedded_feature(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeature]:
+def _embedded_feature(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeature]:
     """Returns the feature of this name, or the first that reads the input of this name."""
     manifest = model_version.manifest
     if name not in manifest.features and name in manifest.inputs:
