@@ -33,6 +33,7 @@ from bundle.errors import BundleError
 from bundle.format import manifest
 from bundle.format.log_position import LogPosition
 from bundle.storage import arrow
+from bundle.stores.batches import ATTRIBUTE, fitted_batch, with_null_attributes
 from bundle.stores.overlay import StoreOverlay, StoreSnapshot
 from bundle.stores.reader import CandidateStore
 from export.errors import NotConvertible, UsageError
@@ -91,16 +92,16 @@ class LoggedChanges:
                 ids.update(change.ids.tolist())
         return ids
 
-    def notes(self, stores: Mapping[str, Collection[str]]) -> list[str]:
+    def notes(self, stores: Mapping[str, Mapping[str, Collection[str]]]) -> list[str]:
         """Returns the lines of a report on the changes of the log that are in the bundle, and on
-        those that are not.
+        those that are not, or not whole.
 
         Args:
-          stores: The names of the stores of the bundle, by section.
+          stores: The attributes of the stores of the bundle, by section and name.
         """
         notes = []
-        for section, names in stores.items():
-            for name in names:
+        for section, attributes_by_name in stores.items():
+            for name, attributes in attributes_by_name.items():
                 changes = self.of(section, name)
                 ids = {key for _, change in changes for key in change.ids.tolist()}
                 if ids and self.last is not None:
@@ -108,6 +109,20 @@ class LoggedChanges:
                         f"{section}.{name}: {len(changes):,} changes of {len(ids):,} entries from "
                         f"{self.path.name}, up to sequence {self.last.sequence}"
                     )
+                left_out = Counter(
+                    column.removeprefix(ATTRIBUTE)
+                    for _, change in changes
+                    for column, values in zip(
+                        change.columns.schema.names, change.columns.columns, strict=True
+                    )
+                    if column.startswith(ATTRIBUTE) and values.null_count < len(values)
+                )
+                notes += [
+                    f"{section}.{name}: {count:,} changes of {self.path.name} set attribute "
+                    f"{attribute!r}, which the recipe does not have"
+                    for attribute, count in sorted(left_out.items())
+                    if attribute not in attributes
+                ]
         reasons = Counter(
             reason for _, change in self.changes if (reason := _reason_not_included(change, stores))
         )
@@ -248,15 +263,20 @@ def _apply(overlay: StoreOverlay, change: Change) -> None:
     names = change.columns.schema.names
     if action == "delete":
         overlay.delete(change.ids)
-    elif action == "attributes":
-        attributes = {
-            name.removeprefix("attribute:"): change.columns.column(name)
-            for name in names
-            if name.startswith("attribute:")
-        }
-        overlay.set_attributes(change.ids, attributes)
+        return
+    types = overlay.store.types
+    if action == "attributes":
+        sent = [name for name in names if name.startswith(ATTRIBUTE)]
+        batch, _ = fitted_batch(change.columns.select(sent), types)
+        attributes = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if attributes:
+            overlay.set_attributes(
+                change.ids,
+                {name.removeprefix(ATTRIBUTE): values for name, values in attributes.items()},
+            )
     else:
-        overlay.upsert(change.store_columns)
+        batch, _ = fitted_batch(change.store_columns, types)
+        overlay.upsert(with_null_attributes(batch, types))
 
 
 def _reason_not_included(change: Change, stores: Mapping[str, Collection[str]]) -> str:

@@ -263,6 +263,11 @@ EVENTS = {
         "The change log of a model can be read again, and the worker serves all changes.",
         "",
     ),
+    "changes_dropped": (
+        "A version does not serve something that the change log has, or not whole: `items` so far, "
+        "of which `first_id` is the first. Logged once for each version and reason.",
+        "See [RowcastChangesDropped](../how-to/runbook.md#rowcastchangesdropped).",
+    ),
     "changes_compacted": (
         "The change log of a model was compacted. `dropped` changes were left out.",
         "",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bundle.changes.records import EXPIRES, ID, Change, Kind, Run, vector_column
+from bundle.changes.records import EXPIRES, Change, Kind, Run, vector_column
 from bundle.errors import BundleError, UnknownCandidate
 from bundle.storage import arrow
+from bundle.stores.batches import ATTRIBUTE, fitted_batch, with_null_attributes
 from service.changes.embedding import embed_all, missing_inputs, shards_needed
 from service.changes.store_changes import ChangedCorpus
 from service.changes.tower_checks import TowerChecks
@@ -26,6 +26,19 @@ meaning.
 """
 NOT_EMBEDDED = "the vector of a candidate cannot be computed"
 """The reason why no request finds a candidate."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Changes of the log that a version does not serve, or not whole.
+
+    Attributes:
+      items: The number of candidates or contexts; one that several changes have counts each time.
+      first_id: The id of the first one.
+    """
+
+    items: int
+    first_id: int | str
 
 
 class ChangeDropped(Exception):
@@ -60,8 +73,7 @@ class ChangedVersion:
         self.sequence = 0
         self.towers = TowerChecks(loaded)
         self._stores: dict[tuple[Kind, str], ChangedCorpus] = {}
-        self._dropped: Counter[str] = Counter()
-        """The number of changes of the log that do not apply to this version, by the reason."""
+        self._dropped: dict[str, Dropped] = {}
         self._is_outdated = False
 
     def publish(self) -> ModelVersion:
@@ -114,7 +126,7 @@ class ChangedVersion:
             reason = "it does not fit"
             if isinstance(problem, ChangeDropped):
                 reason = str(problem)
-            self._dropped[reason] += 1
+            self._note_dropped(reason, change)
         self.sequence = sequence
         self._is_outdated = True
 
@@ -160,7 +172,9 @@ class ChangedVersion:
         types = store.store.types
         logged = {field.name: field.type for field in run.schema}
         return all(
-            name in logged and arrow.kind_of(logged[name]) == arrow.kind_of(stored)
+            arrow.kind_of(logged[name]) == arrow.kind_of(stored)
+            if name in logged
+            else name.startswith(ATTRIBUTE)
             for name, stored in types.items()
         )
 
@@ -191,7 +205,7 @@ class ChangedVersion:
         if head.action == "delete":
             store.delete(change.ids)
         elif head.action == "attributes":
-            store.set_attributes(change.ids, _attributes(change))
+            self._set_attributes(store, change)
         else:
             self._upsert(store, change)
         store.compact(change.time_s)
@@ -238,15 +252,43 @@ class ChangedVersion:
         return {key: store.unexpired_count(now_s) for key, store in self._stores.items()}
 
     @property
-    def dropped(self) -> dict[str, int]:
-        """The number of changes of the log that do not apply to this version, and of candidates
-        that it cannot embed, by the reason.
+    def dropped(self) -> Mapping[str, Dropped]:
+        """What the log has and this version does not serve, or not whole, by the reason: changes
+        that do not apply to it, attributes that it lacks, candidates that it cannot embed.
         """
-        dropped = {**self._dropped}
-        hidden_count = sum(store.hidden.size for store in self._stores.values())
-        if hidden_count:
-            dropped[NOT_EMBEDDED] = hidden_count
-        return dropped
+        hidden = [
+            key for store in self._stores.values() for key in store.store.ids(store.hidden).tolist()
+        ]
+        if not hidden:
+            return {**self._dropped}
+        return self._dropped | {NOT_EMBEDDED: Dropped(len(hidden), hidden[0])}
+
+    def _note_dropped(self, reason: str, change: Change) -> None:
+        before = self._dropped.get(reason)
+        if before is None:
+            before = Dropped(0, change.ids.tolist()[0])
+        self._dropped[reason] = replace(before, items=before.items + change.size)
+
+    def _note_lost(self, columns: Sequence[str], change: Change) -> None:
+        """Notes columns of a change for which this version has no place."""
+        for name in columns:
+            self._note_dropped(f"this version has no place for {name.replace(':', ' ')}", change)
+
+    def _set_attributes(self, store: ChangedCorpus, change: Change) -> None:
+        """Changes attributes of candidates or contexts: those that the version has.
+
+        Raises:
+          FormatError: A value does not fit the store; nothing was changed.
+        """
+        names = [name for name in change.columns.schema.names if name.startswith(ATTRIBUTE)]
+        batch, lost = fitted_batch(change.columns.select(names), store.store.types)
+        if batch.num_columns:
+            attributes = dict(zip(batch.schema.names, batch.columns, strict=True))
+            store.set_attributes(
+                change.ids,
+                {name.removeprefix(ATTRIBUTE): values for name, values in attributes.items()},
+            )
+        self._note_lost(lost, change)
 
     def _upsert(self, store: ChangedCorpus, change: Change) -> None:
         """Adds candidates or contexts.
@@ -270,13 +312,11 @@ class ChangedVersion:
             if missing_inputs(self.loaded, store.base.entry, index):
                 raise ChangeDropped(OTHER_VERSION)
             vectors[name] = np.zeros((change.size, index.entry.dim), np.float32)
-        expires_s = change.numbers(EXPIRES)
-        store.upsert(change.store_columns, vectors, expires_s, logged_names)
-
-
-def _attributes(change: Change) -> dict[str, Any]:
-    return {
-        name.removeprefix("attribute:"): change.columns.column(name)
-        for name in change.columns.schema.names
-        if name != ID and name.startswith("attribute:")
-    }
+        types = store.store.types
+        batch, lost = fitted_batch(change.store_columns, types)
+        for name in types:
+            if not name.startswith(ATTRIBUTE) and name not in batch.schema.names:
+                raise ChangeDropped(f"{name.replace(':', ' ')} is missing")
+        columns = with_null_attributes(batch, types)
+        store.upsert(columns, vectors, change.numbers(EXPIRES), logged_names)
+        self._note_lost(lost, change)

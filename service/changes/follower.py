@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,7 +111,9 @@ class Changes:
         self._reported: dict[str, int] = {}
         """The sequence of the last change that the metrics show, by model."""
         self._reported_counts: dict[str, set[tuple[str, str]]] = {}
-        """What the metrics count, by model: the kind and the name of a table, corpus or store."""
+        """What the metrics count, by model: the kind and the name of a corpus or store."""
+        self._reported_drops: dict[str, set[tuple[int, str]]] = {}
+        """What versions do not serve, by model: the version and the reason."""
         # Shards change nothing.
         self._client = Client()
         self._server: Server | None = None
@@ -602,6 +604,22 @@ class Changes:
         # Those of versions that are gone, too: their last figures would stay for ever.
         for kind, target in counted:
             self._metrics.set(f"changed_{kind}", counts[kind, target], name, target)
+        self._report_dropped(name, model)
+
+    def _report_dropped(self, name: str, model: ModelChanges) -> None:
+        """Reports what versions do not serve of the log of a model, each reason once in the log."""
+        reported = self._reported_drops.setdefault(name, set())
+        items: Counter[str] = Counter()
+        for version in model.log.versions:
+            for reason, dropped in version.dropped.items():
+                items[reason] += dropped.items
+                number = version.loaded.version
+                if (number, reason) not in reported:
+                    reported.add((number, reason))
+                    about = fields(model=name, version=number, reason=reason, **asdict(dropped))
+                    log.warning("changes_dropped", extra=about)
+        for reason in {reason for _, reason in reported}:
+            self._metrics.set("changes_dropped", items[reason], name, reason)
 
     def _run(self) -> None:
         pause_s = _FOLLOW_MIN_S

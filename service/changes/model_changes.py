@@ -22,6 +22,7 @@ the state where they read or change these, and none waits for it without a deadl
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -114,5 +115,5 @@ def _version_status(version: ChangedVersion) -> dict[str, Any]:
         "version": version.loaded.version,
         "sequence": version.sequence,
         "changed": changed,
-        "dropped": dict(version.dropped),
+        "dropped": {reason: asdict(dropped) for reason, dropped in version.dropped.items()},
     }

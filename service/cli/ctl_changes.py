@@ -356,8 +356,8 @@ def _version_lines(version: Document) -> Iterator[str]:
     changed = ", ".join(f"{count:,} in {name}" for name, count in version["changed"].items())
     number = version["version"]
     yield f"  version {number}: sequence {version['sequence']}; {changed or 'no changes'}"
-    for reason, count in version["dropped"].items():
-        yield f"    {count:,} changes dropped: {reason}"
+    for reason, dropped in version["dropped"].items():
+        yield f"    {dropped['items']:,} dropped, such as {dropped['first_id']}: {reason}"
 
 
 def _compaction_text(compaction: Document) -> str:

@@ -291,6 +291,12 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         ("model",),
         "livemin",
     ),
+    "changes_dropped": (
+        "Candidates and contexts in the change log that a loaded version does not serve, or not "
+        "whole",
+        ("model", "reason"),
+        "livemax",
+    ),
     "changed_candidates": (
         "Candidates of a corpus that were added or replaced while it was served",
         ("model", "corpus"),

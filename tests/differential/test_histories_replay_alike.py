@@ -59,8 +59,8 @@ TREE = {"num_leaves": 4, "leaves_to_search": 2, "dimensions_per_block": 4, "reor
 def service(
     small_towers: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningService]:
-    """A service that has loaded three versions: the second one rejects unknown keys, and no upsert
-    for the others fits the third one.
+    """A service that has loaded three versions: the second one rejects unknown keys, and the
+    third one lacks an attribute.
     """
     root = tmp_path_factory.mktemp("histories")
     bundles = keyed.KeyedBundles(root, small_towers)
@@ -293,16 +293,13 @@ def attributes_after(attributes: Attributes, changes: list[tuple[Change, int]]) 
     order of the changes.
     """
     changed = {**attributes}
-    for (path, body), version in changes:
+    for (path, body), _ in changes:
         for item in body["items"]:
             key = item["id"]
             before = changed.pop(key, None)
             sent = item.get("attributes", {})
             if path == "candidates/upsert":
                 before = dict.fromkeys(ATTRIBUTES)
-                if version == 3:  # which does not fit: the candidate of the bundle counts again
-                    before = attributes.get(key)
-                    sent = {}
             if path != "candidates/delete" and before is not None:
                 changed[key] = before | sent
     return changed

@@ -98,7 +98,7 @@ def test_help_of_every_command_ends_with_an_example_that_parses(
         ("rowcast-serve", "ctl candidates delte --help", "'delete'"),
         ("rowcast-serve", "ctl status --amin http://a", "'--admin'"),
         ("rowcast-serve", "ctl candidates delte movielens 5", "'delete'"),
-        ("rowcast-serve", "ctl rows upsert movielens --tabel users", "'--table'"),
+        ("rowcast-serve", "ctl candidates upsert movielens --corpsu movies", "'--corpus'"),
     ],
 )
 def test_mistyped_command_or_option_is_rejected_with_the_nearest_one(
@@ -224,7 +224,7 @@ def test_error_that_cannot_be_written_keeps_its_exit_code(
     [
         ("rowcast", "rowcast reco", ["recommend"]),
         ("rowcast-export", "rowcast-export run --wor", ["--workers"]),
-        ("rowcast-serve", "rowcast-serve ctl ro", ["rows", "rollback"]),
+        ("rowcast-serve", "rowcast-serve ctl un", ["unload", "unpin"]),
     ],
 )
 def test_shell_completes_commands_and_options(
@@ -254,7 +254,7 @@ def test_shell_completes_commands_and_options(
         ("rowcast-serve", ""),
         ("rowcast-serve", "pull"),
         ("rowcast-serve", "ctl load"),
-        ("rowcast-serve", "ctl rows"),
+        ("rowcast-serve", "ctl candidates"),
         ("rowcast-serve", "ctl candidates upsert"),
     ],
 )

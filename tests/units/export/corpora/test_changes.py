@@ -58,7 +58,7 @@ def folded(directory: Path, *changes: Change) -> tuple[list[tuple[int, int]], li
     opened = CandidateStore(directory / corpus.file, corpus)
     everyone = np.arange(opened.size)
     stored = opened.attributes(everyone, ["year"])["year"]
-    notes = log.notes({"corpora": ["movies"], "contexts": []})
+    notes = log.notes({"corpora": {"movies": ["year"]}, "contexts": {}})
     return list(zip(opened.ids(everyone).tolist(), stored, strict=True)), notes
 
 
@@ -75,10 +75,29 @@ def test_what_a_bundle_cannot_hold_is_left_to_the_service_and_reported(tmp_path:
         assert any(words in note for note in notes)
 
 
+def test_attributes_of_another_version_are_left_out_and_reported(tmp_path: Path) -> None:
+    film = {"feature:movie": pa.array([7], pa.int64())}
+    titles = {"attribute:title": pa.array(["Heat"])}
+    entries, notes = folded(
+        tmp_path,
+        change("upsert", [7], **film, **titles),
+        upsert([8], [2008], **titles),
+        change("attributes", [1], **titles),
+        change("attributes", [2], **titles, **year(1902)),
+        change("attributes", [3], **{"attribute:year": pa.array(["1903"])}),
+    )
+    years = {key: 1990 + key for key in range(6)} | {2: 1902, 7: None, 8: 2008}
+    assert dict(entries) == years
+    assert any("4 changes of changes.log set attribute 'title'" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ([change("upsert", [2], **{"feature:film": pa.array([1])})], "change 1 .*'feature:film'"),
+        (
+            [change("upsert", [2], **{"feature:film": pa.array([1])})],
+            "change 1 .*'feature:movie'",
+        ),
         ([change("delete", [*range(6)])], "deletes every entry"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tests.units.service.changes.making import (
     candidate,
     change,
     ids_of,
+    request,
     responds,
     status,
 )
@@ -107,7 +109,7 @@ def test_candidate_that_the_next_version_cannot_embed_is_in_no_response(
         with pytest.raises(Rejected, match=f"INVALID_ARGUMENT: .*{ADDED}"):
             responds(running, "rank", context=CONTEXTS[0], candidate_ids=[ADDED])
         (version,) = [entry for entry in status(running)["versions"] if entry["version"] == 2]
-        assert version["dropped"] == {reason: 2}
+        assert version["dropped"] == {reason: {"items": 2, "first_id": 1000}}
 
     for key in (ADDED, 1000):
         change(service, "candidates/upsert", candidate(key))
@@ -117,3 +119,44 @@ def test_candidate_that_the_next_version_cannot_embed_is_in_no_response(
         assert ids_of(running, filter=OLD) == {ADDED}
         (version,) = [entry for entry in status(running)["versions"] if entry["version"] == 2]
         assert version["dropped"] == {}
+
+
+def test_a_version_takes_what_it_has_of_changes_that_another_one_took(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    def old_ids(running: RunningService, version: int) -> dict[int, Any]:
+        """Returns the titles of the candidates that the test has given a year."""
+        url = f"{running.http}/v1/models/movies/versions/{version}:retrieve"
+        body = {"vectors": [[1.0] * 8], "k": 1000, "filter": OLD, "attributes": ["title"]}
+        found = request("POST", url, json=body).json()
+        return dict(zip(found["ids"], found["attributes"]["title"], strict=True))
+
+    def is_counted(running: RunningService) -> bool:
+        return running.value("rowcast_changes_dropped", model="movies", reason=reason) == 3
+
+    reason = "this version has no place for attribute studio"
+    write(without=frozenset({"studio"}))
+    service = serve(latest_versions=2)
+    for key in (ADDED, 1000):
+        change(service, "candidates/upsert", candidate(key, attributes={"year": 1901}))
+    write(version=2)
+    service.scan()
+    until(lambda: service.current().version == 2)
+    new = candidate(ADDED + 1, attributes={"year": 1902, "studio": "A", "title": "New"})
+    change(service, "candidates/upsert", new)
+    change(service, "candidates/attributes", {"id": 1007, "attributes": {"studio": "B"}})
+    both = {"id": 1014, "attributes": {"studio": "C", "year": 1903}}
+    change(service, "candidates/attributes", both)
+
+    for running in (service, serve(latest_versions=2)):
+        for version in (1, 2):
+            titles = old_ids(running, version)
+            assert {key: titles[key] for key in titles if key != 1014} == {
+                ADDED: None,
+                1000: None,
+                ADDED + 1: "New",
+            }
+            assert 1014 in titles
+        dropped = {entry["version"]: entry["dropped"] for entry in status(running)["versions"]}
+        assert dropped == {1: {reason: {"items": 3, "first_id": ADDED + 1}}, 2: {}}
+        until(partial(is_counted, running))

@@ -214,10 +214,10 @@ def test_candidate_of_the_bundle_comes_back_once_its_shard_responds(
     until_applied(alone, router)
     alone.close()
 
-    # An upsert that no version takes, since it lacks an attribute.
+    # An upsert that no version takes, since it lacks a feature.
     log = ChangeLog(log_of(router), "movies")
     upserted = decode(log.read()[0].payload)
-    columns = upserted.columns.drop_columns(["attribute:title"])
+    columns = upserted.columns.drop_columns(["feature:year"])
     with log.writing() as writer:
         writer.append(encode(upserted.with_columns(columns)))
         writer.commit()
@@ -225,5 +225,5 @@ def test_candidate_of_the_bundle_comes_back_once_its_shard_responds(
     cluster.add("2/2")
     until(lambda: not status(router)["problem"])
     (version,) = status(router)["versions"]
-    assert version["dropped"] == {"it does not fit": 1}
+    assert version["dropped"] == {"feature year is missing": {"items": 1, "first_id": last}}
     assert nearest(router, VECTOR, k=60) == nearest(serve(), VECTOR, k=60)
