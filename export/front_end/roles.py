@@ -55,8 +55,10 @@ def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
 
 def note_absent_roles(model: ModelSpec, job: ExportJob) -> tuple[str, ...]:
     """Returns a note that names the inputs of ranking towers that belong to contexts because
-    nothing says otherwise, if there are any.
+    nothing says otherwise, if there are any, and a corpus that might have them.
     """
+    if not job.corpora:
+        return ()
     used = {name for name, _, _ in _uses(model, job)}
     stated = {name for name, section in job.features.items() if section.role is not None}
     names: dict[str, None] = {}

@@ -18,6 +18,7 @@ from typing import Any
 from export.errors import ExportError
 from export.graphs.internals import current_line
 from export.graphs.loading import moved, tf
+from export.raised_errors import call_model
 from export.user_lines import at_line
 
 _HOOKS = "_rowcast_hooks"
@@ -126,7 +127,10 @@ class Hooks(contextlib.ExitStack):
         exec(code, namespace)  # noqa: S102 - it has names of parameters only
 
         hooks = function.__globals__.setdefault(_HOOKS, {})
-        hooks[key] = functools.partial(self.watched(replacement), original)
+        # What a library raises in the original is an error of the model that called it: libraries
+        # may leave their own frames out.
+        raising = functools.partial(call_model, original)
+        hooks[key] = functools.partial(self.watched(replacement), raising)
         self.callback(hooks.pop, key)
         self.set_attribute(function, "__code__", namespace["replaced"].__code__)
 
@@ -159,9 +163,11 @@ class Hooks(contextlib.ExitStack):
 
     def _method(self, original: Any, replacement: Replacement) -> Any:
         watched = self.watched(replacement)
+        # As in `replace_function`.
+        raising = functools.partial(call_model, original)
 
         def call(*arguments: Any, **options: Any) -> Any:
-            return watched(original, *arguments, **options)
+            return watched(raising, *arguments, **options)
 
         method = tf.autograph.experimental.do_not_convert(call)
         # Keras reads the signature of a layer's call.

@@ -45,6 +45,7 @@ WITHOUT_PLAN: Mapping[str, str] = {
             "plain_module",
             "retrieval_parts",
             "saved_in_order",
+            "tf1_graph",
         )
     },
     "tests/models/torch_towers.py": "is in files of PyTorch, which differential tests open",

@@ -60,6 +60,9 @@ what helps.
 """
 
 NOTED: Mapping[str, tuple[str, ...]] = {
+    "examples.ple": ("of the context by absence: 'hour'.",),
+    "examples.sequence": ("of the context by absence: 'history', 'hour'.",),
+    "examples.snap_tf1": ("of the context by absence: 'converted', ",),
     "ids.sine-within_limit": ("'kept.sine'", "inputs.item.dtype"),
     "normalizations.plain_3-of_integers": ("inputs.n.dtype",),
     "one_table.timed": ("reads the clock",),
