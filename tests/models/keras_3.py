@@ -76,8 +76,8 @@ def build_with_more():
     """Has a layer that was not trained."""
 
     class Shifted(TwoTower):
-        def __init__(self, **how):
-            super().__init__(**how)
+        def __init__(self, names=(None, None, None, None), **how):
+            super().__init__(names, **how)
             self.shift = keras.layers.Dense(DIM, name="shift")
 
         def query(self, inputs):
