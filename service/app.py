@@ -75,6 +75,8 @@ _TRIMMED_BYTES = 16 << 20
 """Growth after which a worker returns the memory that its allocator keeps: a flood of frames over
 gRPC leaves up to 80 MiB.
 """
+_TRIMS_MAX = 60
+"""Reports in a row at which memory is returned, until what is left counts as in use."""
 _NOT_LISTENING = "the worker does not listen yet"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -160,6 +162,7 @@ class Worker:
             reach = self.shards.reach
 
         self._resident_after_trim = 0
+        self._trims = 0
         self._request_log = None
         if settings.record_rate:
             self._request_log = RequestLog(settings, self.metrics)
@@ -458,7 +461,13 @@ class Worker:
         if resident > self._resident_after_trim + _TRIMMED_BYTES:
             return_freed_memory()
             resident = resident_bytes()
-            self._resident_after_trim = resident
+            # What is in use now may be free at one of the next reports.
+            self._trims += 1
+            if self._trims == _TRIMS_MAX:
+                self._resident_after_trim = resident
+                self._trims = 0
+        else:
+            self._trims = 0
         # What was unloaded since does not count.
         self._resident_after_trim = min(resident, self._resident_after_trim)
         status = WorkerStatus.of(self.versions, self.poller, resident, shards)
