@@ -126,7 +126,7 @@ def test_service_whose_run_directory_is_emptied_removed_or_a_file_goes_on(
         assert "something has cleaned its directory" in scrape.json()["error"]["message"]
         until(lambda: is_ready(health))
         replace_first_worker(service)
-        assert is_ready(health)
+        until(lambda: is_ready(health))
         assert serves(service, 1)
         service.process.send_signal(signal.SIGHUP)  # as the message says
         until(lambda: health.get("/metrics").status_code == 200)
