@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
+from bundle.errors import DigestMismatch
 from bundle.format import paths
-from bundle.format.objects import OBJECT_BYTES, OBJECTS, ObjectMap, pool_path
+from bundle.format.checksums import BLOCK_BYTES, crc32c
+from bundle.format.objects import OBJECT_BYTES, OBJECTS, StoredFile, pool_path
+from bundle.format.tables import Delta, Segment
 from object_store.remote_path import RemotePath
+
+_REQUESTS = 8
+"""The number of requests at a time: one waits for the store most of the time."""
 
 
 def is_committed(directory: RemotePath) -> bool:
@@ -55,15 +64,48 @@ class StoredContent:
         return self.objects[min(offset // self.object_bytes, len(self.objects) - 1)]
 
 
-def content_of(directory: RemotePath, objects: ObjectMap, path: str) -> StoredContent:
-    """Returns the content of a file of a version.
+def content_of(model: RemotePath, file: StoredFile) -> StoredContent:
+    """Returns the content of a file that consists of objects.
 
     Args:
-      directory: The directory of the version.
-      objects: The objects of the version.
-      path: The path of the file in a bundle, which `objects` names.
+      model: The directory of the model, whose versions share the objects.
+      file: The objects of the file.
     """
-    blocks = objects.files[path].blocks
-    pool = directory.parent
-    shared = tuple(pool / pool_path(block.sha256) for block in blocks)
-    return StoredContent(shared, OBJECT_BYTES)
+    objects = tuple(model / pool_path(sha256) for sha256 in file.objects)
+    return StoredContent(objects, OBJECT_BYTES)
+
+
+def fetch_file(content: StoredContent, size: int, extent: Segment | Delta, directory: Path) -> None:
+    """Writes the file of a segment or of a delta into a directory, under its bundle path.
+
+    Args:
+      content: The content of the file in a store.
+      size: The size of the file in bytes.
+      extent: The segment or the delta, which fills the file.
+      directory: The directory on a disk.
+
+    Raises:
+      DigestMismatch: The store holds other bytes.
+      OSError: The store cannot be read, or the disk is full.
+    """
+    path = directory / extent.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb", buffering=0) as file:
+
+        def fetch(number: int) -> None:
+            offset = number * BLOCK_BYTES
+            data = content.read(offset, min(BLOCK_BYTES, size - offset))
+            if crc32c(data) != extent.blocks[number]:
+                raise DigestMismatch(
+                    f"object {content.object_at(offset)} differs from its checksum"
+                )
+            unwritten = memoryview(data)
+            while unwritten:
+                # It may write less than it was given.
+                count = os.pwrite(file.fileno(), unwritten, offset)
+                offset += count
+                unwritten = unwritten[count:]
+
+        with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rowcast-fetch") as pool:
+            for _ in pool.map(fetch, range(len(extent.blocks))):
+                pass

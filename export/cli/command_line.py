@@ -219,8 +219,8 @@ Load = Annotated[
     bool | None,
     typer.Option(
         "--load/--no-load",
-        help="Before a bundle is published on a disk, load it as a service does, in a process of "
-        "its own. Default: --load.",
+        help="Before a bundle is published, load it as a service does, in a process of its own. "
+        "Default: --load.",
         show_default=False,
     ),
 ]

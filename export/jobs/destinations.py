@@ -152,8 +152,8 @@ class Destination:
           uploads: What `uploads` yielded.
           moved: Takes the bytes that were sent since its last call.
           signer: Signs the bundle; None: it is not signed.
-          check: Called with the directory of the bundle that is complete, before it is published
-            on a disk; may raise.
+          check: Called with the directory of the bundle that is complete, but for rows that a
+            store has already, before it is published; may raise.
 
         Raises:
           KeyRejected: The key cannot sign any more.
@@ -171,7 +171,7 @@ class Destination:
                 return signer.sign(list_content(staged, manifest))
 
             return stage.commit(manifest, sign=sign)
-        directory = uploads.publish(manifest, moved, signer)
+        directory = uploads.publish(manifest, moved, signer, check)
         stage.discard()
         return directory
 

@@ -10,9 +10,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from bundle.format.manifest import Manifest
 from export.errors import ExportError, VerificationFailed
+from export.jobs.uploads import Uploads
 
 _COMMAND = "from rowcast.programs import try_loading; try_loading()"
 _SECONDS_MAX = 600
@@ -24,12 +26,13 @@ _VARIABLES = "ROWCAST_"
 """The beginning of the names of environment variables that are settings."""
 
 
-def try_loading(staged: Path, manifest: Manifest) -> str:
+def try_loading(staged: Path, manifest: Manifest, uploads: Uploads | None = None) -> str:
     """Has a process of the service load a bundle, and waits for it.
 
     Args:
       staged: The directory where the bundle lies, with its manifest.
       manifest: The manifest.
+      uploads: What has sent the rows of tables to a store; None: all of them are staged.
 
     Returns:
       Why it was not tried, as the end of a sentence; "": it was, and a service loads the bundle.
@@ -40,7 +43,13 @@ def try_loading(staged: Path, manifest: Manifest) -> str:
     """
     # -P: a module beside the export has no say in what is imported.
     command = [sys.executable, "-P", "-c", _COMMAND]
-    task = {"directory": str(staged), "model": manifest.model, "version": manifest.version}
+    task: dict[str, Any] = {
+        "directory": str(staged),
+        "model": manifest.model,
+        "version": manifest.version,
+    }
+    if uploads is not None:
+        task["stored_rows"] = uploads.stored_rows(manifest)
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(_VARIABLES)
     }

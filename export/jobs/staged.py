@@ -134,7 +134,7 @@ class StagedVersion:
         def load(staged: Path) -> None:
             if not self.loads:
                 return
-            if reason := try_loading(staged, manifest):
+            if reason := try_loading(staged, manifest, self.uploads):
                 notes.append(f"not verified: that a service loads the bundle, since {reason}")
 
         kinds = {step.partition("/")[0] for step in self.stage.resumed if "/" in step}

@@ -112,8 +112,7 @@ class StoreVersion:
 
     def content(self, stored: StoredFile) -> StoredContent:
         """Returns the content of a file that was sent."""
-        objects = tuple(self._object(sha256) for sha256 in stored.objects)
-        return StoredContent(objects, OBJECT_BYTES)
+        return content_of(self.directory.parent, stored)
 
     def is_older(self, block: StoredBlock) -> bool:
         """Returns whether the newest version has an object."""
@@ -282,7 +281,7 @@ def read_stored_manifest(model: RemotePath, objects: ObjectMap) -> Manifest:
       BundleError: The manifest is invalid.
       OSError: It cannot be read.
     """
-    content = content_of(model / str(objects.version), objects, paths.MANIFEST)
+    content = content_of(model, objects.files[paths.MANIFEST])
     return parse(content.read(0, MANIFEST_BYTES_MAX + 1))
 
 

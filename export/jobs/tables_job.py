@@ -162,6 +162,8 @@ def export_tables(
         remedy="give ids that occur in training (--trained-ids NAME=FILE), export with a recipe "
         "that has verify.expected, or accept the statement with --accept-stated-layouts",
     )
+    # No service loads it first: nothing is computed with tables alone, and the checks open them by
+    # the code that a service opens them with.
     with open_staged(
         prepared.destination, job.model, version, reuse=settings.reuse, signer=settings.signer
     ) as staged_version:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -21,10 +22,10 @@ from bundle.storage.staging import Staging
 from bundle.tables.reader import TableReader
 from export.errors import DestinationError
 from export.jobs.store_versions import StoreVersion
-from export.jobs.streamed_rows import StreamedTable
 from export.tables.older_versions import ReusedSegments
 from export.tables.plan import UPLOADS
 from object_store.remote_path import RemotePath
+from object_store.streamed_rows import StreamedTable
 
 _OBJECTS = "objects"
 """The name under which a step's payload in the journal lists the objects that were sent."""
@@ -131,12 +132,31 @@ class Uploads:
         Raises:
           BundleError: A local file is missing or cut short.
         """
-        directory = self._stage.directory
-        if all((directory / segment.file).exists() for segment, _ in table.extents()):
-            return TableReader(directory, table)
+        if self._is_local(table):
+            return TableReader(self._stage.directory, table)
         return StreamedTable(
             table, lambda path: self.version.content(self._sent[path]), self._stage.attempts
         )
+
+    def stored_rows(self, whole: Manifest) -> dict[str, Any]:
+        """Returns where the tables are whose files are in the store alone, as JSON: `model`, the
+        URL of the objects' directory, `files`, their objects by bundle path, and `scratch`, a
+        directory on a disk for what is fetched.
+
+        Args:
+          whole: The manifest of the bundle.
+        """
+        files = {
+            extent.file: self._sent[extent.file]
+            for table in whole.tables.values()
+            if not self._is_local(table)
+            for extent, _ in table.extents()
+        }
+        return {
+            "model": self.version.directory.parent.url,
+            "files": _STORED_FILES.dump_python(files, mode="json"),
+            "scratch": str(self._stage.attempts),
+        }
 
     def reused(self, whole: Manifest) -> ReusedSegments:
         """Returns which segments, and how many of their bytes, an older version has, and how many
@@ -162,7 +182,11 @@ class Uploads:
         return ReusedSegments(segments, reused_bytes, written_bytes=sent_bytes)
 
     def publish(
-        self, whole: Manifest, moved: Callable[[int], None], signer: Signer | None = None
+        self,
+        whole: Manifest,
+        moved: Callable[[int], None],
+        signer: Signer | None,
+        check: Callable[[Path], object],
     ) -> RemotePath:
         """Sends what has not been sent, and makes the version visible.
 
@@ -170,17 +194,20 @@ class Uploads:
           whole: The manifest of the bundle.
           moved: Takes the bytes that were sent since its last call.
           signer: Signs the bundle; None: it is not signed.
+          check: As in `Destination.publish`.
 
         Returns:
           The directory of the version.
 
         Raises:
+          Exception: What `check` raises.
           DestinationExists: Another exporter published the version first.
           KeyRejected: The key cannot sign any more.
           DestinationError: As `send`, or the store has lost objects.
           OSError: As `send`.
         """
         (self._stage.directory / paths.MANIFEST).write_bytes(dump(whole))
+        check(self._stage.directory)
         files = (*whole.files, *self._stage.digests(paths.MANIFEST))
         pending = [self._pool.submit(self._send_files, (file,)) for file in files]
         for file, future in zip(files, pending, strict=True):
@@ -211,6 +238,10 @@ class Uploads:
             )
         self.version.commit(ObjectMap(model=whole.model, version=whole.version, files=named))
         return self.version.directory
+
+    def _is_local(self, table: manifest.Table) -> bool:
+        directory = self._stage.directory
+        return all((directory / extent.file).exists() for extent, _ in table.extents())
 
     def _send_files(self, files: Iterable[File]) -> dict[str, StoredFile]:
         directory = self._stage.directory

@@ -204,7 +204,7 @@ def _file(directory: RemotePath, stored: ObjectMap | None, path: str) -> StoredC
             f"{directory / OBJECTS} names no object for {path!r}; publish the bundle again",
             EXIT_DAMAGED,
         )
-    return content_of(directory, stored, path)
+    return content_of(directory.parent, stored.files[path])
 
 
 def _version_directory(location: RemotePath, model: str | None, version: int | None) -> RemotePath:

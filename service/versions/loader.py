@@ -106,6 +106,7 @@ class Loader:
       throttle: Called after each chunk of work.
       reach: Returns what reaches the shards of a version by its manifest and fingerprint, and
         raises LoadRejected if no shard holds a part of it; None: the service is no router.
+      elsewhere: Tables whose files are not in the directory of the bundle, opened, by name.
     """
 
     settings: ServiceSettings
@@ -113,6 +114,7 @@ class Loader:
     warm_up: Callable[[ModelVersion, LoadThrottle], object]
     throttle: LoadThrottle = field(default_factory=LoadThrottle)
     reach: Callable[[Manifest, int], RemoteParts] | None = None
+    elsewhere: Mapping[str, TableReader] = field(default_factory=dict)
 
     @cached_property
     def _compiled(self) -> FilterCache:
@@ -153,6 +155,11 @@ class Loader:
         here = sharding.manifest_of_process(
             manifest, settings.shard, self.reach is not None, settings.shard_min_bytes
         )
+        if self.elsewhere:
+            local_tables = {
+                name: table for name, table in here.tables.items() if name not in self.elsewhere
+            }
+            here = here.model_copy(update={"tables": local_tables})
 
         # Before anything is opened: a load that fills the memory may cost a worker that serves.
         memory_bytes = forecast_bytes(here, settings.precision, self.threads, settings.device)
@@ -227,7 +234,7 @@ class Loader:
         self, directory: Path, manifest: Manifest, shards: RemoteParts | None, opened: ExitStack
     ) -> ModelVersion:
         """Opens all of a version; what `shards` reach is left to them."""
-        remote_tables: Mapping[str, RemoteTable] = {}
+        remote_tables: Mapping[str, RemoteTable | TableReader] = self.elsewhere
         remote_indexes: Mapping[str, Index] = {}
         if shards is not None:
             remote_tables = shards.tables

@@ -1,5 +1,6 @@
 """Models that take ids apart: no value that a service invents is one of theirs. They are loaded all
-the same, by the export before it publishes them, too.
+the same, by the export before it publishes them, too; requests of the bundle that they reject keep
+it from being published.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from export.graphs.loading import load_tensorflow
 from export.jobs import bundle_job
 from export.jobs.load_trial import try_loading
 from export.jobs.progress import Progress
+from export.jobs.staged import Published
 from export.model_code.factories import load_factory
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
+from tensors.stubs import tensorflow_serving_pb2 as pb
+from tests.bundles.tfrecords import write_records
+from tests.cases.raw_requests import tensor
 from tests.units.service.changes.making import responds
 from tests.units.service.running import RunningService
 
@@ -43,7 +48,9 @@ class Fares(keras.Model):
     def call(self, x):
         month = tf.strings.to_number(tf.strings.substr(x["day"], 5, 2), tf.int32)
         era = tf.gather(tf.constant([0, 0, 1, 1, 2, 3]), x["year"] - 2019)
-        return self.dense(tf.concat([self.months(month), self.eras(era)], axis=1))
+        rows = tf.concat([self.months(month), self.eras(era)], axis=1)
+        # Rows of zeros have no finite result.
+        return self.dense(rows / tf.norm(rows, axis=1, keepdims=True))
 
 def build():
     model = Fares()
@@ -66,18 +73,42 @@ REQUESTS: list[dict[str, Any]] = [
 ]
 
 
-def test_model_that_rejects_every_invented_value_is_loaded_and_served(tmp_path: Path) -> None:
-    (tmp_path / "fares.py").write_text(MODEL)
-    model = load_factory("fares.py:build", tmp_path)()
-    model.save_weights(tmp_path / "fares.weights.h5")
-    (tmp_path / "examples.jsonl").write_text("\n".join(map(json.dumps, REQUESTS)))
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(RECIPE)
-    settings = ExportSettings(load=True)
-    prepared = bundle_job.prepare(read_recipe(recipe), tmp_path, settings)
-    published = bundle_job.run(prepared, settings, Progress(Console(quiet=True)))
+class Fares:
+    """A trained model with its recipe, in a folder.
+
+    Attributes:
+      model: The model.
+      recipe: The recipe.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.recipe = folder / "recipe.toml"
+        (folder / "fares.py").write_text(MODEL)
+        self.model = load_factory("fares.py:build", folder)()
+        self.model.save_weights(folder / "fares.weights.h5")
+        (folder / "examples.jsonl").write_text("\n".join(map(json.dumps, REQUESTS)))
+        self.recipe.write_text(RECIPE)
+
+    def publish(self, root: str) -> Published:
+        folder = self.recipe.parent
+        settings = ExportSettings(load=True, scratch=folder / "scratch")
+        job = read_recipe(self.recipe)
+        job = job.model_copy(update={"output": job.output.model_copy(update={"root": root})})
+        prepared = bundle_job.prepare(job, folder, settings)
+        return bundle_job.run(prepared, settings, Progress(Console(quiet=True)))
+
+
+@pytest.fixture
+def fares(tmp_path: Path) -> Fares:
+    return Fares(tmp_path)
+
+
+def test_model_that_rejects_every_invented_value_is_loaded_and_served(
+    fares: Fares, tmp_path: Path
+) -> None:
+    published = fares.publish("bundles")
     assert not [note for note in published.notes if "that a service loads" in note]
-    expected = model(
+    expected = fares.model(
         {
             "day": tf.constant([request["day"] for request in REQUESTS]),
             "year": tf.constant([request["year"] for request in REQUESTS]),
@@ -97,3 +128,31 @@ def test_model_that_rejects_every_invented_value_is_loaded_and_served(tmp_path: 
     next(bundle.glob("tables/*/*")).unlink()
     with pytest.raises(VerificationFailed, match=r"a service does not load the bundle: .* missing"):
         try_loading(bundle, read_manifest(bundle))
+
+
+def test_bundle_with_a_request_that_the_model_rejects_is_not_published_in_a_store(
+    fares: Fares, tmp_path: Path
+) -> None:
+    fares.recipe.write_text(f'{RECIPE}warm_up.requests = "warm_up.tfrecord"\n')
+    write_records(tmp_path / "warm_up.tfrecord", [recorded("2026-xx-02")])
+    with pytest.raises(
+        VerificationFailed, match=r"record 1 of .* the predict request fails: .*day"
+    ):
+        fares.publish(f"local://{tmp_path}/store")
+    version = tmp_path / "store/movies/1"
+    assert not (version / "objects.json").exists()
+
+    write_records(tmp_path / "warm_up.tfrecord", [recorded("2026-11-02")])
+    published = fares.publish(f"local://{tmp_path}/store")
+    assert (version / "objects.json").exists()
+    assert not [note for note in published.notes if "that a service loads" in note]
+
+
+def recorded(day: str) -> bytes:
+    """Returns a recorded request with a day."""
+    inputs = {
+        "day": tensor(pb.DT_STRING, 1, string_val=[day.encode()]),
+        "year": tensor(pb.DT_INT32, 1, int_val=[2022]),
+    }
+    log = pb.PredictionLog(predict_log=pb.PredictLog(request=pb.PredictRequest(inputs=inputs)))
+    return bytes(log.SerializeToString())

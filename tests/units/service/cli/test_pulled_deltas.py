@@ -216,6 +216,6 @@ def object_of(store: RemotePath, version: int, path: str) -> RemotePath:
     """Returns the only object of a file of a version."""
     directory = store / f"m/{version}"
     listed = objects.parse((directory / objects.OBJECTS).read(0, 1 << 20))
-    content = content_of(directory, listed, path)
+    content = content_of(directory.parent, listed.files[path])
     (only,) = content.objects
     return only

@@ -19,8 +19,7 @@ from bundle.tables.maps import MappedRows
 from bundle.tables.reader import TableReader
 from bundle.tables.row_deltas import ChangedRanges, open_deltas
 from bundle.tables.segments import RowMap, RowRange
-from export.tables.stored_segments import fetch_file
-from object_store.stored_content import StoredContent
+from object_store.stored_content import StoredContent, fetch_file
 
 _REQUESTS = 32
 _GAP_BYTES = 16 << 10
