@@ -82,7 +82,7 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
             contexts = provided_files.write_contexts(context, moved)
             lists = provided_files.write_lists(context, corpora)
             examples = examples_of(job, prepared.base, model, prepared.entries)
-            warm_up = provided_files.write_warm_up(context)
+            warm_up = provided_files.write_warm_up(context, examples)
 
         tables = copy_tables(prepared.checkpoint, prepared.plan, staged_version, settings, progress)
         features = tower_steps.open_features(context, tables, vocabularies)

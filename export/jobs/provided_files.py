@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from bundle.features.columns import Column
 from bundle.format import manifest, paths
 from export.corpora import candidates, indexes, lists
 from export.corpora.changes import LoggedChanges, fold
@@ -25,6 +28,7 @@ from export.model_code.values import named_vocabularies
 from export.recipe.schema import CorpusSection
 from export.steps import Step
 from export.tables.vocabularies import write_model_vocabulary, write_vocabulary
+from export.verify.examples import Examples, chosen
 
 
 def write_vocabularies(context: BundleContext) -> dict[str, manifest.Vocabulary]:
@@ -210,23 +214,44 @@ def write_lists(
     return entries
 
 
-def write_warm_up(context: BundleContext) -> manifest.WarmUpRequests | None:
-    """Writes the requests for the warm-up; returns None if there are none."""
+def write_warm_up(context: BundleContext, examples: Examples) -> manifest.WarmUpRequests | None:
+    """Writes the requests for the warm-up; returns None if there are none.
+
+    Args:
+      context: The bundle while it is made.
+      examples: The examples of the recipe.
+    """
     prepared = context.prepared
     source = prepared.warm_up_requests
-    if source is None:
+    count = min(context.job.warm_up.examples, examples.n)
+    if source is None and not count:
         return None
     file = paths.WARM_UP_REQUESTS
+    step = Step(file)
     writer = WarmUpWriter(
         context.job, prepared.traced.spec, prepared.entries, prepared.unread_inputs
     )
-    size = context.staged.run(Step(file), _copy_requests, file, writer, source)
+    if source is not None:
+        size = context.staged.run(step, _copy_requests, file, writer, source)
+        requests = f"{size} requests of {source.name}"
+    else:
+        columns = {
+            name: chosen(column, np.arange(count), examples.n)
+            for name, column in examples.columns.items()
+        }
+        size = context.staged.run(step, _write_examples, file, writer, columns, count)
+        requests = f"the first {count} of verify.examples with each tower"
     context.notes.append(
-        f"a service computes {size} requests of {source.name} before it serves the bundle, "
-        "which contains them"
+        f"a service computes {requests} before it serves the bundle, which contains them"
     )
     return manifest.WarmUpRequests(file=file, size=size)
 
 
 def _copy_requests(base: Path, file: str, writer: WarmUpWriter, source: Path) -> int:
     return writer.write(source, base / file)
+
+
+def _write_examples(
+    base: Path, file: str, writer: WarmUpWriter, columns: Mapping[str, Column], n: int
+) -> int:
+    return writer.write_examples(columns, n, base / file)

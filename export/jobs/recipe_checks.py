@@ -166,6 +166,11 @@ def _mistakes_of_files(job: ExportJob, base: Path) -> Iterator[ExportError]:
             files[f"verify.trained_ids.{name}"] = trained.file
     if job.warm_up.requests is not None:
         files["warm_up.requests"] = job.warm_up.requests
+    if job.warm_up.examples and job.verify.examples is None:
+        yield UsageError(
+            "warm_up.examples takes the first of verify.examples, which is missing: name a file of "
+            "examples there"
+        )
     missing = [key for key, file in files.items() if not (base / file).is_file()]
     for key in missing:
         path = base / files[key]

@@ -272,6 +272,8 @@ def _left_out(job: ExportJob) -> Iterator[str]:
     """Yields notes on the sections of a recipe that a SavedModel does not have."""
     sections = ("corpora", "indexes", "lists", "stages")
     left_out = [section for section in sections if getattr(job, section)]
+    if job.warm_up.examples:
+        left_out.append("warm_up.examples")
     if left_out:
         yield f"{' and '.join(left_out)} of the recipe are not part of a SavedModel"
     padded = []

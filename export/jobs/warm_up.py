@@ -7,10 +7,11 @@ before is compared here: its signature, and its inputs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from bundle.features.columns import Column
 from bundle.format.features import input_facts, readers_of
 from bundle.format.manifest import WARM_UP_REQUESTS_MAX, Feature
 from bundle.shown_values import similar_file
@@ -32,8 +33,16 @@ from rows.requests import (
     read_prediction_log,
 )
 from tensors import records
-from tensors.signatures import DEFAULT, K, find_tower, signature_names, unread_tensors
+from tensors.signatures import (
+    DEFAULT,
+    WEIGHTS,
+    K,
+    find_tower,
+    signature_names,
+    unread_tensors,
+)
 from tensors.stubs import tensorflow_serving_pb2 as pb
+from tensors.tensor_protos import fill_tensor
 
 KEY = "warm_up.requests"
 _IN_SAVED_MODEL = ("assets.extra", "tf_serving_warmup_requests")
@@ -159,6 +168,35 @@ class WarmUpWriter:
             raise UsageError(f"{KEY}: {source.name} has no records")
         return count
 
+    def write_examples(self, columns: Mapping[str, Column], n: int, target: Path) -> int:
+        """Writes a request for each tower, with the same examples.
+
+        Args:
+          columns: The values of the examples, by input; an input without a column takes its
+            default.
+          n: The number of examples.
+          target: The file in the bundle.
+
+        Returns:
+          The number of requests.
+
+        Raises:
+          UsageError: A request does not fit the model.
+        """
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with row_errors("warm_up.examples"), target.open("wb") as file:
+            for tower in self._model.towers:
+                log = pb.PredictionLog()
+                request = log.predict_log.request
+                request.model_spec.signature_name = tower
+                for name, source in self._readers[tower].inputs.items():
+                    if name in columns:
+                        _fill_inputs(request.inputs, source.tensor, columns[name], n)
+                record = bytes(log.SerializeToString(deterministic=True))
+                self._check(record, f"the request for tower {tower!r}")
+                file.write(framed(record))
+        return len(self._model.towers)
+
     def _check(self, record: bytes, where: str) -> None:
         # The tower, and with it the inputs, is known only once the record was read.
         names = {source.tensor for source in self._readers[""].inputs.values()}
@@ -215,6 +253,20 @@ class WarmUpWriter:
             f"{where} is for signature {signature!r}; the bundle has {names}: name the towers as "
             "clients do"
         )
+
+
+def _fill_inputs(
+    tensors: MutableMapping[str, pb.TensorProto], name: str, column: Column, n: int
+) -> None:
+    """Adds the tensors of an input whose first tensor has a name."""
+    if column.offsets is None:
+        fill_tensor(tensors[name], column.values.reshape(n, -1))
+    else:
+        fill_tensor(tensors[name], column.values)
+        fill_tensor(tensors[f"{name}_1"], column.offsets)
+    if column.weights is not None:
+        # In any form: only the order of weights counts.
+        fill_tensor(tensors[f"{name}{WEIGHTS}"], column.weights)
 
 
 def _as_log(record: bytes, where: str, section: WarmUpSection) -> bytes:

@@ -44,6 +44,8 @@ _OF_INPUTS = {"inputs", "features"}
 """The sections by the names of inputs."""
 _RECIPE_BYTES_MAX = 64 << 20
 """The maximum size of a recipe in bytes."""
+_WARM_UP_EXAMPLES_MAX = 64
+"""The maximum number of examples in a bundle: as many as synthetic requests of a warm-up have."""
 
 
 Item = TypeVar("Item")
@@ -656,9 +658,13 @@ class WarmUpSection(Section):
     """Signature that ranks ELWC records. Default: `serving_default`."""
     from_saved_model: bool = True
     """Take the requests of the SavedModel, if `requests` names no file."""
+    examples: int = Field(default=0, ge=0, le=_WARM_UP_EXAMPLES_MAX)
+    """Number of the first `verify.examples` that the bundle contains as a request for each tower,
+    if it has no other requests. They lie in the bundle as they are in their file.
+    """
 
     @model_validator(mode="after")
-    def _of_elwc(self) -> WarmUpSection:
+    def _check(self) -> WarmUpSection:
         if self.signature and self.format != "elwc":
             raise ValueError(
                 "'signature' belongs to format 'elwc'; a PredictionLog names its signature itself"
@@ -666,6 +672,8 @@ class WarmUpSection(Section):
         # The requests of a SavedModel, which are the default, are PredictionLog records.
         if self.requests is None and self.format != "prediction-log":
             raise ValueError("'format' belongs to 'requests', which is missing")
+        if self.requests is not None and self.examples:
+            raise ValueError("'requests' and 'examples' exclude each other")
         return self
 
 

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from bundle.storage.catalog import read_manifest
+from bundle.storage.tfrecords import read_records
 from export.errors import VerificationFailed
 from export.graphs.loading import load_tensorflow
 from export.jobs import bundle_job
@@ -108,6 +109,8 @@ def test_model_that_rejects_every_invented_value_is_loaded_and_served(
 ) -> None:
     published = fares.publish("bundles")
     assert not [note for note in published.notes if "that a service loads" in note]
+    # Examples may be what users sent: without the user's word, a bundle has none of them.
+    assert published.manifest.warm_up is None
     expected = fares.model(
         {
             "day": tf.constant([request["day"] for request in REQUESTS]),
@@ -146,6 +149,19 @@ def test_bundle_with_a_request_that_the_model_rejects_is_not_published_in_a_stor
     published = fares.publish(f"local://{tmp_path}/store")
     assert (version / "objects.json").exists()
     assert not [note for note in published.notes if "that a service loads" in note]
+
+
+def test_examples_are_requests_of_the_warm_up_where_the_recipe_says_so(fares: Fares) -> None:
+    fares.recipe.write_text(f"{RECIPE}warm_up.examples = 3\n")
+    published = fares.publish("bundles")
+    assert not [note for note in published.notes if "that a service loads" in note]
+    file = published.manifest.warm_up
+    assert file is not None
+    assert isinstance(published.directory, Path)
+    (record,) = read_records(published.directory / file.file)
+    inputs = pb.PredictionLog.FromString(record).predict_log.request.inputs
+    days = [day.decode() for day in inputs["day"].string_val]
+    assert days == [request["day"] for request in REQUESTS[:3]]
 
 
 def recorded(day: str) -> bytes:

@@ -105,6 +105,8 @@ WITHOUT_MODEL = [
     of_examples({"verify.expected": {"vector": "seen"}}, "verify.expected", "'query.vector'"),
     mistake("warm_up.format", "elwc", "warm_up", "'requests'"),
     mistake("warm_up.signature", "rank", "warm_up", "'elwc'"),
+    mistake("warm_up.examples", 3, "warm_up.examples", "verify.examples"),
+    mistake("warm_up", {"examples": 3, "requests": "a"}, "warm_up", "exclude each other"),
     # Corpora, and what is made of them.
     mistake("corpora.movies.file", "no.csv", "corpora.movies.file", "no.csv"),
     mistake("corpora.movies.file", "movie.csv", "corpora.movies.file", "did you mean 'movies.csv'"),

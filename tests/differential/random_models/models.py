@@ -205,6 +205,7 @@ def _recipe(draft: Draft, heads: Sequence[str], contexts: Sequence[str]) -> str:
         entries += _entries(name, part, is_candidate=bool(heads) and name not in contexts)
     if draft.states_examples:
         entries.append('verify.examples = "examples.jsonl"')
+        entries.append("warm_up.examples = 3")
     for name in draft.vocabularies:
         entries.append(f'vocabularies.{name} = {{ file = "{name}.txt", dtype = "int64" }}')
     options = ""

@@ -16,6 +16,7 @@ from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.observability.metrics import Metrics
+from service.serving_records.warm_up import warm_up
 from service.versions.lifecycle import VersionManager
 from service.versions.loader import Loader
 from service.versions.policy import Arrangement
@@ -48,7 +49,10 @@ async def _response(root: Path, call: str, body: bytes) -> Any:
     context = RequestContext(call, "trial", time.monotonic() + WAIT_S)
     target = Target("random")
     try:
-        versions.add(Loader(settings, 1, engine.warm_up).load("random", 1))
+        loader = Loader(
+            settings, 1, lambda loaded, throttle: warm_up(engine, loaded, settings, throttle)
+        )
+        versions.add(loader.load("random", 1))
         versions.arrange("random", Arrangement(1, frozenset((1,))))
         pieces = await dataplane.call(
             OPERATIONS[call], body, False, target, context, as_protobuf=False
