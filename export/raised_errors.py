@@ -7,10 +7,10 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from bundle.errors import BundleError
-from export.errors import NotConvertible
+from export.errors import ExportError, NotConvertible
 from export.user_lines import (
     at_line,
     causes,
@@ -18,6 +18,8 @@ from export.user_lines import (
     is_own_file,
     line_of_exception,
 )
+
+Result = TypeVar("Result")
 
 _WRAPPED = re.compile(
     r"Exception encountered when calling [^\n]*\n\s*+(?:\x1b\[1m)?(?!in user "
@@ -35,6 +37,8 @@ _TERMINAL = re.compile(r"\x1b\[[0-9;]*m")
 _RAGGED = re.compile(r"valid RaggedTensor|row_splits|row_lengths|value_rowids|nested_splits")
 _OF_VALUES = "tensorflow.python.framework.errors_impl"
 """The module of the errors that TensorFlow's operations raise while they compute."""
+_FAILURE_MAX = 200
+"""The maximum number of characters of what a step of an export met."""
 _MESSAGE_MAX = 300
 """The maximum number of characters of a message of the model's code."""
 
@@ -61,7 +65,7 @@ def one_line(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {_plain(text)}"
 
 
-def call_model(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def call_model(function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
     """Calls code of a model, also of one that consists of libraries alone: what it raises is an
     error of the model, even if no line of the user's is among its frames.
     """
@@ -76,7 +80,9 @@ def is_own(problem: BaseException) -> bool:
     model. Errors that operations raise because of values are the model's.
     """
     is_of_values = type(problem).__module__ == _OF_VALUES
-    if is_of_values or isinstance(problem, BundleError | FloatingPointError):
+    # Rejections say who is at fault, and the exporter's own files have no errors of syntax.
+    is_rejection = isinstance(problem, BundleError | ExportError)
+    if is_of_values or is_rejection or isinstance(problem, FloatingPointError | SyntaxError):
         return False
     # Keras and AutoGraph raise errors again, where the frames of the model are those of a cause.
     kinds_of_causes = [_kinds_of_frames(cause) for cause in causes(problem)]
@@ -111,6 +117,21 @@ def _leads_to_model(kinds: list[_Kind]) -> bool:
         # on to it.
         return "model" in kinds
     return True
+
+
+def failure(problem: BaseException, of_model: str) -> str:
+    """Returns why a step of an export failed on a part of the model, with what was raised.
+
+    Args:
+      problem: The exception.
+      of_model: The reason if the model is at fault.
+    """
+    reason = of_model
+    if is_own(problem):
+        reason = "the exporter fails on it, which is a bug to report"
+    # TensorFlow gives the reason last, after the frames of its graph.
+    text = str(problem).rpartition("\n\n")[2].partition("\n\t [[")[0]
+    return f"{reason}: {_plain(text)[:_FAILURE_MAX]}"
 
 
 def raised_on_examples(call: str, problem: BaseException, *, are_synthetic: bool) -> NotConvertible:

@@ -24,6 +24,7 @@ from export.errors import NotConvertible
 from export.front_end.finite_weights import check_finite_weights
 from export.given_towers.aten_operations import OPERATIONS
 from export.graphs.loading import tf
+from export.raised_errors import call_model, failure
 from export.recipe.schema import explain
 from export.user_lines import at_line
 
@@ -162,14 +163,14 @@ class ExportedGraphTower:
         try:
             arguments = [_value(value, results) for value in operation.arguments]
             options = {name: _value(value, results) for name, value in operation.options.items()}
-            return OPERATIONS[operation.operation](*arguments, **options)
+            return call_model(OPERATIONS[operation.operation], *arguments, **options)
         except NotConvertible as problem:
             raise self._error(f"{problem}{at_line(operation.line)}") from problem
         except (ValueError, TypeError, KeyError, tf.errors.OpError) as problem:
-            message = " ".join(str(problem).split())[:200]
+            reason = failure(problem, "it has no counterpart with these arguments")
             raise self._error(
                 f"operation {operation.name!r} ({operation.operation}) of PyTorch"
-                f"{at_line(operation.line)} has no counterpart with these arguments: {message}"
+                f"{at_line(operation.line)}: {reason}"
             ) from problem
 
     def _check_operations(self) -> None:

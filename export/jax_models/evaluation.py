@@ -29,7 +29,7 @@ from export.jax_models.operations import (
 )
 from export.jax_models.primitives import Parameters, attributes_of_this_release
 from export.jax_models.values import Shape, Sizes, Value, constant, is_static
-from export.raised_errors import call_model, is_own
+from export.raised_errors import call_model, failure
 
 OPERATIONS: dict[str, Handler] = {
     **elementwise.OPERATIONS,
@@ -194,11 +194,7 @@ class Evaluator:
         except ExportError:
             raise
         except (ValueError, TypeError, NotImplementedError, tf.errors.OpError) as problem:
-            message = " ".join(str(problem).split())
-            rejecting = "TensorFlow rejects it"
-            if is_own(problem):
-                rejecting = "the exporter fails on it, which is a bug to report"
-            raise equation.rejected(f"{rejecting}: {message[:200]}") from problem
+            raise equation.rejected(failure(problem, "TensorFlow rejects it")) from problem
         if not isinstance(results, list):
             results = [results]
 

@@ -64,8 +64,6 @@ class KerasTrainer:
         if find_spec("jax") is None:
             raise NotConvertible("JAX is not installed")
         tables = self._process.request(None)
-        if isinstance(tables, RuntimeError):
-            raise tables
         if isinstance(tables, str):
             if self.is_stated:
                 raise NotConvertible(tables)
@@ -99,14 +97,19 @@ class _Process:
 
         Raises:
           NotConvertible: The process ended, or does not respond in time.
+          RuntimeError: The exporter has a bug; the message has its traceback.
         """
         try:
             self._connection.send(message)
-            if self._connection.poll(_TIMEOUT_S):
-                return self._connection.recv()
+            is_ready = self._connection.poll(_TIMEOUT_S)
+            response = self._connection.recv() if is_ready else None
         except (EOFError, OSError) as problem:
             raise NotConvertible("the process in which Keras runs on JAX ended") from problem
-        raise NotConvertible(f"Keras on JAX computes for more than {_TIMEOUT_S} s")
+        if not is_ready:
+            raise NotConvertible(f"Keras on JAX computes for more than {_TIMEOUT_S} s")
+        if isinstance(response, RuntimeError):
+            raise response
+        return response
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,11 @@ class _RemoteRows:
 
     def __call__(self, columns: Mapping[str, NDArray[Any]], n: int) -> NDArray[np.int64]:
         """See ComputeRows."""
-        rows: NDArray[np.int64] = self.process.request((self.table, self.position, columns, n))
+        rows: NDArray[np.int64] | str = self.process.request(
+            (self.table, self.position, columns, n)
+        )
+        if isinstance(rows, str):
+            raise NotConvertible(rows)
         return rows
 
 
@@ -131,11 +138,7 @@ def _serve(connection: Connection, job: ExportJob, base: Path, tables: Mapping[i
     try:
         lookups = _lookups(job, base, tables)
     except Exception as problem:  # noqa: BLE001 - the user's code raises errors of any type
-        if is_own(problem):
-            connection.send(RuntimeError("".join(traceback.format_exception(problem))))
-            return
-        reason = one_line(problem)
-        connection.send(f"the model does not run on JAX: {reason}")
+        connection.send(_failure(problem))
         return
     connection.send({name: [rows.inputs for rows in every] for name, every in lookups.items()})
     while True:
@@ -143,7 +146,18 @@ def _serve(connection: Connection, job: ExportJob, base: Path, tables: Mapping[i
             table, position, columns, n = connection.recv()
         except EOFError:
             return
-        connection.send(lookups[table][position].compute(columns, n))
+        try:
+            response = lookups[table][position].compute(columns, n)
+        except Exception as problem:  # noqa: BLE001 - libraries raise errors of any type
+            response = _failure(problem)
+        connection.send(response)
+
+
+def _failure(problem: Exception) -> str | RuntimeError:
+    """Returns what the other process responds with: why the model does not run on JAX, or a bug."""
+    if is_own(problem):
+        return RuntimeError("".join(traceback.format_exception(problem)))
+    return f"the model does not run on JAX: {one_line(problem)}"
 
 
 def _lookups(job: ExportJob, base: Path, tables: Mapping[int, str]) -> dict[str, list[OwnRows]]:

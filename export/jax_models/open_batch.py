@@ -21,6 +21,7 @@ from export.jax_models.evaluation import REJECTED, inner_call, whole_call, witho
 from export.jax_models.loading import jax
 from export.jax_models.primitives import attributes_of_this_release
 from export.jax_models.tracing import BATCH, FixedBatch, TracedFunction
+from export.raised_errors import call_model, failure
 from export.user_lines import at_line
 
 
@@ -130,12 +131,11 @@ def _apply(
     with source_info_util.user_context(origin.traceback):
         try:
             with attributes_of_this_release(step.name, step.line):
-                return rule_of(step)(step)
+                return call_model(rule_of(step), step)
         except ExportError:
             raise
         except Exception as problem:
-            message = " ".join(str(problem).split())
-            reason = f"JAX rejects it in a batch of another size: {message[:200]}"
+            reason = failure(problem, "JAX rejects it in a batch of another size")
             raise step.rejected(reason) from problem
 
 

@@ -19,6 +19,7 @@ from export.front_end.specs import ModelSpec
 from export.jax_models.functions import JaxFunctions
 from export.jax_models.loading import jax
 from export.jax_models.reference import MOVING_MODES, Table, needed_part, run_computation
+from export.raised_errors import call_model
 from export.recipe.schema import ExportJob
 
 BATCH = 4096
@@ -191,6 +192,6 @@ class _Rows:
                 batch = np.concatenate([examples, filling]).astype(aval.dtype)
                 values.append(batch.reshape(aval.shape))
             with jax.default_device(jax.devices("cpu")[0]):
-                result = np.asarray(self._rows(*values))
+                result = np.asarray(call_model(self._rows, *values))
             parts.append(result.reshape(BATCH, -1)[:count].reshape(-1))
         return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)

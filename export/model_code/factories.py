@@ -41,7 +41,6 @@ from export.recipe.schema import ExportJob
 from export.user_lines import at_line, line_of_exception
 
 _EXPECTED = "'package.module:function', 'file.py:function' or 'notebook.ipynb:Class'"
-_CALLING = "calling it"
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -77,7 +76,7 @@ class Factory:
         with (
             notes_of(self.module),
             on_search_path(self.folder),
-            _user_errors(self.reference, _CALLING, hint),
+            _user_errors(self.reference, "calling it", hint),
         ):
             # Copied: a model may change a list that it gets, and the next call builds another one.
             model = call_model(self.function, **copy.deepcopy(dict(self.arguments)))
@@ -357,12 +356,12 @@ def _load_file(path: Path) -> ModuleType:
         return sys.modules[name]
     # Always compiled: Python's bytecode cache compares time (in seconds) and size, which a changed
     # file may share.
-    code = compile(content, str(path), "exec", dont_inherit=True)
+    code = call_model(compile, content, str(path), "exec", dont_inherit=True)
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(path)
     try:
         with notes_of(name):
-            exec(code, vars(module))  # noqa: S102 (the user's)
+            call_model(exec, code, vars(module))
     except BaseException:
         del sys.modules[name]
         raise
@@ -372,7 +371,7 @@ def _load_file(path: Path) -> ModuleType:
 def _load_module(source: str, folder: Path) -> ModuleType:
     try:
         with notes_of(source):
-            return importlib.import_module(source)
+            return call_model(importlib.import_module, source)
     except ModuleNotFoundError as problem:
         missing = problem.name or ""
         if source == missing or source.startswith(f"{missing}."):
@@ -399,8 +398,9 @@ def _user_errors(reference: str, doing: str, hint: str = "") -> Iterator[None]:
         raise
     # A script that calls exit() must not end the export as if it had succeeded.
     except (Exception, SystemExit) as problem:
-        # Hooks of the exporter's run while the model is built.
-        if doing == _CALLING and is_own(problem):
+        # Hooks of the exporter's run while the model is imported and built. That it cannot read the
+        # user's file is no bug.
+        if is_own(problem) and not isinstance(problem, OSError):
             raise
         # Code that fails may have chosen another backend before: that is the cause then.
         _check_backend(reference)

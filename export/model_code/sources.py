@@ -11,6 +11,7 @@ from importlib.util import decode_source
 from pathlib import Path
 
 from export.model_code.notebooks import read_cells
+from export.raised_errors import call_model
 from export.user_lines import name_of_cell
 
 _EXCERPT_MAX = 70
@@ -65,7 +66,7 @@ def read_source(path: Path, content: bytes) -> Source:
       NotConvertible: A cell is not valid Python.
     """
     if path.suffix != NOTEBOOK:
-        tree = ast.parse(content, str(path))
+        tree = call_model(ast.parse, content, str(path))
         lines = decode_source(content).splitlines()
         statements = _statements(tree, str(path), "line ", lines)
         return Source(path.name, tuple(statements), _future_flags(statements), {})

@@ -15,6 +15,7 @@ from export.front_end.interface import TracedTower
 from export.front_end.specs import SIGNATURE
 from export.graphs.functions import fill
 from export.graphs.loading import tf
+from export.raised_errors import call_model, is_own
 from export.towers.savedmodels import save_function
 from export.user_lines import at_line
 
@@ -59,14 +60,11 @@ def compile_tower(
       DestinationError: The file cannot be written.
     """
     try:
-        converter = tf.lite.TFLiteConverter.from_saved_model(
-            str(saved_model), signature_keys=[SIGNATURE]
-        )
-        if precision == "int8":
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        flatbuffer = converter.convert()
-        reason = _runtime_problem(flatbuffer)
-    except Exception as problem:  # noqa: BLE001 - the converter raises many types of errors
+        flatbuffer = call_model(_converted, saved_model, precision)
+        reason = call_model(_runtime_problem, flatbuffer)
+    except Exception as problem:  # the converter raises many types of errors
+        if is_own(problem):
+            raise
         reason = _converter_problem(problem, lines, texts)
     if reason:
         return reason
@@ -97,6 +95,16 @@ def text_operations(graph: Any) -> frozenset[str]:
         for operation in graph.get_operations()
         if any(tensor.dtype == tf.string for tensor in operation.inputs)
     )
+
+
+def _converted(saved_model: Path, precision: str) -> bytes:
+    converter = tf.lite.TFLiteConverter.from_saved_model(
+        str(saved_model), signature_keys=[SIGNATURE]
+    )
+    if precision == "int8":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    flatbuffer: bytes = converter.convert()
+    return flatbuffer
 
 
 def _runtime_problem(flatbuffer: bytes) -> str:

@@ -20,6 +20,7 @@ from bundle.format import manifest
 from bundle.format.towers import Per
 from export.front_end.interface import TracedTower
 from export.graphs.functions import narrowed, type_of
+from export.raised_errors import failure
 from export.towers.batch_sizes import take_sizes_from_context
 from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, operation_text
 from export.towers.divided_layers import divide_layers
@@ -31,8 +32,6 @@ _REPEATED_MAX = 1.1
 """The largest ratio of the multiply-adds of all parts per candidate to those of the whole tower;
 beyond it, the parts stay together.
 """
-_REASON_CHARACTERS = 200
-"""The length to which TensorFlow's errors are cut."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,8 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
         flow = DataFlow(divide_layers(take_sizes_from_context(tower, per), per), per)
         rows = flow.rows
     except Exception as problem:  # noqa: BLE001 - operations raise many types of errors
-        # TensorFlow gives the reason last, after the frames of its graph.
-        reason = str(problem).rpartition("\n\n")[2].partition("\n\t [[")[0]
-        reason = " ".join(reason.split())[:_REASON_CHARACTERS]
-        note = f"tower {name!r} is not split: it could not run on synthetic examples: {reason}"
-        return Split(notes=(note,))
+        reason = failure(problem, "it could not run on synthetic examples")
+        return Split(notes=(f"tower {name!r} is not split: {reason}",))
     return _Partition(flow, rows).split()
 
 

@@ -27,6 +27,7 @@ from export.errors import NotConvertible, UsageError, VerificationFailed
 from export.front_end.interface import ComputeRows, OwnRows, PartitionedModel, Trainer
 from export.front_end.specs import FeatureSpec, Keys, ModelSpec
 from export.id_graphs.step_functions import StepFunction, ends_of, find_steps
+from export.raised_errors import is_own
 from export.recipe.schema import ExportJob, FeatureSection
 from export.tables.vocabularies import as_array
 from export.user_lines import at_line
@@ -569,7 +570,9 @@ def _are_words_compared(
         expected = own_rows.compute(columns, n)
         texts = {name: Column(values) for name, values in columns.items()}
         rows, offsets = features.rows(spec.name, texts, n)
-    except Exception:  # noqa: BLE001 - a model's framework raises errors of any type
+    except Exception as problem:  # a model's framework raises errors of any type
+        if is_own(problem):
+            raise
         return False
     shared_count = min(rows.size, expected.size)
     wrong = np.flatnonzero(rows[:shared_count] != expected[:shared_count])
@@ -695,5 +698,7 @@ def _rows_or_rejected(
     values = {name: column.reshape(n, -1)[first:last].ravel() for name, column in columns.items()}
     try:
         return compute(values, last - first)
-    except Exception:  # noqa: BLE001 - a model's framework raises errors of any type
+    except Exception as problem:  # a model's framework raises errors of any type
+        if is_own(problem):
+            raise
         return None

@@ -22,6 +22,7 @@ from typing import Any
 from export.graphs.hooks import Hooks
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import moved, tf
+from export.raised_errors import call_model
 from export.tensorflow_models.frameworks.trackables import handle_of
 
 _LIBRARIES = ("keras.src", "tf_keras.src", "tensorflow.python.keras")
@@ -99,9 +100,10 @@ def rebuilt(kind: type, arguments: dict[str, Any], shapes: Any, classes: Mapping
         scope(safe_mode=True),
         _internal("saving.object_registration", "CustomObjectScope", library)(custom_objects),
     ):
-        layer = kind.from_config(copy.deepcopy(arguments))  # type: ignore[attr-defined]
+        from_config = kind.from_config  # type: ignore[attr-defined]
+        layer = call_model(from_config, copy.deepcopy(arguments))
         if shapes:
-            layer.build_from_config(shapes)
+            call_model(layer.build_from_config, shapes)
     return layer
 
 
@@ -261,11 +263,11 @@ def configuration_of(model: Any) -> dict[str, Any]:
         # Keras warns that reading lambdas back may be unsafe; nothing does so here.
         warnings.simplefilter("ignore")
         if _library_of(model) == "keras":
-            text, _ = _internal("saving.saving_lib", "_serialize_model_as_json")(model)
+            text, _ = call_model(_internal("saving.saving_lib", "_serialize_model_as_json"), model)
         else:
             serialize = _internal("saving.serialization_lib", "serialize_keras_object", "tf_keras")
             with _internal("saving.serialization_lib", "ObjectSharingScope", "tf_keras")():
-                text = json.dumps(serialize(model))
+                text = call_model(json.dumps, call_model(serialize, model))
     configuration: dict[str, Any] = json.loads(text)
     return configuration
 
@@ -285,13 +287,13 @@ def layer_configuration_of(layer: Any, *, in_hdf5: bool) -> dict[str, Any]:
         encode_json = _internal("legacy.saving.json_utils", "get_json_type")
         scope = _internal("legacy.saving.saving_options", "keras_option_scope")
         with scope(use_legacy_config=in_hdf5):
-            arguments = layer.get_config()
+            arguments = call_model(layer.get_config)
     else:
         encode_json = _internal("saving.legacy.saved_model.json_utils", "get_json_type", "tf_keras")
         layer.use_legacy_config = in_hdf5
         try:
-            arguments = layer.get_config()
+            arguments = call_model(layer.get_config)
         finally:
             del layer.use_legacy_config
-    text = json.dumps(arguments, default=encode_json)
+    text = call_model(json.dumps, arguments, default=encode_json)
     return {"class_name": type(layer).__name__, "config": json.loads(text)}

@@ -29,6 +29,7 @@ from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import tf
+from export.raised_errors import is_own
 from export.tensorflow_models.frameworks.keras_saving import (
     SavedValues,
     configuration_of,
@@ -159,6 +160,8 @@ class _DescribedModel:
         try:
             built = configuration_of(self.root)
         except Exception as problem:  # the user's classes may raise anything
+            if is_own(problem):
+                raise
             raise self._rejection(
                 "the model does not say its configuration, which could be compared with the file: "
                 f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
@@ -180,7 +183,9 @@ class _DescribedModel:
                 continue
             try:
                 built = layer_configuration_of(layer, in_hdf5=bool(storage.ordered_layers))
-            except Exception:  # noqa: BLE001, S112 - a class of the user's may raise anything
+            except Exception as problem:  # a class of the user's may raise anything
+                if is_own(problem):
+                    raise
                 continue
             label = ""
             if inner_steps:

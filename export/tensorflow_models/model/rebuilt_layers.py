@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from export.graphs.placeholders import tables_unallocated
+from export.raised_errors import is_own
 from export.tensorflow_models.frameworks.keras_saving import (
     all_layers,
     is_class_of_keras,
@@ -60,7 +61,9 @@ class Rebuilding:
             with tables_unallocated():
                 layer = rebuilt(kind, used, shapes, self._classes)
                 result = self.written(layer)
-        except Exception:  # noqa: BLE001 - a class of the user's may raise anything
+        except Exception as problem:  # a class of the user's may raise anything
+            if is_own(problem):
+                raise
             return None
 
         kept = arguments.keys() - used.keys()

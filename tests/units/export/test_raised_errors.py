@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.errors import NotConvertible
 from export.graphs.loading import load_tensorflow
-from export.raised_errors import call_model, is_own
+from export.raised_errors import call_model, failure, is_own
 from export.report_text import size_text
 
 
@@ -35,12 +36,17 @@ def raised_again() -> Any:
         raise RuntimeError("in a layer") from problem
 
 
+def of_a_rejection() -> Any:
+    raise NotConvertible("the process in which Keras runs on JAX ended")
+
+
 OF_THE_MODEL: dict[str, Callable[[], Any]] = {
     "a line of the user's": of_the_users_line,
     "a library that the user calls": of_a_library_that_a_model_calls,
     "a model of a library alone": lambda: call_model(np.reshape, np.ones(3), (2,)),
     "an operation": of_an_operation,
     "raised again": raised_again,
+    "a rejection": of_a_rejection,
 }
 
 
@@ -57,4 +63,11 @@ def test_error_of_a_model_is_none_of_the_exporter(function: Callable[[], Any]) -
 
 def test_error_of_the_exporter_is_its_own_also_where_the_model_calls_it() -> None:
     # What the exporter puts in the place of a library's function runs within the model's code.
-    assert is_own(raised(lambda: call_model(size_text, "many")))
+    problem = raised(lambda: call_model(size_text, "many"))
+    assert is_own(problem)
+    assert failure(problem, "TensorFlow rejects it").startswith("the exporter fails on it")
+
+
+def test_failure_on_a_model_names_the_reason_and_what_was_raised() -> None:
+    problem = raised(of_the_users_line)
+    assert failure(problem, "TensorFlow rejects it") == "TensorFlow rejects it: 'dimension'"

@@ -104,6 +104,8 @@ REFUSED: dict[str, Refusal] = {
     "no package": Refusal(("'nowhere_at_all'",), reference="nowhere_at_all.model:build"),
     "no function": Refusal(("'build'", "build_all, make")),
     "error of the file": of_code("1 / 0", "ZeroDivisionError", "(model.py:1)"),
+    "no Python": of_code("def build(:", "SyntaxError", "(model.py"),
+    "bytes that are no Python": of_code("size = 3\0", "null bytes"),
     "library": of_code("import a_library_not_there", "'a_library_not_there'"),
     "error of the call": of_code("def build(): raise KeyError('sizes')", "KeyError: 'sizes'"),
     **{
@@ -146,6 +148,12 @@ def test_factory_is_refused(case: str, tmp_path: Path) -> None:
         load_factory(refusal.reference, tmp_path, **refusal.options)()
     message = str(rejection.value)
     assert [word for word in refusal.words if word not in message] == [], message
+
+
+def test_bug_of_the_exporter_that_an_import_meets_is_not_the_models(tmp_path: Path) -> None:
+    write(tmp_path / "model.py", "from export.report_text import size_text\nsize_text('many')\n")
+    with pytest.raises(ValueError, match="many"):
+        load_factory("model.py:build", tmp_path)
 
 
 @pytest.mark.nightly

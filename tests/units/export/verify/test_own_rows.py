@@ -14,6 +14,7 @@ from export.errors import VerificationFailed
 from export.front_end.interface import OwnRows, PartitionedModel
 from export.front_end.specs import ModelSpec, TableFacts
 from export.graphs.loading import load_tensorflow
+from export.report_text import size_text
 from export.verify.own_rows import check_own_rows
 from tests.id_graphs import bucket_ids, computed_ids, hash_ids, vocabulary_ids, word_ids
 from tests.units.export.traced_features import embedded
@@ -149,6 +150,15 @@ def test_rule_that_reads_another_row_is_rejected(
     with pytest.raises(VerificationFailed) as failure:
         notes_of(compute, dtype, described)
     assert all(expected in str(failure.value) for expected in words), str(failure.value)
+
+
+@pytest.mark.parametrize(("dtype", "described"), [("int64", REMAINDER), ("string", WORDS)])
+def test_bug_of_the_exporter_is_no_value_that_the_model_rejects(
+    dtype: str, described: dict[str, Any]
+) -> None:
+    compute: Any = lambda *_: size_text("many")  # type: ignore[arg-type]  # noqa: E731
+    with pytest.raises(ValueError, match="many"):
+        notes_of(compute, dtype, described)
 
 
 def test_rule_that_cannot_be_compared_is_noted_and_one_of_the_recipe_is_its_own() -> None:
