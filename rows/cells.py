@@ -261,6 +261,9 @@ def _typed_values(flat: Cells, input_name: str, feature: Feature) -> NDArray[Any
             flat = replace(flat, array=flat.array.cast(pa.string()))
         return flat.texts()
     if isinstance(feature, DenseFeature):
+        # Requests send 0 or 1 for a bool.
+        if types.is_boolean(flat.array.type):
+            flat = replace(flat, array=flat.array.cast(pa.int8()))
         return flat.integers()
     return flat.ids(integers_only=dtype != "int64_or_string")
 

@@ -122,7 +122,9 @@ class InputSection(Section):
     """One input of the calls of the model."""
 
     dtype: InputDtype
-    """Type of the tensor that the call takes. A bool is sent as 0 or 1."""
+    """Type of the tensor that the call takes. A bool is sent as 0 or 1; files may also have
+    `true` and `false`.
+    """
     shape: Array[PositiveInt] = ()
     """Shape of one example. [] is a single value, and the shape of ragged and sparse inputs."""
     kind: Literal["dense", "ragged", "sparse"] = "dense"

@@ -43,6 +43,8 @@ FEATURES = (
     embedded("pair", "users", kind="sequence", length=2, ids_dtype="int64"),
     dense("age", "float32", ()),
     dense("grid", "float32", (2, 2)),
+    dense("fresh", "int32", ()),
+    dense("flags", "int32", (2,)),
 )
 MODEL = ModelSpec(
     tables={name: TableFacts(name, name, 1 << 40, 2) for name in ("users", "movies")},
@@ -57,12 +59,16 @@ INPUTS = {
     "pair": {"dtype": "int64", "shape": [2]},
     "age": {"dtype": "float32"},
     "grid": {"dtype": "float32", "shape": [2, 2]},
+    "fresh": {"dtype": "bool"},
+    "flags": {"dtype": "bool", "shape": [2]},
     "unread": {"dtype": "float32"},
 }
 STATED: dict[str, Any] = {
     "user": {"ids": {"kind": "hash"}},
     "recent": {"default": []},
     "age": {"default": 1.0},
+    "fresh": {"default": 0},
+    "flags": {"default": [0, 0]},
 }
 GRID = [1.0, 2.0, 3.0, 4.0]
 ROW: dict[str, Any] = {
@@ -221,7 +227,23 @@ def test_examples_are_the_same_in_every_form(tmp_path: Path, name: str) -> None:
     assert seen.weights.tolist() == [0.5, 2.0]
     assert columns["pair"].values.tolist() == [7, 8] * 2
     assert columns["grid"].values.tolist() == [*GRID, *GRID[::-1]]
-    assert not {"age", "recent"} & {*columns}  # they take their defaults
+    assert not {"age", "recent", "fresh", "flags"} & {*columns}  # they take their defaults
+
+
+BOOLS: dict[str, tuple[str, list[Any]]] = {
+    "numbers": ("jsonl", [1, 0]),
+    "truth values": ("jsonl", [True, False]),
+    "truth values of Parquet": ("parquet", [True, False]),
+    "cells": ("csv", [1, 0]),
+}
+
+
+@pytest.mark.parametrize(("form", "bools"), BOOLS.values(), ids=BOOLS)
+def test_bool_is_a_truth_value_or_a_number(tmp_path: Path, form: str, bools: list[Any]) -> None:
+    rows = [row | {"fresh": fresh, "flags": bools} for row, fresh in zip(ROWS, bools, strict=True)]
+    columns = read_form(tmp_path, form, rows).columns
+    assert columns["fresh"].values.tolist() == [1, 0]
+    assert columns["flags"].values.tolist() == [1, 0, 1, 0]
 
 
 def test_every_format_of_records_has_a_form() -> None:
