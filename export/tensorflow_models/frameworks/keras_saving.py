@@ -9,13 +9,16 @@ tf-keras 2.20, src/saving/legacy/hdf5_format.py, src/saving/legacy/saved_model/j
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +26,14 @@ from export.graphs.hooks import Hooks
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import moved, tf
 from export.raised_errors import call_model
+from export.tensorflow_models.frameworks.layer_names import name_in_list
 from export.tensorflow_models.frameworks.trackables import handle_of
 
 _LIBRARIES = ("keras.src", "tf_keras.src", "tensorflow.python.keras")
 """Where Keras 3, tf-keras, and the Keras that TensorFlow still contains define their classes."""
 _MODELS = ("Model", "Functional", "Sequential")
+_LAYERS = "_layer_checkpoint_dependencies"
+"""The attribute of a graph of tf-keras that lists its layers twice: with and without weights."""
 
 
 def _internal(module: str, name: str, library: str = "keras") -> Any:
@@ -178,13 +184,84 @@ class SavedValues:
     groups: Mapping[str, Any]
 
 
-def saved_values(model: Any, path: str) -> SavedValues:
+@dataclass(frozen=True)
+class Walk:
+    """How a release of tf-keras walks the attributes of a model: a layer is saved below the first
+    one that leads to it.
+
+    Attributes:
+      is_ascending: Whether attributes are walked from `_` to `z`, as up to 2.14: the layers of a
+        graph are `_layer_checkpoint_dependencies` then, not `layers`.
+      counts_again: Whether a layer that was saved before takes a number of a list once more, as up
+        to 2.13.
+    """
+
+    is_ascending: bool = False
+    counts_again: bool = False
+
+
+_WALKS = (Walk(), Walk(is_ascending=True), Walk(is_ascending=True, counts_again=True))
+
+
+@contextlib.contextmanager
+def _walking(walk: Walk, library: str) -> Iterator[None]:
+    """Makes tf-keras walk models as another release did."""
+    module = importlib.import_module(f"{library}.src.saving.saving_lib")
+    with Hooks() as hooks:
+        if walk.is_ascending:
+            skipped = _internal("saving.saving_lib", "ATTR_SKIPLIST", library) - {_LAYERS}
+            hooks.set_attribute(module, "_walk_trackable", partial(_ascending_attributes, skipped))
+        if walk.counts_again:
+            hooks.set_attribute(module, "_save_container_state", partial(_save_list, module))
+        yield
+
+
+def _ascending_attributes(skipped: Collection[str], layer: Any) -> Iterator[tuple[str, Any]]:
+    for name in dir(layer):
+        if not name.startswith("__") and name not in skipped:
+            # Properties may raise anything.
+            with contextlib.suppress(Exception):
+                yield name, getattr(layer, name)
+
+
+def _save_list(module: Any, layers: Any, variables: Any, files: Any, **options: Any) -> None:
+    """Saves the layers of a list or dict as tf-keras 2.13 did; see its `_save_container_state`."""
+    if isinstance(layers, dict):
+        layers = layers.values()
+    folder = options["inner_path"]
+    counts: Counter[str] = Counter()
+    for layer in layers:
+        if module._is_keras_trackable(layer):
+            name = name_in_list(type(layer).__name__, of_keras_3=False)
+            numbered = f"{name}_{counts[name]}" if counts[name] else name
+            counts[name] += 1
+            inner_options = options | {"inner_path": f"{folder}/{numbered}"}
+            module._save_state(layer, variables, files, **inner_options)
+
+
+def walk_of(model: Any, path: str, stored: Collection[str]) -> Walk:
+    """Returns the walk of the release that saved a model: the first one that finds all variables.
+
+    Args:
+      model: A model of Keras 3 or tf-keras.
+      path: The path of the model in the object that is saved; "": the model itself is saved.
+      stored: The paths of the variables in the file.
+    """
+    if _library_of(model) == "tf_keras":
+        for walk in _WALKS:
+            if saved_values(model, path, walk).values.keys() <= set(stored):
+                return walk
+    return Walk()
+
+
+def saved_values(model: Any, path: str, walk: Walk) -> SavedValues:
     """Walks a model as Keras does to save it; each layer says itself what it saves. Nothing is
     written or copied.
 
     Args:
       model: A model of Keras 3 or tf-keras.
       path: The path of the model in the object that is saved; "": the model itself is saved.
+      walk: See `walk_of`.
     """
     library = _library_of(model)
     save_state = _internal("saving.saving_lib", "_save_state", library)
@@ -214,7 +291,7 @@ def saved_values(model: Any, path: str) -> SavedValues:
             layers.setdefault(next(reversed(groups), ""), by_id.get(number))
             super().add(number)
 
-    with Hooks() as hooks:
+    with _walking(walk, library), Hooks() as hooks:
         if library == "tf_keras":
             # The layer's own method would read the values of variables, also those of tables.
             layer_class = _internal("engine.base_layer", "Layer", library)
@@ -228,18 +305,20 @@ def saved_values(model: Any, path: str) -> SavedValues:
     return SavedValues(values, {group: layers.get(group) for group in groups})
 
 
-def saved_files(model: Any, path: str) -> dict[str, bytes]:
+def saved_files(model: Any, path: str, walk: Walk) -> dict[str, bytes]:
     """Returns the files that the layers of a model save beside their variables, by their paths.
 
     Args:
       model: A model of Keras 3 or tf-keras.
       path: The path of the model in the object that is saved; "": the model itself is saved.
+      walk: See `walk_of`.
     """
     library = _library_of(model)
     # Layers write their files themselves; Keras has no call that returns their contents.
     store = _internal("saving.saving_lib", "DiskIOStore", library)("assets", mode="w")
     try:
-        _internal("saving.saving_lib", "_save_state", library)(model, None, store, path, set())
+        with _walking(walk, library):
+            _internal("saving.saving_lib", "_save_state", library)(model, None, store, path, set())
         folder = Path(store.working_dir)
         files = [file for file in folder.rglob("*") if file.is_file()]
         return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}

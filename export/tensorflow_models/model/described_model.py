@@ -32,11 +32,13 @@ from export.graphs.loading import tf
 from export.raised_errors import is_own
 from export.tensorflow_models.frameworks.keras_saving import (
     SavedValues,
+    Walk,
     configuration_of,
     is_keras_model,
     layer_configuration_of,
     saved_files,
     saved_values,
+    walk_of,
 )
 from export.tensorflow_models.frameworks.layer_names import name_in_list
 from export.tensorflow_models.frameworks.trackables import children_of, walk
@@ -294,7 +296,12 @@ class _DescribedModel:
         if self.checkpoint.storage.layers:
             parts = walk(self.root)
             return SavedValues({}, {str(n): part.value for n, part in enumerate(parts)})
-        return saved_values(self.root, self.path)
+        return saved_values(self.root, self.path, self._walk)
+
+    @cached_property
+    def _walk(self) -> Walk:
+        """How the release that saved the model walked it."""
+        return walk_of(self.root, self.path, self.checkpoint.entries)
 
     @property
     def _layers(self) -> Mapping[str, Any]:
@@ -316,7 +323,7 @@ class _DescribedModel:
         storage = self.checkpoint.storage
         if storage.layers or not (storage.model or storage.assets):
             return {}
-        files = saved_files(self.root, self.path)
+        files = saved_files(self.root, self.path, self._walk)
         for path, layer in self._layers.items():
             # The vocabulary of the lookup in a TextVectorization is that of the outer layer.
             if hasattr(layer, "_lookup_layer"):

@@ -27,6 +27,7 @@ from export.tensorflow_models.frameworks.keras_saving import (
     is_keras_model,
     saved_values,
     tensorflow_variable,
+    walk_of,
 )
 from export.tensorflow_models.frameworks.layer_names import is_automatic, without_number
 from export.tensorflow_models.frameworks.trackables import handle_of
@@ -123,7 +124,8 @@ def _by_attributes(root: Any, checkpoint: Checkpoint, object_path: str) -> Keras
             'Save the model with model.save("model.keras") or '
             'model.save_weights("model.weights.h5")'
         )
-    saved = saved_values(root, object_path)
+    walk = walk_of(root, object_path, checkpoint.entries)
+    saved = saved_values(root, object_path, walk)
     _check_lists(saved.groups, checkpoint)
     locations = []
     for path, value in saved.values.items():

@@ -7,7 +7,7 @@ needed, runs in this folder:
 
 Then `python write_archived_models.py pack files` packs all of them. A model that a release cannot
 build or save is left out. The archive was written with Keras 3.0.5, 3.3.3, 3.6.0, 3.10.0, 3.12.0
-and 3.14.0, and with tf-keras 2.15.1, 2.16.0 and 2.19.0.
+and 3.14.0, and with tf-keras 2.13.1, 2.15.1, 2.16.0 and 2.19.0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def write(library: str, folder: Path) -> None:
     """Writes a file of each kind and suffix that the release can write."""
     kit = importlib.import_module(library)
     name = library if library == "keras" else "tf_keras"
-    release = folder / f"{name}-{kit.__version__}"
+    # The Keras in TensorFlow has the release of TensorFlow, and some state none.
+    version = getattr(kit, "__version__", None) or importlib.import_module("tensorflow").__version__
+    release = folder / f"{name}-{version}"
     release.mkdir(parents=True, exist_ok=True)
     for kind, build in KINDS.items():
         for suffix in SUFFIXES:
@@ -38,8 +40,8 @@ def write(library: str, folder: Path) -> None:
             try:
                 model = build(kit)
                 for weight in model.weights:
-                    # Zeros are packed well.
-                    if "string" not in str(weight.dtype):
+                    # Zeros are packed well. tf-keras lists tables of lookups, too.
+                    if hasattr(weight, "assign") and "string" not in str(weight.dtype):
                         weight.assign(np.zeros(weight.shape))
                 model.save(path)
             except Exception as problem:  # noqa: BLE001 - a release may lack anything
