@@ -237,6 +237,14 @@ class _Walk:
         built_layers = built_config["layers"]
         saved_scope = {_name_of(layer): index for index, layer in enumerate(saved_layers)}
         built_scope = {_name_of(layer): index for index, layer in enumerate(built_layers)}
+        masked_layer = _layer_with_masks(saved_layers)
+        if masked_layer and not _layer_with_masks(built_layers):
+            yield (
+                f"{path.layer or 'the model'}: layer {masked_layer!r} has masks as arguments in "
+                "the file, as Keras 3.0 to 3.3 wrote them, which handed no mask on behind layers "
+                "that merge; in the model it takes the masks that reach it now, perhaps others. "
+                "Of an archive, keras.models.load_model builds what is described"
+            )
         for index, (saved, built) in enumerate(zip(saved_layers, built_layers, strict=False)):
             label = f"layer {_name_of(built)!r} ({built.get('class_name')})"
             if path.layer:
@@ -392,6 +400,18 @@ def _call(node: Any) -> Any:
         if name != "training" and _is_stated(value)
     }
     return {**node, "kwargs": stated}
+
+
+def _layer_with_masks(layers: Iterable[Mapping[str, Any]]) -> str:
+    """Returns the name of the first layer of a graph that is called with masks of what it attends
+    to, such as `query_mask`; "" if none is.
+    """
+    for layer in layers:
+        nodes = _calls(layer.get("inbound_nodes"))
+        stated = [node["kwargs"] for node in nodes or () if isinstance(node, dict)]
+        if any(name.endswith("_mask") for kwargs in stated for name in kwargs or ()):
+            return _name_of(layer)
+    return ""
 
 
 def _is_stated(value: Any) -> bool:
