@@ -30,16 +30,28 @@ from typing import Any
 
 from export.tensorflow_models.frameworks.layer_names import is_automatic
 from export.tensorflow_models.model.casts import without_casts
+from export.tensorflow_models.model.configuration_forms import (
+    LOOKUPS,
+    alone,
+    calls_of,
+    is_object,
+    is_of_keras,
+    is_vocabulary,
+    lambda_arguments,
+    layer_with_masks,
+    lists_layers,
+    name_of,
+    normalized,
+    qualified_class_of,
+    sizes_of_example,
+)
 
-LOOKUPS = ("StringLookup", "IntegerLookup", "TextVectorization")
-"""Layers with vocabularies."""
 MISSING = object()
 """Stands for a value that is not there."""
 
 _OF_TRAINING = re.compile(r".*_(initializer|regularizer|constraint)")
 """Arguments that only training reads."""
 _SKIPPED = ("name", "trainable")
-_OF_VOCABULARIES = ("vocabulary", "idf_weights", "vocabulary_size", "has_input_vocabulary")
 _UNREAD = (("Discretization", "dtype"),)
 """Arguments that change no value: Keras had another default up to 3.11."""
 _WIRING = ("inbound_nodes", "input_layers", "output_layers")
@@ -124,11 +136,10 @@ class _ValuePath:
     def difference(self, saved: Any, built: Any) -> str:
         """Returns how two values at this path differ, in words."""
         subject = f"{self.layer or 'the model'}: {self.argument or 'it'}"
-        if saved is MISSING:
-            return f"{subject} is not in the file and {text_of(built)} in the model"
-        if built is MISSING:
-            return f"{subject} is {text_of(saved)} in the file and not in the model"
-        return f"{subject} is {text_of(saved)} in the file and {text_of(built)} in the model"
+        saved_text, built_text = (
+            "not" if value is MISSING else text_of(value) for value in (saved, built)
+        )
+        return f"{subject} is {saved_text} in the file and {built_text} in the model"
 
 
 @dataclass(frozen=True)
@@ -140,9 +151,9 @@ class _Walk:
 
     def values(self, saved: Any, built: Any, path: _ValuePath) -> Iterator[str]:
         """Compares two values, whose layers may be called otherwise."""
-        saved = _normalized(saved)
-        built = _normalized(built)
-        if _is_object(saved) and _is_object(built):
+        saved = normalized(saved)
+        built = normalized(built)
+        if is_object(saved) and is_object(built):
             yield from self.objects(saved, built, _ValuePath(path.layer, path.argument))
         elif isinstance(saved, dict) and isinstance(built, dict):
             for key in _keys(saved, built):
@@ -186,7 +197,7 @@ class _Walk:
         """Compares two objects: their classes, and the arguments of their constructors."""
         kind = str(saved.get("class_name"))
         if kind != built.get("class_name") or is_of_keras(saved) != is_of_keras(built):
-            yield path.difference(_class_of(saved), _class_of(built))
+            yield path.difference(qualified_class_of(saved), qualified_class_of(built))
             return
         if kind == "__lambda__":
             yield from self._lambdas(saved, built, path)
@@ -199,8 +210,8 @@ class _Walk:
             return
         self._note_vocabulary(kind, saved_config, built_config)
         if kind == "Lambda" and "function_type" in saved_config:
-            saved_config = _lambda_arguments(saved_config)
-            built_config = _lambda_arguments(built_config)
+            saved_config = lambda_arguments(saved_config)
+            built_config = lambda_arguments(built_config)
         if lists_layers(saved_config) and lists_layers(built_config):
             yield from self._graphs(saved_config, built_config, path)
             return
@@ -210,7 +221,7 @@ class _Walk:
                 continue
             pair = saved_config.get(key, MISSING), built_config.get(key, MISSING)
             if key in ("batch_shape", "batch_input_shape"):
-                pair = _sizes_of_example(pair[0]), _sizes_of_example(pair[1])
+                pair = sizes_of_example(pair[0]), sizes_of_example(pair[1])
             # An operation that states no dtype has the one of what it is called on.
             if key != "dtype" or None not in pair:
                 yield from self.values(*pair, path.step(key))
@@ -220,7 +231,7 @@ class _Walk:
     ) -> None:
         """Notes the vocabulary of a lookup, which is compared by the values that it looks up."""
         if kind in LOOKUPS and "name" in built_config:
-            vocabulary = _normalized(saved_config.get("vocabulary"))
+            vocabulary = normalized(saved_config.get("vocabulary"))
             # A model that is a graph has vocabularies that were arguments, its layers have none.
             self.comparison.vocabularies.setdefault(str(built_config["name"]), vocabulary)
 
@@ -235,10 +246,10 @@ class _Walk:
         built_config = without_casts(built_config)
         saved_layers = saved_config["layers"]
         built_layers = built_config["layers"]
-        saved_scope = {_name_of(layer): index for index, layer in enumerate(saved_layers)}
-        built_scope = {_name_of(layer): index for index, layer in enumerate(built_layers)}
-        masked_layer = _layer_with_masks(saved_layers)
-        if masked_layer and not _layer_with_masks(built_layers):
+        saved_scope = {name_of(layer): index for index, layer in enumerate(saved_layers)}
+        built_scope = {name_of(layer): index for index, layer in enumerate(built_layers)}
+        masked_layer = layer_with_masks(saved_layers)
+        if masked_layer and not layer_with_masks(built_layers):
             yield (
                 f"{path.layer or 'the model'}: layer {masked_layer!r} has masks as arguments in "
                 "the file, as Keras 3.0 to 3.3 wrote them, which handed no mask on behind layers "
@@ -246,16 +257,16 @@ class _Walk:
                 "Of an archive, keras.models.load_model builds what is described"
             )
         for index, (saved, built) in enumerate(zip(saved_layers, built_layers, strict=False)):
-            label = f"layer {_name_of(built)!r} ({built.get('class_name')})"
+            label = f"layer {name_of(built)!r} ({built.get('class_name')})"
             if path.layer:
                 label = f"{path.layer}, {label}"
-            name = _name_of(saved)
+            name = name_of(saved)
             # A layer that the user named may be renamed, but not to the name of another one.
             is_named = not is_automatic(name, str(saved.get("class_name")))
             if is_named and built_scope.get(name, index) != index:
                 yield f"{label} is in the place of layer {name!r} of the file"
             yield from self.objects(saved, built, _ValuePath(label))
-            pair = _calls(saved.get("inbound_nodes")), _calls(built.get("inbound_nodes"))
+            pair = calls_of(saved.get("inbound_nodes")), calls_of(built.get("inbound_nodes"))
             call_path = _ValuePath(label, "what it is called on", saved_scope, built_scope)
             yield from self.values(*pair, call_path)
 
@@ -270,7 +281,7 @@ class _Walk:
             pair = saved_config.get(key), built_config.get(key)
             if key in _WIRING:
                 key_path = replace(key_path, saved_scope=saved_scope, built_scope=built_scope)
-                pair = _alone(pair[0]), _alone(pair[1])
+                pair = alone(pair[0]), alone(pair[1])
             yield from self.values(*pair, key_path)
 
     def _lambdas(
@@ -279,32 +290,13 @@ class _Walk:
         """Compares what two lambdas hold; their code is what the factory says."""
         saved_config = saved.get("config")
         built_config = built.get("config")
-        are_known = isinstance(saved_config, dict) and isinstance(built_config, dict)
-        if not are_known or saved_config != built_config:
+        # Without a configuration, nothing says that the code is the same.
+        if not saved_config or saved_config != built_config:
             self.comparison.lambdas[path.layer or "the model"] = None
         if isinstance(saved_config, dict) and isinstance(built_config, dict):
             for key in ("defaults", "closure"):
                 pair = saved_config.get(key), built_config.get(key)
                 yield from self.values(*pair, path.step(key))
-
-
-def _lambda_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a layer of a function in Keras 2, in the form of Keras 3."""
-    function = _normalized(config.get("function"))
-    if isinstance(function, list):
-        parts = dict(zip(("code", "defaults", "closure"), function, strict=False))
-        function = {"class_name": "__lambda__", "config": parts}
-    return {"function": function, "arguments": config.get("arguments")}
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict) and "class_name" in value and "config" in value
-
-
-def lists_layers(config: Mapping[str, Any]) -> bool:
-    """Returns whether a configuration is that of a graph of layers."""
-    layers = config.get("layers")
-    return isinstance(layers, list) and all(map(_is_object, layers))
 
 
 def _is_skipped(key: str, kind: str, saved: Mapping[str, Any]) -> bool:
@@ -314,110 +306,6 @@ def _is_skipped(key: str, kind: str, saved: Mapping[str, Any]) -> bool:
     if is_vocabulary(key, kind) or (kind, key) in _UNREAD:
         return True
     return is_of_keras(saved) and _OF_TRAINING.fullmatch(key) is not None
-
-
-def is_vocabulary(key: str, kind: str) -> bool:
-    """Returns whether an argument of a class is its vocabulary, or a part of it."""
-    return kind in LOOKUPS and key in _OF_VOCABULARIES
-
-
-def class_name_of(saved: Mapping[str, Any]) -> str:
-    """Returns the name of an object's class; a registered one is `package>Class` in HDF5."""
-    return str(saved.get("class_name", "")).rpartition(">")[2]
-
-
-def is_of_keras(saved: Mapping[str, Any]) -> bool:
-    """Returns whether a class or function is one of Keras, whose arguments are known."""
-    module = str(saved.get("module") or "keras")
-    return module.partition(".")[0] in ("keras", "builtins", "tf_keras")
-
-
-def _class_of(saved: Mapping[str, Any]) -> str:
-    name = str(saved.get("class_name"))
-    module = saved.get("module")
-    if module:
-        return f"{module}.{name}"
-    return name
-
-
-def _name_of(layer: Mapping[str, Any]) -> str:
-    """Returns the name of a layer, which a list has beside its configuration or in it."""
-    config = layer.get("config")
-    inner_name = None
-    if isinstance(config, dict):
-        inner_name = config.get("name")
-    return str(layer.get("name") or inner_name)
-
-
-def _normalized(value: Any) -> Any:
-    """Returns a value in the shorter of two forms in which Keras writes the same."""
-    if isinstance(value, dict) and value.get("class_name") in ("__tuple__", "TensorShape"):
-        return value.get("items")
-    if not _is_object(value):
-        return value
-    config = value["config"]
-    if value["class_name"] == "__keras_tensor__" and isinstance(config, dict):
-        return config.get("keras_history")
-    if str(value["class_name"]).endswith("Policy") and isinstance(config, dict):
-        # One of a quantized layer has a mode and the dtype before.
-        return config.get("name") or " of ".join(map(str, config.values()))
-    if value["class_name"] == "function" and isinstance(config, str):
-        return config
-    return value
-
-
-def _sizes_of_example(shape: Any) -> Any:
-    """Returns a shape without the batch, whose size training chose."""
-    shape = _normalized(shape)
-    if isinstance(shape, list):
-        return shape[1:]
-    return shape
-
-
-def _alone(tensors: Any) -> Any:
-    """Returns the inputs or outputs of a graph; one that is alone in a list, without the list."""
-    if isinstance(tensors, list) and len(tensors) == 1:
-        return tensors[0]
-    return tensors
-
-
-def _calls(nodes: Any) -> Any:
-    """Returns the calls of a layer of Keras 3, without the arguments that say nothing: earlier
-    releases wrote some that others leave out.
-    """
-    if not isinstance(nodes, list):
-        return nodes
-    return [_call(node) for node in nodes]
-
-
-def _call(node: Any) -> Any:
-    if not isinstance(node, dict) or not isinstance(node.get("kwargs"), dict):
-        return node
-    stated = {
-        name: value
-        for name, value in node["kwargs"].items()
-        # An export calls layers for inference.
-        if name != "training" and _is_stated(value)
-    }
-    return {**node, "kwargs": stated}
-
-
-def _layer_with_masks(layers: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the name of the first layer of a graph that is called with masks of what it attends
-    to, such as `query_mask`; "" if none is.
-    """
-    for layer in layers:
-        nodes = _calls(layer.get("inbound_nodes"))
-        stated = [node["kwargs"] for node in nodes or () if isinstance(node, dict)]
-        if any(name.endswith("_mask") for kwargs in stated for name in kwargs or ()):
-            return _name_of(layer)
-    return ""
-
-
-def _is_stated(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(map(_is_stated, value))
-    return value is not None
 
 
 def _keys(saved: Mapping[str, Any], built: Mapping[str, Any]) -> list[str]:

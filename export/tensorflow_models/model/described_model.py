@@ -42,12 +42,12 @@ from export.tensorflow_models.frameworks.keras_saving import (
 )
 from export.tensorflow_models.frameworks.layer_names import name_in_list
 from export.tensorflow_models.frameworks.trackables import children_of, walk
+from export.tensorflow_models.model.configuration_forms import is_of_keras
 from export.tensorflow_models.model.configurations import (
     MISSING,
     Comparison,
     Described,
     compare_configurations,
-    is_of_keras,
     text_of,
 )
 from export.tensorflow_models.model.keras_variables import is_of_older_format

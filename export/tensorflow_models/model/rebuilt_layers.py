@@ -20,7 +20,7 @@ from export.tensorflow_models.frameworks.keras_saving import (
     parts_of,
     rebuilt,
 )
-from export.tensorflow_models.model.configurations import (
+from export.tensorflow_models.model.configuration_forms import (
     class_name_of,
     is_of_keras,
     is_vocabulary,
