@@ -12,7 +12,7 @@ from typing import Any, Literal
 from export.drafts.example_columns import ColumnInput
 from export.drafts.observed_calls import ObservedCall
 from export.drafts.training_padding import TrainedPadding
-from export.recipe.schema import InputSection
+from export.recipe.schema import InputSection, VocabularyRule
 
 Origin = Literal["model", "examples", "nothing", "training"]
 
@@ -26,12 +26,22 @@ class DraftedInput:
       origin: What shows the section.
       comment: What is assumed of it; "": nothing is.
       is_read: Whether a result of a call may be computed from it.
+      ids: How its ids become rows; None: they are rows, or the model makes rows of them.
+      key_question: What nothing shows of the rows of its ids; "": nothing is open.
     """
 
     section: InputSection
     origin: Origin
     comment: str = ""
     is_read: bool = True
+    ids: VocabularyRule | None = None
+    key_question: str = ""
+
+    @property
+    def question(self) -> str:
+        """What the recipe asks about it; "": nothing."""
+        questions = [self.key_question, self.section.question]
+        return "; ".join(question for question in questions if question)
 
     def changed(self, **changes: Any) -> DraftedInput:
         """Returns the input with other values of keys of its section."""
@@ -108,7 +118,10 @@ def assumptions(section: InputSection, column: ColumnInput | None) -> str:
     if section.kind != "dense":
         return f"lists as they are in training, too? {_if_padded(column)}"
     if section.pad is not None and column is not None and column.filling is not None:
-        return "the examples seem to be filled up to this length: as in training?"
+        return (
+            "the examples seem to be filled up to this length: as in training? keep states what it "
+            "cut from longer lists, which are rejected without"
+        )
     if section.pad is not None:
         return "length, and value that filled up shorter lists, in training?"
     if section.shape and column is not None and len(column.shapes) > 1:
@@ -188,4 +201,4 @@ def _padded(
         question=question,
     )
     comment = f"filled up as in {padding.where}"
-    return DraftedInput(padded_section, "training", comment, drafted.is_read)
+    return replace(drafted, section=padded_section, origin="training", comment=comment)

@@ -17,6 +17,7 @@ from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.drafts.drafted_inputs import DraftedInput, drafted_inputs, padded_as_in_training
 from export.drafts.example_columns import columns_of, csv_lists
+from export.drafts.example_keys import with_vocabularies
 from export.drafts.list_readings import with_open_questions, with_questions
 from export.drafts.observed_calls import observe_calls
 from export.drafts.recipe_text import DraftFacts, recipe_text
@@ -84,6 +85,11 @@ def draft_recipe(
     columns = columns_of(table)
     calls = observe_calls(job, base, opened, columns)
     shown = drafted_inputs(calls, columns)
+    rows: dict[str, int] = {}
+    for call in calls:
+        for name, count in call.rows.items():
+            rows[name] = min(count, rows.get(name, count))
+    shown, vocabularies = with_vocabularies(shown, columns, rows, base)
     facts = DraftFacts(
         factory,
         checkpoint,
@@ -92,6 +98,7 @@ def draft_recipe(
         statements=statements,
         calls=calls,
         inputs=shown,
+        vocabularies=vocabularies,
         inventory=recognize(opened, Statements()),
         unread_columns=[name for name in table if name not in columns],
     )
@@ -167,7 +174,7 @@ def _plannable(facts: DraftFacts, base: Path, opened: Checkpoint) -> tuple[Draft
 
 
 def _draft(facts: DraftFacts, problem: str) -> Draft:
-    questions = [name for name, part in facts.inputs.items() if part.section.question]
+    questions = [name for name, part in facts.inputs.items() if part.question]
     return Draft(recipe_text(facts), problem, tuple(questions))
 
 

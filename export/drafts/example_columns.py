@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from bundle.format.input_lengths import PadSide
@@ -38,12 +38,14 @@ class ColumnInput:
       dtype: The type of its values.
       shapes: The shapes of its values; {()}: they are no lists.
       is_wide: Whether a value is beyond int32.
+      values: Its values, each once, without what fills lists up.
       filling: How its lists were filled up; None: that does not show.
     """
 
     dtype: Any
     shapes: frozenset[Shape]
     is_wide: bool
+    values: frozenset[Any] = field(default=frozenset(), repr=False)
     filling: Filling | None = None
 
     @property
@@ -96,10 +98,19 @@ class ColumnInput:
 
     @property
     def array_of_jax(self) -> InputSection:
-        """The input as JAX takes it, which has integers of 32 bits."""
+        """The input as JAX takes it, which has integers of 32 bits and no texts: those are keys, of
+        which training made rows.
+        """
         if self.is_wide:
             return self.padded
         return _narrowed(self.padded)
+
+    @property
+    def bag_of_jax(self) -> InputSection:
+        """The input as ids that are looked up before a call of JAX."""
+        if not self.are_lists:
+            return self.array_of_jax
+        return _narrowed(self._listed("ragged"))
 
     def alternatives(self, section: InputSection) -> Iterator[InputSection]:
         """Yields sections that the column fits, too, instead of `section`."""
@@ -110,6 +121,9 @@ class ColumnInput:
             sections.append(InputSection(dtype=self.dtype, shape=(1,)))
         if self.dtype == "int64":
             sections += [part.model_copy(update={"dtype": "float32"}) for part in tuple(sections)]
+        if self.dtype == "string":
+            # Texts may be keys, of which training made rows.
+            sections += [part.model_copy(update={"dtype": "int64"}) for part in tuple(sections)]
         if self.dtype == "int64" and not self.is_wide:
             sections += [_narrowed(part) for part in tuple(sections)]
         for alternative in dict.fromkeys(sections):
@@ -122,7 +136,7 @@ class ColumnInput:
 
 
 def _narrowed(section: InputSection) -> InputSection:
-    if section.dtype != "int64":
+    if section.dtype not in {"int64", "string"}:
         return section
     return section.model_copy(update={"dtype": "int32"})
 
@@ -145,7 +159,10 @@ def columns_of(examples: Mapping[str, Sequence[object]]) -> dict[str, ColumnInpu
         filling = None
         if len(shapes) == 1 and len(next(iter(shapes))) == 1:
             filling = _filling(dtype, lists)
-        inputs[name] = ColumnInput(dtype, shapes, is_wide, filling)
+        distinct = frozenset(items)
+        if filling is not None:
+            distinct -= {filling.value}
+        inputs[name] = ColumnInput(dtype, shapes, is_wide, distinct, filling)
     return inputs
 
 

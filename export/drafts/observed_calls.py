@@ -27,15 +27,19 @@ ASSUMED_LENGTH = 8
 _PROBE = "rowcast_probe"
 """An input that no model reads: a call without any could not be traced."""
 _MISSING = re.compile(r"raised KeyError(?: \([^)]*\))?: ['\"](.+?)['\"]")
+_NAMED = re.compile(r"\b(?:input|feature) '(.+?)'")
 _TAKES = re.compile(r"input '(.+?)' is \w+ in the recipe, and the model takes (\w+)")
 _CUT = re.compile(r"input '(.+?)' is \w+, which JAX would cut to (\w+)")
 # A nested dict was taken for a tensor: the message has the key that was looked up in it.
 _LEVEL = re.compile(r"valid indices.*?got '(.+?)'|string indices|only integers, slices")
+_TAKES_ITSELF = "seems to take the input itself"
 _OTHER_TYPE = re.compile(
     r"that don't all match|does not match (expected )?type|expected to be a \w+ tensor but is"
 )
 """Errors of TensorFlow's operations whose operands have different types."""
 _NAMED_AS_TOWER = re.compile(r"tower|model|encoder|network")
+_Progress = tuple[str, dict[str, InputSection]]
+"""The error that a change of inputs leads to, "" if it leads to none, and the changed inputs."""
 Run = Callable[[Call, Mapping[str, InputSection]], CallResults]
 
 
@@ -52,6 +56,7 @@ class ObservedCall:
         result is one tensor.
       reads: The names of the inputs that each result is computed from.
       ids: The names of the inputs that lookups in tables read.
+      rows: See `CallResults.rows`.
       stated: The inputs that the model itself states.
       queries: Whether a retrieval layer in it compares vectors of queries.
       parts: Calls of attributes of the model that take inputs of the call as they are.
@@ -65,6 +70,7 @@ class ObservedCall:
     outputs: dict[str | int | None, tuple[int | None, ...]] = field(default_factory=dict)
     reads: Mapping[str | int | None, frozenset[str]] = field(default_factory=dict)
     ids: frozenset[str] = frozenset()
+    rows: Mapping[str, int] = field(default_factory=dict)
     stated: Mapping[str, InputSection] = field(default_factory=dict)
     queries: bool = False
     parts: Sequence[Call] = ()
@@ -105,7 +111,16 @@ def observe_calls(
             # A method that does not take the model's inputs is a part of another one.
             if not offered.is_method or (not call.problem and call.outputs):
                 calls.append(call)
-        return [*calls, *_towers_among(parts, calls, run, inputs_that_ran)]
+        # Scores of each pair of a batch are those of training.
+        towers = [
+            call
+            for call in calls
+            if not call.outputs or any(None not in shape for shape in call.outputs.values())
+        ]
+        towers += _towers_among(parts, towers, run, inputs_that_ran)
+        if all(call.problem for call in towers):
+            return calls
+        return towers
 
 
 def _towers_among(
@@ -140,6 +155,7 @@ def _towers_among(
             call.outputs = dict(results.outputs)
             call.reads = results.reads
             call.ids = results.ids
+            call.rows = results.rows
             yield call
 
 
@@ -163,7 +179,10 @@ class _CallObserver:
         """
         inputs = dict(offered.inputs)
         if not inputs and offered.takes_arrays:
-            inputs = {name: column.array_of_jax for name, column in columns.items()}
+            for name, column in columns.items():
+                inputs[name] = column.array_of_jax
+                if name in offered.bags:
+                    inputs[name] = column.bag_of_jax
         elif not inputs:
             inputs = {
                 name: inputs_that_ran.get(name, column.shown) for name, column in columns.items()
@@ -193,6 +212,8 @@ class _CallObserver:
             self._attempts_left = METHOD_ATTEMPTS_MAX
         self._problems: set[str] = set()
         """The errors that led to a change, which another change must not lead back to."""
+        self._before_guesses: tuple[dict[str, InputSection], str] | None = None
+        """The inputs before their shapes, kinds and dtypes were guessed, and their error."""
 
     def observed(self) -> ObservedCall:
         """Returns the call, with its outputs or with the error that is left."""
@@ -205,6 +226,9 @@ class _CallObserver:
             self._problems.add(call.problem)
             if not self._correct():
                 break
+        if call.problem and self._before_guesses is not None:
+            # Errors of inputs that were only guessed would hide the error of those that are shown.
+            call.inputs, call.problem = self._before_guesses
         if call.problem and not self._columns:
             call.problem += (
                 "; name examples as --examples FILE: they show the types and lengths of inputs"
@@ -222,15 +246,20 @@ class _CallObserver:
             return str(problem)
         if not inputs:
             return "the call ran without any input, and a tower needs one"
+        for name in results.rows:
+            if sections[name].dtype == "string":
+                return f"input {name!r} is string in the recipe, and the model takes int64"
         call.outputs = dict(results.outputs)
         call.reads = results.reads
         call.ids = results.ids
+        call.rows = results.rows
         call.queries = results.has_queries
         call.parts = results.parts
         return ""
 
     def _take_arguments(self) -> None:
         """Gives the call one input for each of its parameters."""
+        self._before_guesses = None
         self._call.arguments = self._parameters
         for name in self._parameters:
             self._call.inputs[name] = InputSection(dtype="int64")
@@ -239,6 +268,9 @@ class _CallObserver:
     def _correct(self) -> bool:
         """Changes the call by its last error and tries it; returns whether anything was changed."""
         call = self._call
+        if _TAKES_ITSELF in call.problem:
+            call.arguments = tuple(call.inputs)
+            return self._change(dict(call.inputs))
         missing = _MISSING.search(call.problem)
         if missing is not None:
             return self._add(missing[1])
@@ -246,25 +278,24 @@ class _CallObserver:
             self._take_arguments()
             return self._change(dict(call.inputs))
         takes = _TAKES.search(call.problem) or _CUT.search(call.problem)
-        # What examples or the model itself state is not changed, but for its width.
-        is_free = takes is not None and (
-            takes[1] in call.assumed or _CUT.search(call.problem) is not None
-        )
-        if takes is not None and is_free and takes[2] in INPUT_DTYPES:
-            section = call.inputs[takes[1]].model_copy(update={"dtype": takes[2]})
-            return self._change(call.inputs | {takes[1]: section})
+        if takes is not None and takes[1] in call.inputs and takes[2] in INPUT_DTYPES:
+            section = call.inputs[takes[1]]
+            # What examples or the model itself state is not changed, but for the width of integers,
+            # and for texts that are keys of rows.
+            is_key = section.dtype == "string" and takes[2] in {"int32", "int64"}
+            if takes[1] in call.assumed or is_key or _CUT.search(call.problem):
+                changed = section.model_copy(update={"dtype": takes[2]})
+                return self._change(call.inputs | {takes[1]: changed})
         # The input was a dict of inputs: the key that the call looked up is one of them.
         level = _LEVEL.search(call.problem)
         if level is not None and level[1] and call.assumed:
+            self._before_guesses = None
             outer = next(reversed(call.inputs))
             del call.inputs[outer]
             call.assumed.discard(outer)
             call.assumed.add(f"{outer}.{level[1]}")
             assumed = InputSection(dtype="int64")
             return self._change(call.inputs | {f"{outer}.{level[1]}": assumed})
-        if "arguments = [" in call.problem and len(call.inputs) == 1 and call.arguments is None:
-            call.arguments = tuple(call.inputs)
-            return self._change(dict(call.inputs))
         return self._change_kind()
 
     def _change(self, inputs: dict[str, InputSection]) -> bool:
@@ -287,6 +318,7 @@ class _CallObserver:
             missing = _MISSING.search(problem)
             # Any other error shows that the key was found.
             if missing is None or missing[1] != name:
+                self._before_guesses = None
                 call.inputs = inputs
                 call.assumed.add(candidate)
                 call.problem = problem
@@ -294,43 +326,61 @@ class _CallObserver:
         return False
 
     def _change_kind(self) -> bool:
-        """Changes the shape, kind or dtype of inputs: first of all that examples show alike, then
-        of one input after another. Takes the first change that leads to another error, or to none;
-        of the changes of several inputs, rather one that leads to none.
+        """Changes the shape, kind or dtype of inputs: of those that the error names, of all that
+        examples show alike, then of one input after another. Takes the first change that leads to
+        another error, or to none.
         """
         call = self._call
-        ragged = [name for name, section in call.inputs.items() if section.kind == "ragged"]
+        if self._before_guesses is None:
+            self._before_guesses = call.inputs, call.problem
+        named = [name for name in _NAMED.findall(call.problem) if name in call.inputs]
+        # The input that the call met last is more likely the cause than those before.
+        progress = (
+            self._progress_by_one(named)
+            or self._progress_by_several()
+            or self._progress_by_one(reversed(call.inputs))
+        )
+        if progress is None:
+            return False
+        call.problem, change = progress
+        call.inputs = call.inputs | change
+        return True
+
+    def _progress_by_one(self, names: Iterable[str]) -> _Progress | None:
+        """Returns the first change of one of the inputs that leads to another error, or to none."""
+        for name in names:
+            for section in self._alternatives(name):
+                if self._attempts_left <= 0:
+                    return None
+                change = {name: section}
+                problem = self._try(self._call.inputs | change)
+                if not problem or self._is_progress(problem, change):
+                    return problem, change
+        return None
+
+    def _progress_by_several(self) -> _Progress | None:
+        """Returns a change of all inputs that examples show alike: one that leads to no error, else
+        the first one that leads to another error.
+        """
+        inputs = self._call.inputs
+        ragged = [name for name, section in inputs.items() if section.kind == "ragged"]
         arrays = {name: self._columns[name].padded for name in ragged if name in self._columns}
-        sparse = {name: _of_kind(call.inputs[name], "sparse") for name in arrays}
+        sparse = {name: _of_kind(inputs[name], "sparse") for name in arrays}
         columns = {
             name: _reshaped(section, (1,))
-            for name, section in call.inputs.items()
+            for name, section in inputs.items()
             if self._is_single(name) and section.kind == "dense" and not section.shape
         }
-        progress: tuple[str, dict[str, InputSection]] | None = None
+        progress: _Progress | None = None
         for change in (sparse, arrays, columns):
             if not change or self._attempts_left <= 0:
                 continue
-            problem = self._try(call.inputs | change)
+            problem = self._try(inputs | change)
             if not problem:
-                progress = (problem, change)
-                break
+                return problem, change
             if progress is None and self._is_progress(problem, change):
-                progress = (problem, change)
-
-        # The input that the call met last is more likely the cause than those before.
-        for name in reversed(call.inputs):
-            for section in self._alternatives(name):
-                if progress is not None or self._attempts_left <= 0:
-                    break
-                problem = self._try(call.inputs | {name: section})
-                if not problem or self._is_progress(problem, {name: section}):
-                    progress = (problem, {name: section})
-        if progress is None:
-            return False
-        call.problem = progress[0]
-        call.inputs = call.inputs | progress[1]
-        return True
+                progress = problem, change
+        return progress
 
     def _is_single(self, name: str) -> bool:
         """Returns whether examples show single values of an input."""

@@ -19,6 +19,7 @@ from export.drafts.drafted_towers import (
 )
 from export.drafts.observed_calls import ObservedCall
 from export.recipe.json_schema import FILE_NAME
+from export.recipe.schema import VocabularySection
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _TABLES_LISTED_MAX = 20
@@ -37,6 +38,7 @@ class DraftFacts:
       statements: Further keys of `code` and `vocabularies`, as `KEY=VALUE`.
       calls: What was observed of the model's calls.
       inputs: Their inputs.
+      vocabularies: The vocabularies that make rows of ids.
       inventory: The tables that the checkpoint holds.
       unread_columns: Columns of the examples whose values no input takes.
     """
@@ -48,6 +50,7 @@ class DraftFacts:
     statements: Sequence[str]
     calls: Sequence[ObservedCall]
     inputs: Mapping[str, DraftedInput]
+    vocabularies: Mapping[str, VocabularySection]
     inventory: Inventory
     unread_columns: Sequence[str]
 
@@ -83,9 +86,12 @@ def recipe_text(facts: DraftFacts) -> str:
         # Before the blank line that ends the inputs.
         lines.insert(-1, f"# columns of the examples that no input takes: {names}")
     all_inputs = list(facts.inputs)
+    for name, vocabulary in facts.vocabularies.items():
+        section = vocabulary.model_dump()
+        lines += [f"[vocabularies.{_key(name)}]", *_lines(section), ""]
     for tower in towers:
         lines += _tower(tower, all_inputs)
-    lines += _roles(towers)
+    lines += _features(facts.inputs, _candidates_by_name(towers))
     lines += _index(towers)
     if facts.examples is None:
         lines += [
@@ -121,7 +127,9 @@ def _inputs(inputs: Mapping[str, DraftedInput]) -> Iterator[str]:
         yield '# user_id = { dtype = "int64" }'
     for name, drafted in inputs.items():
         stated = drafted.section.model_dump(exclude_defaults=True)
-        values = ", ".join(f"{key} = {_text(value)}" for key, value in stated.items())
+        if drafted.question:
+            stated["question"] = drafted.question
+        values = ", ".join(_lines(stated))
         comment = ""
         if drafted.comment:
             comment = f"  # {drafted.comment}"
@@ -152,15 +160,30 @@ def _tower(tower: DraftedTower, all_inputs: Sequence[str]) -> Iterator[str]:
     yield ""
 
 
-def _roles(towers: Sequence[DraftedTower]) -> Iterator[str]:
-    """Yields which inputs describe a candidate, where no candidate tower says so."""
+def _candidates_by_name(towers: Sequence[DraftedTower]) -> Sequence[str]:
+    """Returns the inputs that seem to describe a candidate, where no candidate tower says so."""
     rankings = [tower for tower in towers if tower.role == "ranking"]
     if not rankings or any(tower.role == "candidate" for tower in towers):
-        return
-    names = candidate_inputs(rankings[0].call.inputs)
-    for name in names:
+        return ()
+    return candidate_inputs(rankings[0].call.inputs)
+
+
+def _features(inputs: Mapping[str, DraftedInput], candidates: Sequence[str]) -> Iterator[str]:
+    for name, drafted in inputs.items():
+        if drafted.ids is None and name not in candidates:
+            continue
         yield f"[features.{_key(name)}]"
-        yield 'role = "candidate"  # does it describe the item? All other inputs are of the context'
+        if name in candidates:
+            yield (
+                'role = "candidate"  # does it describe the item? All other inputs are of the '
+                "context"
+            )
+        if drafted.ids is not None:
+            rule = drafted.ids.model_dump(exclude_defaults=True)
+            yield (
+                f"ids = {{ {', '.join(_lines(rule))} }}  # a line of the file for each row: as in "
+                "training?"
+            )
         yield ""
 
 
@@ -200,6 +223,12 @@ def _read_by(tower: DraftedTower) -> list[str]:
     call = tower.call
     read = {name for key in tower.outputs or call.outputs for name in call.reads[key]}
     return [name for name in call.inputs if name in read] or list(call.inputs)
+
+
+def _lines(section: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line of TOML for each key of a section."""
+    for key, value in section.items():
+        yield f"{key} = {_text(value)}"
 
 
 def _shape(shape: Sequence[int | None]) -> str:

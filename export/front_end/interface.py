@@ -316,6 +316,7 @@ class OfferedCall:
       open_inputs: Those of the inputs whose length the model leaves open.
       parameters: The names of the parameters that the function needs; (): they are not known.
       takes_arrays: Whether it takes arrays alone, as JAX has them.
+      bags: The inputs whose ids are looked up before the call, so that it takes activations.
       is_method: Whether it may be no more than a part of another call.
     """
 
@@ -324,6 +325,7 @@ class OfferedCall:
     open_inputs: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     takes_arrays: bool = False
+    bags: tuple[str, ...] = ()
     is_method: bool = False
 
 
@@ -336,6 +338,8 @@ class CallResults:
         result is one tensor.
       reads: The names of the inputs that each result is computed from.
       ids: The names of the inputs that lookups in tables read.
+      rows: The inputs whose values are rows of a table as they are, with its number of rows; that
+        of the smallest one where several tables are read.
       has_queries: Whether a retrieval layer in it compares vectors of queries.
       parts: Calls of attributes of the model that take inputs of the call as they are.
     """
@@ -343,6 +347,7 @@ class CallResults:
     outputs: Mapping[str | int | None, tuple[int | None, ...]]
     reads: Mapping[str | int | None, frozenset[str]]
     ids: frozenset[str]
+    rows: Mapping[str, int]
     has_queries: bool
     parts: tuple[Call, ...] = ()
 

@@ -65,17 +65,20 @@ class JaxFrontEnd:
 
     def offered_calls(self, job: ExportJob, base: Path) -> Iterable[OfferedCall]:
         """See FrontEnd.offered_calls."""
-        names = [*build_functions(job, base).functions]
+        functions = build_functions(job, base)
+        names = [*functions.functions]
+        bags = tuple(functions.specs.table_of) if functions.specs is not None else ()
         if len(names) > 1 and "" in names:
             # The only function can be called without its name, too.
             names.remove("")
-        return [OfferedCall(name, takes_arrays=True) for name in names]
+        return [OfferedCall(name, takes_arrays=True, bags=bags) for name in names]
 
     def call_results(
         self, job: ExportJob, base: Path, call: Call, inputs: Mapping[str, InputSection]
     ) -> CallResults:
         """See FrontEnd.call_results."""
-        return call_results(build_functions(job, base), call, inputs)
+        called = job.model_copy(update={"inputs": dict(inputs)})
+        return call_results(build_functions(called, base), call, inputs)
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,18 @@ from export.partition.graph.input_paths import CallGraph, Values
 from export.partition.graph.origins import Source, sources_of
 from export.partition.graph.pruning import TracedCall
 from export.partition.graph.tower_results import Returned
+from export.partition.ids.capture import find_rule
+from export.partition.ids.resolved_ids import ResolvedIds
 from export.partition.lookups.records import TracedLookup, batch_size
 from export.partition.traceable_model import Replacements, TraceableModel
 from export.raised_errors import is_own, one_line
 from export.recipe.schema import InputSection
 from export.user_lines import at_line, line_of_exception, line_of_operation
 
-_TAKES_ARRAY = re.compile(r"'dict' object|\bdict\b.*(dtype|shape|Tensor)|SymbolicTensor")
+_TAKES_ARRAY = re.compile(
+    r"'dict' object|\bdict\b.*(dtype|shape|Tensor)|SymbolicTensor|'dict' and |: '-1'$|"
+    r"unhashable type: 'slice'|non-tensor type, but got a tensor|converted to a dimension"
+)
 """Errors of code that takes one array for its argument, and was given a dict."""
 _OF_TENSORS = re.compile(r"\b(shapes?|dimensions?|ranks?|d?types?)\b", re.IGNORECASE)
 """Errors about the shapes and types of tensors, which those of the inputs may have caused."""
@@ -141,9 +146,25 @@ def call_results(
         outputs,
         reads,
         _inputs_of(ids, traced),
+        _rows_of_inputs(traced),
         bool(returned.queries),
         tuple(dict.fromkeys(parts)),
     )
+
+
+def _rows_of_inputs(traced: TracedCall) -> dict[str, int]:
+    """Returns the number of rows of the smallest table in which the values of an input are rows as
+    they are, by its name.
+    """
+    call_graph = CallGraph(sources_of(traced.inputs), {})
+    rows: dict[str, int] = {}
+    for lookup in traced.lookups:
+        ids = getattr(lookup.ids[0], "values", lookup.ids[0])
+        resolved = find_rule(Values(ids), call_graph, lookup.table.rows)
+        if isinstance(resolved, ResolvedIds) and resolved.rule is None:
+            name = resolved.source.name
+            rows[name] = min(lookup.table.rows, rows.get(name, lookup.table.rows))
+    return rows
 
 
 def _part_calls(name: str, given: Any, traced: TracedCall) -> Iterator[Call]:
@@ -409,18 +430,18 @@ def _remedy(problem: Exception, call: Call, sections: Mapping[str, InputSection]
             "; a call is traced without values: use tf.where, tf.cond or tf.unstack instead of "
             "Python statements"
         )
+    if call.arguments is None and len(sections) == 1 and _TAKES_ARRAY.search(text):
+        (name,) = sections
+        return (
+            "; it was given one dict, and seems to take the input itself: write arguments = "
+            f'["{name}"] in its tower'
+        )
     if text.startswith("KeyError"):
         return (
             "; it was given one dict of the inputs that the recipe declares: declare every input "
             "that the model reads. A dot in the name of an input is a level of the dict; where "
             "the model's own name has the dot, write the dict as the tower's 'arguments', as in "
             'arguments = [{ "a.b" = "a.b" }]'
-        )
-    if call.arguments is None and len(sections) == 1 and _TAKES_ARRAY.search(text):
-        (name,) = sections
-        return (
-            "; it was given one dict, and seems to take the input itself: write arguments = "
-            f'["{name}"] in its tower'
         )
     declared_inputs = ""
     message = text.partition(": ")[2]

@@ -229,7 +229,9 @@ def _resolved(
     if rule is None and section.sent_dtype in ("string", "float32"):
         raise NotConvertible(
             f"input {names[0]!r} is {section.sent_dtype}, and feature {lookup.path!r} takes it as "
-            "ids"
+            f'ids: write inputs.{names[0]}.dtype = "int64" and, if clients send keys, the file of '
+            f"these as vocabularies.NAME.file and features.{names[0]}.ids = "
+            '{ kind = "vocabulary", vocabulary = "NAME" }'
         )
 
     can_be_stated, unknown = _outside(combined, lookup)

@@ -11,7 +11,11 @@ from export.recipe.schema import INPUT_DTYPES, InputSection
 
 _OWN_CALL = {"call", "__call__"}
 """The methods by which a model itself is called."""
-_LIBRARIES = ("keras", "tf_keras", "keras_rs", "tensorflow", "tensorflow_recommenders", "builtins")
+_LIBRARIES = (
+    *("keras", "tf_keras", "keras_rs", "tensorflow", "tensorflow_recommenders", "builtins"),
+    # The objects that run graphs and functions of TF1.
+    "export",
+)
 """The packages whose classes are no model code."""
 
 
