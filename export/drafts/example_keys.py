@@ -61,7 +61,9 @@ def with_vocabularies(
     keyed = dict(inputs)
     for name in inputs:
         column = columns.get(name)
-        if column is None or name not in rows or column.dtype not in ("int64", "string"):
+        if column is None or name not in rows or not column.values:
+            continue
+        if column.dtype not in ("int64", "string"):
             continue
         if column.dtype not in files:
             files[column.dtype] = list(_vocabularies(base, column.dtype))
@@ -74,6 +76,9 @@ def with_vocabularies(
             )
             sections[reading.name] = reading.section
             keyed[name] = replace(keyed[name], ids=rule)
+        elif isinstance(inputs[name].section.pad, str):
+            # Until a vocabulary is named, the input has integers.
+            keyed[name] = keyed[name].changed(pad=0)
         keyed[name] = replace(keyed[name], key_question=question)
     return keyed, sections
 

@@ -159,6 +159,8 @@ def _rows_of_inputs(traced: TracedCall) -> dict[str, int]:
     call_graph = CallGraph(sources_of(traced.inputs), {})
     rows: dict[str, int] = {}
     for lookup in traced.lookups:
+        if lookup.rule is not None or lookup.unknown is not None:
+            continue
         ids = getattr(lookup.ids[0], "values", lookup.ids[0])
         resolved = find_rule(Values(ids), call_graph, lookup.table.rows)
         if isinstance(resolved, ResolvedIds) and resolved.rule is None:

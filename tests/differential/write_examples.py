@@ -36,10 +36,11 @@ def shortened(bodies: Sequence[Body], expected: Outputs) -> tuple[list[Body], Ou
 
 def write(name: str, scratch: Path) -> None:
     """Trains, exports and packs one example."""
-    from tests.repository.examples.showing import train_and_export
+    from tests.repository.examples.showing import export, train
 
     folder = scratch / name
-    train_and_export(name, folder, model=name)
+    train(name, folder)
+    export(folder / "recipe.toml", model=name)
     bodies, expected = shortened(*trained.read_requests(folder))
     packed = scratch / "packed" / name
     packed.mkdir(parents=True)

@@ -16,29 +16,27 @@ from export.jobs.staged import Published
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
 
+APART = ("keras3_jax",)
+"""Examples that are trained in a process of their own: Keras has one backend in a process."""
 
-def train_and_export(
-    name: str, folder: Path, model: str | None = None, *, apart: bool = False
-) -> Published:
-    """Trains an example's tiny version in `folder` and exports it.
 
-    Args:
-      name: The name of the example.
-      folder: The folder of the training.
-      model: What the model is called; None: what its recipe calls it.
-      apart: Train in a process of its own: Keras has one backend in a process.
-    """
-    settings = ExportSettings(load=False)
+def train(name: str, folder: Path) -> None:
+    """Trains an example's tiny version in `folder`."""
     example = demo_models.EXAMPLES[name]
-    if apart or example.requirements:
+    if name in APART or example.requirements:
         python = demo_models.training_python(example, folder.with_suffix(".log"))
         command = [python, "-m", f"examples.{example.package}.train", "--out", str(folder)]
         subprocess.run([*command, "--scale", "tiny"], check=True)
     else:
         _train_here(name, folder)
-    job = read_recipe(folder / "recipe.toml")
+
+
+def export(recipe: Path, model: str | None = None) -> Published:
+    """Exports a recipe; `model`: what the model is called; None: what the recipe calls it."""
+    settings = ExportSettings(load=False)
+    job = read_recipe(recipe)
     job = job.model_copy(update={"model": model or job.model})
-    prepared = bundle_job.prepare(job, folder, settings)
+    prepared = bundle_job.prepare(job, recipe.parent, settings)
     return bundle_job.run(prepared, settings, Progress(Console(quiet=True)))
 
 
