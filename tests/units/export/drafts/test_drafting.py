@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from export.errors import UsageError
+from export.errors import NotConvertible, UsageError
 from export.graphs.loading import load_tensorflow
 from export.recipe.schema import ExportJob, FeatureSection
 from export.recipe.settings import ExportSettings
@@ -420,3 +420,43 @@ def test_draft_has_the_attributes_that_a_call_runs_as_towers(
     assert towers["user_tower"] == query
     assert towers["item_tower"] == candidate
     assert '# features = { movie_id = "movie_id" }\n' in draft.text
+
+
+ONE_ARRAY = """
+import numpy as np
+import {keras} as keras
+
+
+class Ranker(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.top = keras.layers.Dense(1)
+
+    def call(self, numbers):
+        return self.top(numbers{taken})
+
+
+def write(folder):
+    model = Ranker()
+    model(np.ones((1, 2), np.float32))
+    model.save_weights(folder / "{checkpoint}")
+"""
+
+
+@pytest.mark.parametrize("taken", ["", " * 2.0", "[:, :2]"], ids=["layer", "product", "slice"])
+@pytest.mark.parametrize(
+    ("keras", "checkpoint"), [("keras", "checkpoint.weights.h5"), ("tf_keras", "checkpoint")]
+)
+def test_call_that_takes_one_array_is_given_it(
+    keras: str, checkpoint: str, taken: str, tmp_path: Path
+) -> None:
+    code = ONE_ARRAY.format(keras=keras, checkpoint=checkpoint, taken=taken)
+    (tmp_path / "model.py").write_text(code)
+    load_factory("model.py:write", tmp_path, arguments={"folder": tmp_path}).function(tmp_path)
+    (tmp_path / "examples.jsonl").write_text('{"numbers": [1.5, 2.5]}\n')
+    draft = draft_recipe("model.py:Ranker", checkpoint, Path("examples.jsonl"), tmp_path)
+    assert draft.problem == ""
+    recipe = tomllib.loads(draft.text)
+    assert recipe["towers"]["tower"].pop("arguments") == ["numbers"]
+    with pytest.raises(NotConvertible, match=r'write arguments = \["numbers"\] in its tower'):
+        prepare(ExportJob.model_validate(recipe), tmp_path, ExportSettings())

@@ -215,7 +215,8 @@ def test_draft_has_what_columns_show_and_comments_at_what_they_do_not(
     shape = "all lists of the examples have this shape: those of training, too?"
     assert [line for line in lines if line.startswith(("last", "item", "age", "grid", "two"))] == [
         'last = { dtype = "int32", shape = [4], pad = 0 }  # the examples seem to be filled up to '
-        "this length: as in training?",
+        "this length: as in training? keep states what it cut from longer lists, which are "
+        "rejected without",
         'item = { dtype = "int32" }',
         'age = { dtype = "int32" }  # whole numbers in the examples: float32 in training?',
         f'grid = {{ dtype = "float32", shape = [2, 3] }}  # {shape}',
@@ -223,13 +224,15 @@ def test_draft_has_what_columns_show_and_comments_at_what_they_do_not(
     ]
 
 
-def test_lists_of_a_draft_that_cannot_be_run_are_a_question(
+def test_draft_that_cannot_be_run_has_the_error_of_the_model_and_asks_about_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("orbax.checkpoint")
-    code = JAX.format(recent="rows.mean(1)", weight=1)
-    draft = drafted(code, tmp_path, monkeypatch, item=("a", "b", "c", "d"))
-    assert draft.problem
+    code = JAX.format(recent="rows.mean(1)", weight='(table @ table[x["item"]])')
+    draft = drafted(code, tmp_path, monkeypatch)
+    assert draft.problem.startswith(
+        "call 'score' raised TypeError (model.py:12): dot_general requires contracting dimensions"
+    )
     assert draft.questions == ("last",)
 
 
