@@ -67,8 +67,8 @@ def drafted_inputs(
         sections |= call.inputs
         stated |= call.stated
         assumed |= call.assumed
-        ids |= call.ids
-        read.update(*call.reads.values())
+        ids |= call.results.ids
+        read.update(*call.results.reads.values())
         if call.problem:
             # Of a call that could not be run, nothing is known.
             read.update(call.inputs)

@@ -42,7 +42,7 @@ class DraftedTower:
     @property
     def vector_size(self) -> int | None:
         """The size of its vector; None: it has none, or a size that the graph leaves open."""
-        shapes = list(self.outputs.values()) or list(self.call.outputs.values())
+        shapes = list(self.outputs.values()) or list(self.call.results.outputs.values())
         if self.role == "ranking" or len(shapes) != 1 or len(shapes[0]) != 1:
             return None
         return shapes[0][0]
@@ -83,16 +83,16 @@ def candidate_inputs(names: Iterable[str]) -> list[str]:
 
 def _towers_of(call: ObservedCall) -> list[DraftedTower]:
     name = call.path or "tower"
-    shapes = list(call.outputs.values())
+    shapes = list(call.results.outputs.values())
     are_scores = [shape in _SINGLE for shape in shapes]
-    if call.queries:
+    if call.results.has_queries:
         return [DraftedTower(name, "query", call, {})]
-    if None in call.outputs or not shapes:
+    if None in call.results.outputs or not shapes:
         # A call that failed has only its name.
         is_score = all(are_scores) and bool(shapes or _OF_RANKINGS.search(name.lower()))
         return [DraftedTower(name, _role(name, is_score), call, {})]
 
-    outputs = {key: shape for key, shape in call.outputs.items() if key is not None}
+    outputs = {key: shape for key, shape in call.results.outputs.items() if key is not None}
     if len(shapes) == 1 or all(are_scores):
         hint = f"{name} {' '.join(map(str, outputs))}"
         return [DraftedTower(name, _role(hint, all(are_scores)), call, outputs)]

@@ -6,7 +6,6 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.drafts.drafted_inputs import DraftedInput, drafted_inputs, padded_as_in_training
 from export.drafts.example_columns import columns_of, csv_lists
 from export.drafts.example_keys import with_vocabularies
-from export.drafts.list_readings import with_open_questions, with_questions
+from export.drafts.list_readings import results_on_examples, with_open_questions, with_questions
 from export.drafts.observed_calls import observe_calls
 from export.drafts.recipe_text import DraftFacts, recipe_text
 from export.drafts.training_padding import paddings_of_training
@@ -85,11 +84,7 @@ def draft_recipe(
     columns = columns_of(table)
     calls = observe_calls(job, base, opened, columns)
     shown = drafted_inputs(calls, columns)
-    rows: dict[str, int] = {}
-    for call in calls:
-        for name, count in call.rows.items():
-            rows[name] = min(count, rows.get(name, count))
-    shown, vocabularies = with_vocabularies(shown, columns, rows, base)
+    shown, vocabularies = with_vocabularies(shown, columns, calls, base)
     facts = DraftFacts(
         factory,
         checkpoint,
@@ -122,7 +117,11 @@ def draft_recipe(
     if problem:
         inputs = with_open_questions(facts.inputs, columns)
     else:
-        inputs = with_questions(facts.inputs, columns, partial(_job_of, facts), base)
+        inputs = with_questions(
+            facts.inputs,
+            columns,
+            lambda inputs: results_on_examples(_job_of(facts, inputs), base),
+        )
     return _draft(replace(facts, inputs=inputs), problem)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from export.drafts.drafted_inputs import DraftedInput
 from export.drafts.example_columns import ColumnInput
+from export.drafts.observed_calls import ObservedCall
 from export.errors import UsageError
 from export.recipe.schema import VocabularyRule, VocabularySection
 from export.tables.vocabularies import read_keys
@@ -44,7 +45,7 @@ class _Vocabulary:
 def with_vocabularies(
     inputs: Mapping[str, DraftedInput],
     columns: Mapping[str, ColumnInput],
-    rows: Mapping[str, int],
+    calls: Sequence[ObservedCall],
     base: Path,
 ) -> tuple[dict[str, DraftedInput], dict[str, VocabularySection]]:
     """Returns the inputs of a draft with the vocabularies that make rows of the examples' ids, and
@@ -53,9 +54,13 @@ def with_vocabularies(
     Args:
       inputs: The inputs of a draft.
       columns: The inputs that examples show.
-      rows: The inputs that the model takes as rows of a table, with its number of rows.
+      calls: What was observed of the model's calls.
       base: The folder of the recipe, with files of keys.
     """
+    rows: dict[str, int] = {}
+    for call in calls:
+        for name, count in call.results.rows.items():
+            rows[name] = min(count, rows.get(name, count))
     files: dict[str, list[_Vocabulary]] = {}
     sections = {}
     keyed = dict(inputs)

@@ -30,12 +30,14 @@ _TOLERANCE = 1e-4
 """The difference, as a share of the largest number of an output, that rounding does not explain."""
 
 Inputs = Mapping[str, DraftedInput]
-MakeJob = Callable[[Inputs], ExportJob]
-"""(inputs of a draft) -> its recipe."""
+Run = Callable[[Inputs], Results | None]
+"""(inputs of a draft) -> the outputs of the original model on the examples; None: it does not take
+them so.
+"""
 
 
 def with_questions(
-    inputs: Inputs, columns: Mapping[str, ColumnInput], make_job: MakeJob, base: Path
+    inputs: Inputs, columns: Mapping[str, ColumnInput], run: Run
 ) -> dict[str, DraftedInput]:
     """Returns the inputs of a draft with a question at each whose lists can be read in several ways
     that give different outputs.
@@ -43,37 +45,39 @@ def with_questions(
     Args:
       inputs: The inputs of a draft that can be planned.
       columns: The inputs that examples show.
-      make_job: Returns the recipe of a draft.
-      base: The folder of the recipe.
+      run: Runs the original model.
     """
     open_names = [name for name in inputs if _is_open(inputs[name], columns.get(name))]
-    asked = dict(inputs)
+    drafted = dict(inputs)
     if not open_names:
-        return asked
-    results = _results(make_job(inputs), base)
+        return drafted
+    results = run(drafted)
     if results is None:
         # A call may be traced with lists that it cannot compute.
-        arrays = {name: _as_array(inputs[name], columns[name]) for name in open_names}
-        asked |= {name: array for name, array in arrays.items() if array is not None}
-        results = _results(make_job(asked), base)
+        for name in open_names:
+            drafted[name] = _as_array(inputs[name], columns[name]) or inputs[name]
+        results = run(drafted)
     if results is None:
         # The model does not run on these examples, so that nothing shows which reading is right.
         return with_open_questions(inputs, columns)
-    inputs = dict(asked)
+
+    asked = dict(drafted)
     for reading in _READINGS:
-        unasked = [name for name in open_names if not asked[name].section.question]
-        read = {name: reading.read(inputs[name], columns[name]) for name in unasked}
-        others = {name: other for name, other in read.items() if other is not None}
-        for name, difference in _differences(inputs, others, results, make_job, base).items():
-            words = reading.words[0].format(others[name].section)
-            own_words = "as they are"
-            if inputs[name].section.kind == "dense":
-                own_words = reading.words[1].format(inputs[name].section)
+        others = {}
+        for name in open_names:
+            other = reading.read(drafted[name], columns[name])
+            if other is not None and not asked[name].section.question:
+                others[name] = other
+        for name, difference in _differences(drafted, others, results, run).items():
+            drafted_words = "as they are"
+            if drafted[name].section.kind == "dense":
+                drafted_words = reading.drafted_words.format(drafted[name].section)
+            other_words = reading.other_words.format(others[name].section)
             question = (
-                f"how did training fill up and cut lists? {words.capitalize()}, "
-                f"{difference.where} {difference.other}; {own_words}, {difference.drafted}"
+                f"how did training fill up and cut lists? {other_words}, {difference.place} "
+                f"{difference.other}; {drafted_words}, {difference.drafted}"
             )
-            asked[name] = inputs[name].changed(question=question)
+            asked[name] = drafted[name].changed(question=question)
     return asked
 
 
@@ -91,7 +95,7 @@ def with_open_questions(
 
 
 def _differences(
-    inputs: Inputs, others: Inputs, results: Results, make_job: MakeJob, base: Path
+    inputs: Inputs, others: Inputs, results: Results, run: Run
 ) -> dict[str, _Difference]:
     """Returns how outputs differ if inputs are read otherwise, by the inputs that matter.
 
@@ -99,24 +103,24 @@ def _differences(
       inputs: The inputs of the draft.
       others: Some of them, as they are read otherwise.
       results: The outputs of the draft.
-      make_job, base: See `with_questions`.
+      run: Runs the original model.
     """
     if not others:
         return {}
     # Together first: most models give the same for all, and some take lists of one kind alone.
-    together = _results(make_job({**inputs, **others}), base)
-    common: _Difference | None = None
-    if together is not None:
-        common = _difference(results, together)
-        if common is None:
+    results_of_all = run({**inputs, **others})
+    difference_of_all = None
+    if results_of_all is not None:
+        difference_of_all = _difference(results, results_of_all)
+        if difference_of_all is None:
             return {}
     differences = {}
     for name, other in others.items():
-        difference = common
+        difference = difference_of_all
         if len(others) > 1:
-            alone = _results(make_job({**inputs, name: other}), base)
-            if alone is not None:
-                difference = _difference(results, alone)
+            results_of_one = run({**inputs, name: other})
+            if results_of_one is not None:
+                difference = _difference(results, results_of_one)
         if difference is not None:
             differences[name] = difference
     return differences
@@ -174,22 +178,24 @@ class _Reading(NamedTuple):
 
     Attributes:
       read: Returns the input as it is read so; None: it cannot be.
-      words: The words for a section that is read so, and for the one of the draft.
+      other_words, drafted_words: What a question says of the section that is read so, and of the
+        one of the draft.
     """
 
     read: Callable[[DraftedInput, ColumnInput], DraftedInput | None]
-    words: tuple[str, str]
+    other_words: str
+    drafted_words: str
 
 
 _READINGS = (
-    _Reading(_as_array, ("filled up with {0.pad!r} to {0.shape[0]} values", "")),
-    _Reading(_from_other_side, ("filled up at the {0.pad_side}", "at the {0.pad_side}")),
-    _Reading(_longer, ("filled up to {0.shape[0]} values", "to {0.shape[0]}")),
-    _Reading(_cut_otherwise, ("with the {0.keep} of longer lists", "with the {0.keep}")),
+    _Reading(_as_array, "Filled up with {0.pad!r} to {0.shape[0]} values", ""),
+    _Reading(_from_other_side, "Filled up at the {0.pad_side}", "at the {0.pad_side}"),
+    _Reading(_longer, "Filled up to {0.shape[0]} values", "to {0.shape[0]}"),
+    _Reading(_cut_otherwise, "With the {0.keep} of longer lists", "with the {0.keep}"),
 )
 
 
-def _results(job: ExportJob, base: Path) -> Results | None:
+def results_on_examples(job: ExportJob, base: Path) -> Results | None:
     """Returns the outputs of the original model on the examples of a recipe; None: it does not take
     them.
     """
@@ -211,7 +217,7 @@ def _results(job: ExportJob, base: Path) -> Results | None:
 class _Difference(NamedTuple):
     """Where two results differ, and the values there in words."""
 
-    where: str
+    place: str
     drafted: str
     other: str
 

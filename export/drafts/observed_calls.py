@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from export.checkpoint.reader import Checkpoint
 from export.drafts.example_columns import ColumnInput
@@ -43,6 +44,9 @@ _Progress = tuple[str, dict[str, InputSection]]
 Run = Callable[[Call, Mapping[str, InputSection]], CallResults]
 
 
+_NO_RESULTS = CallResults({}, {}, frozenset(), {}, False)
+
+
 @dataclass
 class ObservedCall:
     """What was observed of a call.
@@ -52,14 +56,8 @@ class ObservedCall:
       inputs: The inputs by their names.
       arguments: The names of its arguments; None: it takes one dict.
       assumed: The names of the inputs whose dtype nothing states.
-      outputs: The shape of each result without the batch, by its key or position; by None where the
-        result is one tensor.
-      reads: The names of the inputs that each result is computed from.
-      ids: The names of the inputs that lookups in tables read.
-      rows: See `CallResults.rows`.
       stated: The inputs that the model itself states.
-      queries: Whether a retrieval layer in it compares vectors of queries.
-      parts: Calls of attributes of the model that take inputs of the call as they are.
+      results: What could be outputs of a tower.
       problem: Why it could not be called; "": it was.
     """
 
@@ -67,13 +65,8 @@ class ObservedCall:
     inputs: dict[str, InputSection] = field(default_factory=dict)
     arguments: tuple[str, ...] | None = None
     assumed: set[str] = field(default_factory=set)
-    outputs: dict[str | int | None, tuple[int | None, ...]] = field(default_factory=dict)
-    reads: Mapping[str | int | None, frozenset[str]] = field(default_factory=dict)
-    ids: frozenset[str] = frozenset()
-    rows: Mapping[str, int] = field(default_factory=dict)
     stated: Mapping[str, InputSection] = field(default_factory=dict)
-    queries: bool = False
-    parts: Sequence[Call] = ()
+    results: CallResults = _NO_RESULTS
     problem: str = ""
 
 
@@ -107,15 +100,16 @@ def observe_calls(
             call = _CallObserver(run, offered, columns, inputs_that_ran).observed()
             if not call.problem:
                 inputs_that_ran |= call.inputs
-                parts |= dict.fromkeys(call.parts)
+                parts |= dict.fromkeys(call.results.parts)
             # A method that does not take the model's inputs is a part of another one.
-            if not offered.is_method or (not call.problem and call.outputs):
+            if not offered.is_method or (not call.problem and call.results.outputs):
                 calls.append(call)
         # Scores of each pair of a batch are those of training.
         towers = [
             call
             for call in calls
-            if not call.outputs or any(None not in shape for shape in call.outputs.values())
+            if not call.results.outputs
+            or any(None not in shape for shape in call.results.outputs.values())
         ]
         towers += _towers_among(parts, towers, run, inputs_that_ran)
         if all(call.problem for call in towers):
@@ -138,7 +132,12 @@ def _towers_among(
       run: Returns the results of a call.
       inputs: The inputs with which the model's calls ran.
     """
-    if any(len(shape) == 1 for call in calls for shape in call.outputs.values() if shape != (1,)):
+    if any(
+        len(shape) == 1
+        for call in calls
+        for shape in call.results.outputs.values()
+        if shape != (1,)
+    ):
         return
     for part in parts:
         if calls and not _NAMED_AS_TOWER.search(part.path.lower()):
@@ -151,12 +150,7 @@ def _towers_among(
             continue
         if results.outputs:
             arguments = part.arguments and part.inputs
-            call = ObservedCall(part.path, sections, arguments or None)
-            call.outputs = dict(results.outputs)
-            call.reads = results.reads
-            call.ids = results.ids
-            call.rows = results.rows
-            yield call
+            yield ObservedCall(part.path, sections, arguments or None, results=results)
 
 
 class _CallObserver:
@@ -249,12 +243,7 @@ class _CallObserver:
         for name in results.rows:
             if sections[name].dtype == "string":
                 return f"input {name!r} is string in the recipe, and the model takes int64"
-        call.outputs = dict(results.outputs)
-        call.reads = results.reads
-        call.ids = results.ids
-        call.rows = results.rows
-        call.queries = results.has_queries
-        call.parts = results.parts
+        call.results = results
         return ""
 
     def _take_arguments(self) -> None:
@@ -284,7 +273,7 @@ class _CallObserver:
             # and for texts that are keys of rows.
             is_key = section.dtype == "string" and takes[2] in {"int32", "int64"}
             if takes[1] in call.assumed or is_key or _CUT.search(call.problem):
-                changed = section.model_copy(update={"dtype": takes[2]})
+                changed = _changed(section, dtype=takes[2])
                 return self._change(call.inputs | {takes[1]: changed})
         # The input was a dict of inputs: the key that the call looked up is one of them.
         level = _LEVEL.search(call.problem)
@@ -365,9 +354,9 @@ class _CallObserver:
         inputs = self._call.inputs
         ragged = [name for name, section in inputs.items() if section.kind == "ragged"]
         arrays = {name: self._columns[name].padded for name in ragged if name in self._columns}
-        sparse = {name: _of_kind(inputs[name], "sparse") for name in arrays}
+        sparse = {name: _changed(inputs[name], kind="sparse") for name in arrays}
         columns = {
-            name: _reshaped(section, (1,))
+            name: _changed(section, shape=(1,))
             for name, section in inputs.items()
             if self._is_single(name) and section.kind == "dense" and not section.shape
         }
@@ -400,12 +389,12 @@ class _CallObserver:
         if name not in call.assumed:
             return
         dtypes = [
-            section.model_copy(update={"dtype": dtype})
+            _changed(section, dtype=dtype)
             for dtype in ("float32", "string", "int64")
             if dtype != section.dtype
         ]
         shapes = [
-            _reshaped(section, shape)
+            _changed(section, shape=shape)
             for shape in ((ASSUMED_LENGTH,), (1,), ())
             if shape != section.shape
         ]
@@ -417,9 +406,5 @@ class _CallObserver:
             yield from dtypes
 
 
-def _reshaped(section: InputSection, shape: tuple[int, ...]) -> InputSection:
-    return section.model_copy(update={"shape": shape})
-
-
-def _of_kind(section: InputSection, kind: str) -> InputSection:
-    return section.model_copy(update={"kind": kind})
+def _changed(section: InputSection, **changes: Any) -> InputSection:
+    return section.model_copy(update=changes)

@@ -221,7 +221,9 @@ def _index(towers: Sequence[DraftedTower]) -> Iterator[str]:
 def _read_by(tower: DraftedTower) -> list[str]:
     """Returns the inputs that a tower reads; all, if its call could not be run."""
     call = tower.call
-    read = {name for key in tower.outputs or call.outputs for name in call.reads[key]}
+    read = {
+        name for key in tower.outputs or call.results.outputs for name in call.results.reads[key]
+    }
     return [name for name in call.inputs if name in read] or list(call.inputs)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,27 +57,18 @@ def paddings_of_training(
     """
     trees = {name: list(nodes) for name, nodes in _trees(model_file)}
     constants_of_all = _constants(node for nodes in trees.values() for node in nodes)
-    found: dict[str | None, list[TrainedPadding]] = {}
+    paddings: dict[str | None, list[TrainedPadding]] = {}
     for file_name, nodes in trees.items():
-        constants = constants_of_all | _constants(nodes)
+        reader = _Reader(file_name, constants_of_all | _constants(nodes), names)
         for node in nodes:
-            for padded in _padded_in(node, constants, names):
-                where = f"{file_name}:{padded.node.lineno}"
-                padding = TrainedPadding(
-                    padded.length, padded.value, padded.side, padded.keep, where
-                )
-                names_found: list[str | None] = [*padded.names] or [None]
-                for name in names_found:
-                    found.setdefault(name, []).append(padding)
+            reader.visit(node)
+        for name, padding in reader.paddings:
+            paddings.setdefault(name, []).append(padding)
     return {
-        name: paddings[0]
-        for name, paddings in found.items()
-        if len({_rule(padding) for padding in paddings}) == 1
+        name: paddings_of_name[0]
+        for name, paddings_of_name in paddings.items()
+        if len({replace(padding, where="") for padding in paddings_of_name}) == 1
     }
-
-
-def _rule(padding: TrainedPadding) -> tuple[object, ...]:
-    return padding.length, padding.value, padding.side, padding.keep
 
 
 def _trees(model_file: Path) -> Iterator[tuple[str, list[ast.stmt]]]:
@@ -124,31 +115,19 @@ def _literal(node: ast.expr | None) -> Any:
     return None
 
 
-@dataclass(frozen=True)
-class _Padded:
-    """An expression that pads lists, and the inputs that it seems to make."""
-
-    node: ast.expr
-    names: list[str]
-    length: int | None
-    value: int | float | str | None
-    side: PadSide
-    keep: Keep | None
-
-
-def _padded_in(
-    statement: ast.stmt, constants: Mapping[str, Any], names: Collection[str]
-) -> Iterator[_Padded]:
-    reader = _Reader(constants, names)
-    reader.visit(statement)
-    yield from reader.found
-
-
 class _Reader(ast.NodeVisitor):
-    """Collects the expressions of a statement that pad lists."""
+    """Collects the expressions of a file that pad lists.
 
-    def __init__(self, constants: Mapping[str, Any], names: Collection[str]) -> None:
-        self.found: list[_Padded] = []
+    Attributes:
+      paddings: How they do, each with the input that it seems to make; None: no name shows.
+    """
+
+    def __init__(
+        self, file_name: str, constants: Mapping[str, Any], names: Collection[str]
+    ) -> None:
+        """Takes the name of the file, the values of constants by their names, and the inputs."""
+        self.paddings: list[tuple[str | None, TrainedPadding]] = []
+        self._file_name = file_name
         self._constants = constants
         self._names = names
         self._targets: list[list[str]] = []
@@ -229,7 +208,9 @@ class _Reader(ast.NodeVisitor):
                 if name in self._names and len(elements) == 1:
                     length = self._value(elements[0])
                     value = self._padding_value(keywords.get("padding_values"), name)
-                    self.found.append(_Padded(node, [name], length, value, "end", None))
+                    where = f"{self._file_name}:{node.lineno}"
+                    padding = TrainedPadding(length, value, "end", None, where)
+                    self.paddings.append((name, padding))
 
     def _padding_value(self, values: ast.expr | None, name: str) -> Any:
         """Returns the padding of an input; None: the usual one of its type."""
@@ -281,12 +262,14 @@ class _Reader(ast.NodeVisitor):
             return
         # The innermost name that is an input: of the target, else of what is padded.
         hints = [*reversed(self._targets), _names_in(sources)]
-        names: list[str] = []
+        named: list[str] = []
         for hint in hints:
-            names = [name for name in dict.fromkeys(hint) if name in self._names]
-            if names:
+            named = [name for name in dict.fromkeys(hint) if name in self._names]
+            if named:
                 break
-        self.found.append(_Padded(node, names, length, value, side, keep))
+        where = f"{self._file_name}:{node.lineno}"
+        padding = TrainedPadding(length, value, side, keep, where)
+        self.paddings += [(name, padding) for name in named or (None,)]
 
     def _value(self, node: ast.expr | None, default: Any = None) -> Any:
         """Returns the value of a constant or of a name of one; None: it is not known."""
