@@ -83,8 +83,8 @@ def draft_recipe(
     table = _first_values(examples, base)
     columns = columns_of(table)
     calls = observe_calls(job, base, opened, columns)
-    shown = drafted_inputs(calls, columns)
-    shown, vocabularies = with_vocabularies(shown, columns, calls, base)
+    inputs_shown = drafted_inputs(calls, columns)
+    inputs_shown, vocabularies = with_vocabularies(inputs_shown, columns, calls, base)
     facts = DraftFacts(
         factory,
         checkpoint,
@@ -92,12 +92,12 @@ def draft_recipe(
         examples=None if examples is None else str(examples),
         statements=statements,
         calls=calls,
-        inputs=shown,
+        inputs=inputs_shown,
         vocabularies=vocabularies,
         inventory=recognize(opened, Statements()),
         unread_columns=[name for name in table if name not in columns],
     )
-    asking = replace(facts, inputs=with_open_questions(shown, columns))
+    asking = replace(facts, inputs=with_open_questions(inputs_shown, columns))
     for call in calls:
         if call.problem:
             return _draft(asking, call.problem)
@@ -106,12 +106,12 @@ def draft_recipe(
 
     path = locate_factory(factory, base).path
     if path is not None:
-        paddings = paddings_of_training(path, shown)
-        facts = replace(facts, inputs=padded_as_in_training(shown, columns, paddings))
+        paddings = paddings_of_training(path, inputs_shown)
+        facts = replace(facts, inputs=padded_as_in_training(inputs_shown, columns, paddings))
     facts, problem = _plannable(facts, base, opened)
     # The model itself may fill up lists as the code says, and take them as they are.
-    if problem and facts.inputs != shown:
-        facts_as_shown = replace(facts, inputs=shown)
+    if problem and facts.inputs != inputs_shown:
+        facts_as_shown = replace(facts, inputs=inputs_shown)
         if _problem_of(facts_as_shown, base) is None:
             facts, problem = facts_as_shown, ""
     if problem:

@@ -61,7 +61,7 @@ class ColumnInput:
         return frozenset(length for (length,) in self.shapes - {()})
 
     @property
-    def shown(self) -> InputSection:
+    def section(self) -> InputSection:
         """The input with the fewest assumptions: lists of one shape have that shape, others are
         ragged.
         """
@@ -82,7 +82,7 @@ class ColumnInput:
     def padded(self) -> InputSection:
         """The input as an array, in which shorter lists are filled up."""
         if len(self.shapes) == 1 and (0,) not in self.shapes:
-            return self.shown
+            return self.section
         shape: Shape
         if not self.lengths:
             # Lists of lists cannot be filled up: those of another size are rejected.
@@ -114,7 +114,7 @@ class ColumnInput:
 
     def alternatives(self, section: InputSection) -> Iterator[InputSection]:
         """Yields sections that the column fits, too, instead of `section`."""
-        sections = [self.shown, self.padded]
+        sections = [self.section, self.padded]
         if self.lengths:
             sections += [self._listed("ragged"), self._listed("sparse")]
         elif not self.are_lists:
@@ -214,8 +214,8 @@ def _filling(dtype: str, lists: Sequence[Sequence[Any]]) -> Filling | None:
 
 def _leading(value: object, values: Sequence[object]) -> int:
     """Returns how many of the first values equal a value."""
-    for position, other in enumerate(values):
-        if other != value:
+    for position, leading in enumerate(values):
+        if leading != value:
             return position
     return len(values)
 

@@ -61,24 +61,24 @@ def with_questions(
         # The model does not run on these examples, so that nothing shows which reading is right.
         return with_open_questions(inputs, columns)
 
-    asked = dict(drafted)
+    questioned = dict(drafted)
     for reading in _READINGS:
-        others = {}
+        alternatives = {}
         for name in open_names:
-            other = reading.read(drafted[name], columns[name])
-            if other is not None and not asked[name].section.question:
-                others[name] = other
-        for name, difference in _differences(drafted, others, results, run).items():
+            alternative = reading.read(drafted[name], columns[name])
+            if alternative is not None and not questioned[name].section.question:
+                alternatives[name] = alternative
+        for name, difference in _differences(drafted, alternatives, results, run).items():
             drafted_words = "as they are"
             if drafted[name].section.kind == "dense":
                 drafted_words = reading.drafted_words.format(drafted[name].section)
-            other_words = reading.other_words.format(others[name].section)
+            other_words = reading.other_words.format(alternatives[name].section)
             question = (
-                f"how did training fill up and cut lists? {other_words}, {difference.place} "
-                f"{difference.other}; {drafted_words}, {difference.drafted}"
+                f"how did training fill up and cut lists? {other_words}, {difference.location} "
+                f"{difference.alternative}; {drafted_words}, {difference.drafted}"
             )
-            asked[name] = drafted[name].changed(question=question)
-    return asked
+            questioned[name] = drafted[name].changed(question=question)
+    return questioned
 
 
 def with_open_questions(
@@ -87,38 +87,38 @@ def with_open_questions(
     """Returns the inputs of a draft that cannot be run, with a question at each whose lists can be
     read in several ways.
     """
-    asked = dict(inputs)
+    questioned = dict(inputs)
     for name, drafted in inputs.items():
         if _is_open(drafted, columns.get(name)):
-            asked[name] = drafted.changed(question="how did training fill up and cut lists?")
-    return asked
+            questioned[name] = drafted.changed(question="how did training fill up and cut lists?")
+    return questioned
 
 
 def _differences(
-    inputs: Inputs, others: Inputs, results: Results, run: Run
+    inputs: Inputs, alternatives: Inputs, results: Results, run: Run
 ) -> dict[str, _Difference]:
     """Returns how outputs differ if inputs are read otherwise, by the inputs that matter.
 
     Args:
       inputs: The inputs of the draft.
-      others: Some of them, as they are read otherwise.
+      alternatives: Some of them, as they are read otherwise.
       results: The outputs of the draft.
       run: Runs the original model.
     """
-    if not others:
+    if not alternatives:
         return {}
     # Together first: most models give the same for all, and some take lists of one kind alone.
-    results_of_all = run({**inputs, **others})
+    results_of_all = run({**inputs, **alternatives})
     difference_of_all = None
     if results_of_all is not None:
         difference_of_all = _difference(results, results_of_all)
         if difference_of_all is None:
             return {}
     differences = {}
-    for name, other in others.items():
+    for name, alternative in alternatives.items():
         difference = difference_of_all
-        if len(others) > 1:
-            results_of_one = run({**inputs, name: other})
+        if len(alternatives) > 1:
+            results_of_one = run({**inputs, name: alternative})
             if results_of_one is not None:
                 difference = _difference(results, results_of_one)
         if difference is not None:
@@ -217,16 +217,16 @@ def results_on_examples(job: ExportJob, base: Path) -> Results | None:
 class _Difference(NamedTuple):
     """Where two results differ, and the values there in words."""
 
-    place: str
+    location: str
     drafted: str
-    other: str
+    alternative: str
 
 
-def _difference(drafted: Results, other: Results) -> _Difference | None:
+def _difference(drafted: Results, alternative: Results) -> _Difference | None:
     """Returns how two results differ by more than rounding; None: they do not."""
     for tower, outputs in drafted.items():
         for output, values in outputs.items():
-            other_values = other[tower][output]
+            other_values = alternative[tower][output]
             if values.shape != other_values.shape:
                 shapes = str([*values.shape[1:]]), str([*other_values.shape[1:]])
                 return _Difference(f"output {output!r} has the shape", *shapes)

@@ -179,7 +179,7 @@ class _CallObserver:
                     inputs[name] = column.bag_of_jax
         elif not inputs:
             inputs = {
-                name: inputs_that_ran.get(name, column.shown) for name, column in columns.items()
+                name: inputs_that_ran.get(name, column.section) for name, column in columns.items()
             }
         self._run = run
         stated = {
@@ -197,7 +197,7 @@ class _CallObserver:
                 inputs[name] = padded.model_copy(update={"dtype": section.dtype})
             else:
                 # A bag, of which the examples show the dtype.
-                inputs[name] = columns[name].shown
+                inputs[name] = columns[name].section
                 stated[name] = inputs[name]
         self._columns = columns
         self._parameters = offered.parameters
@@ -258,6 +258,7 @@ class _CallObserver:
         """Changes the call by its last error and tries it; returns whether anything was changed."""
         call = self._call
         if _TAKES_ITSELF in call.problem:
+            self._before_guesses = None
             call.arguments = tuple(call.inputs)
             return self._change(dict(call.inputs))
         missing = _MISSING.search(call.problem)

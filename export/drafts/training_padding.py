@@ -174,7 +174,7 @@ class _Reader(ast.NodeVisitor):
                 filling = self._filling(fill)
                 if filling is not None:
                     value, length = filling
-                    keep = _kept(values)
+                    keep = _keep_of(values)
                     self._add(node, [values], length, value, side, keep)
                     break
         self.generic_visit(node)
@@ -285,7 +285,7 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def _kept(values: ast.expr) -> Keep | None:
+def _keep_of(values: ast.expr) -> Keep | None:
     """Returns which values of a list stay: `values[:8]` has the first ones, `values[-8:]` the last
     ones.
     """

@@ -33,7 +33,7 @@ CASES: dict[str, tuple[list[Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("values", "expected"), CASES.values(), ids=list(CASES))
 def test_column_shows_an_input(values: list[Any], expected: dict[str, Any]) -> None:
-    section = columns_of({"column": values})["column"].shown
+    section = columns_of({"column": values})["column"].section
     assert section.model_dump(exclude_defaults=True) == expected
 
 
