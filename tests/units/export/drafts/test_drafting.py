@@ -17,6 +17,8 @@ from tests.units.export.movies_job import export
 
 load_tensorflow()
 
+import keras  # noqa: E402 after TensorFlow
+
 from export.drafts.drafting import draft_recipe  # noqa: E402 after TensorFlow
 from export.jobs.preparation import prepare  # noqa: E402
 from export.model_code.factories import load_factory  # noqa: E402
@@ -35,6 +37,8 @@ pytestmark = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the checkpoint of a functional model."""
     directory = tmp_path_factory.mktemp("draft")
+    # Models of other tests count towards the names of layers.
+    keras.utils.clear_session()
     models.list_of_results().save_weights(directory / "model.weights.h5")
     return directory
 
