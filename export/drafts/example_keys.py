@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from export.drafts.drafted_inputs import DraftedInput
+from export.drafts.drafted_towers import output_name
 from export.drafts.example_columns import ColumnInput
 from export.drafts.observed_calls import ObservedCall
 from export.errors import UsageError
@@ -32,7 +33,7 @@ class _Vocabulary:
     """A file with one key per line.
 
     Attributes:
-      name: The name of the file without its suffix.
+      name: Its name in a recipe: that of the file without its suffix.
       section: Its section of a recipe.
       positions: The position of each key.
     """
@@ -72,7 +73,7 @@ def with_vocabularies(
             continue
         if column.dtype not in files:
             files[column.dtype] = list(_vocabularies(base, column.dtype))
-        reading, question = _read(column, rows[name], files[column.dtype])
+        reading, question = _read(name, column, rows[name], files[column.dtype])
         if reading is not None:
             rule = VocabularyRule(
                 kind="vocabulary",
@@ -96,11 +97,13 @@ def _vocabularies(base: Path, dtype: Literal["int64", "string"]) -> Iterator[_Vo
                 keys = read_keys(path, dtype).tolist()
                 section = VocabularySection(file=path.name, dtype=dtype)
                 positions = {key: position for position, key in enumerate(keys)}
-                yield _Vocabulary(path.stem, section, positions)
+                # A key that occurs twice has no row of its own.
+                if len(positions) == len(keys):
+                    yield _Vocabulary(output_name(path.stem), section, positions)
 
 
 def _read(
-    column: ColumnInput, rows: int, vocabularies: Sequence[_Vocabulary]
+    name: str, column: ColumnInput, rows: int, vocabularies: Sequence[_Vocabulary]
 ) -> tuple[_Vocabulary | None, str]:
     """Returns the vocabulary of a column, and what nothing shows of it; None: the values are rows,
     or no file has them as keys.
@@ -128,12 +131,12 @@ def _read(
         question = (
             f"which file has the keys of rows, as training made them of {example!r}? The model "
             f"takes rows of a table of {rows:,}: name the file as vocabularies.NAME.file, and "
-            'write ids = { kind = "vocabulary", vocabulary = "NAME" } in the section of the feature'
+            f'write features.{name}.ids = {{ kind = "vocabulary", vocabulary = "NAME" }}'
         )
     elif first_row:
         question = (
             f"which row has the first key of {best.section.file}? The table has {rows:,} rows, and "
-            f"the file {len(best.positions):,} keys"
+            f"the file {len(best.positions):,} keys: write it as features.{name}.ids.first_row"
         )
     elif sum(len(vocabulary.positions) == rows for vocabulary in fitting) > 1:
         names = " or ".join(vocabulary.section.file for vocabulary in fitting)

@@ -87,6 +87,8 @@ def recipe_text(facts: DraftFacts) -> str:
         lines.insert(-1, f"# columns of the examples that no input takes: {names}")
     all_inputs = list(facts.inputs)
     for name, vocabulary in facts.vocabularies.items():
+        if any(statement.startswith(f"vocabularies.{name}.") for statement in facts.statements):
+            continue
         section = vocabulary.model_dump()
         lines += [f"[vocabularies.{_key(name)}]", *_lines(section), ""]
     for tower in towers:

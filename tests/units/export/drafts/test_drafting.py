@@ -322,9 +322,10 @@ def test_draft_begins_with_the_arguments_of_the_factory(tmp_path: Path) -> None:
     code = JAX.replace("build():", "sized(rows, names):").replace("(50, 4)", "(rows, 4)", 1)
     (tmp_path / "model.py").write_text(code)
     load_factory("model.py:write", tmp_path, arguments={"folder": tmp_path}).function(tmp_path)
-    row = {"user_id": 1, "movie_id": 3, "age": 2.5, "history": [1, 2]}
+    row = {"user_id": 905, "movie_id": 3, "age": 2.5, "history": [1, 2]}
     (tmp_path / "examples.jsonl").write_text(json.dumps(row))
-    (tmp_path / "users.txt").write_text("a\nb\n")
+    # The draft finds the vocabulary by itself, too, which is stated once.
+    (tmp_path / "users.txt").write_text("".join(f"{key}\n" for key in range(900, 950)))
     arguments = ("model.py:sized", "checkpoint", Path("examples.jsonl"), tmp_path)
     with pytest.raises(UsageError, match=r"needs rows, names; .* \(`init`: --set code.arguments"):
         draft_recipe(*arguments)
@@ -332,12 +333,15 @@ def test_draft_begins_with_the_arguments_of_the_factory(tmp_path: Path) -> None:
         "code.arguments.rows = 50",
         'code.arguments.names={ vocabulary = "users" }',
         'vocabularies.users.file="users.txt"',
+        'vocabularies.users.dtype="int64"',
     ]
     draft = draft_recipe(*arguments, statements)
     assert draft.problem == ""
     recipe = tomllib.loads(draft.text)
     assert recipe["code"]["arguments"] == {"rows": 50, "names": {"vocabulary": "users"}}
-    assert recipe["vocabularies"] == {"users": {"file": "users.txt"}}
+    assert recipe["vocabularies"] == {"users": {"file": "users.txt", "dtype": "int64"}}
+    ids = {"kind": "vocabulary", "vocabulary": "users"}
+    assert recipe["features"]["user_id"]["ids"] == ids
     for statement, problem in (
         ("code.arguments.rows=fifty", "texts need quotes"),
         ("code.factory='other.py:build'", "a key of code or vocabularies was expected"),
