@@ -46,7 +46,9 @@ class Checkouts:
             package for package in (*source.packages, *entry.packages) if not _installed(package)
         ]
         if missing:
-            raise NotHere(f"{', '.join(missing)} not installed: pip install {' '.join(missing)}")
+            raise NotHere(
+                f"{', '.join(missing)} not installed: docs/reference/zoo.md has the commands"
+            )
 
     def path(self, source: Source) -> Path:
         """Returns the path of the checkout of a source.

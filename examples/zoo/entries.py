@@ -130,7 +130,7 @@ SOURCES = {
         "https://github.com/tensorflow/models",
         revision="2.20.0",
         keras=2,
-        packages=("tf-models-official",),
+        packages=("tf-models-official", "gin-config"),
     ),
     "microsoft": Source(
         "https://github.com/recommenders-team/recommenders",
@@ -303,7 +303,7 @@ ENTRIES = [
     Entry(
         "microsoft/nrms",
         "recommenders/models/newsrec/models/nrms.py",
-        packages=("scikit-learn",),
+        packages=("retrying", "scikit-learn"),
         unseen=True,
     ),
     Entry("microsoft/ssept", "recommenders/models/sasrec/ssept.py", unseen=True),

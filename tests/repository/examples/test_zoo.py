@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,24 @@ def test_missing_checkout_is_rejected_with_the_command_that_gets_it(tmp_path: Pa
     (tmp_path / "keras-rs").mkdir()
     with pytest.raises(NotHere, match=f"has no file examples/basic_ranking.py, .*: {clone}"):
         Checkouts(tmp_path).require(entry)
+
+
+def test_missing_package_is_rejected_with_the_page_that_installs_it() -> None:
+    entry = replace(entries_of(["deepctr/deepfm"])[0], packages=("no-such-package",))
+    with pytest.raises(NotHere, match=r"no-such-package not installed: docs/reference/zoo\.md"):
+        Checkouts(None).require(entry)
+
+
+def test_commands_of_the_page_install_every_package_of_the_entries() -> None:
+    page = PAGE.read_text().replace("\\\n", "")
+    installed = {
+        re.split("[~=<>]", word)[0]
+        for command in re.findall(r"^\.venv/bin/pip install (.*)", page, re.MULTILINE)
+        for word in command.split()
+    }
+    needed = {package for source in SOURCES.values() for package in source.packages}
+    needed |= {package for entry in ENTRIES for package in entry.packages}
+    assert needed <= installed
 
 
 def test_readme_states_the_counts_of_the_page() -> None:
