@@ -118,7 +118,7 @@ SOURCES = {
         "https://github.com/AI-Hypercomputer/RecML",
         folder="RecML",
         revision="c1d33cb79cdc044fc70c781bdc9c82119be85c0b",
-        packages=("clu", "fiddle", "keras-hub", "libcst", "tensorflow-datasets"),
+        packages=("clu", "fiddle", "jaxtyping", "keras-hub", "libcst", "tensorflow-datasets"),
         is_package=True,
     ),
     "jax_tpu_embedding": Source(
