@@ -37,6 +37,8 @@ _TERMINAL = re.compile(r"\x1b\[[0-9;]*m")
 _RAGGED = re.compile(r"valid RaggedTensor|row_splits|row_lengths|value_rowids|nested_splits")
 _OF_VALUES = "tensorflow.python.framework.errors_impl"
 """The module of the errors that TensorFlow's operations raise while they compute."""
+_TENSORFLOW = "/tensorflow/python/"
+"""What the paths of TensorFlow's modules have in common."""
 _FAILURE_MAX = 200
 """The maximum number of characters of what a step of an export met."""
 _MESSAGE_MAX = 300
@@ -79,14 +81,27 @@ def is_own(problem: BaseException) -> bool:
     It did if its own frame is the last one, or if it called a library outside of any call of the
     model. Errors that operations raise because of values are the model's.
     """
-    is_of_values = type(problem).__module__ == _OF_VALUES
     # Rejections say who is at fault, and the exporter's own files have no errors of syntax.
     is_rejection = isinstance(problem, BundleError | ExportError)
-    if is_of_values or is_rejection or isinstance(problem, FloatingPointError | SyntaxError):
+    if (
+        _is_of_values(problem)
+        or is_rejection
+        or isinstance(problem, FloatingPointError | SyntaxError)
+    ):
         return False
     # Keras and AutoGraph raise errors again, where the frames of the model are those of a cause.
     kinds_of_causes = [_kinds_of_frames(cause) for cause in causes(problem)]
     return not any(map(_leads_to_model, kinds_of_causes)) and any(kinds_of_causes)
+
+
+def _is_of_values(problem: BaseException) -> bool:
+    """Returns whether an operation of TensorFlow raised an error while it computed."""
+    if type(problem).__module__ == _OF_VALUES:
+        return True
+    # A message that repeats half a character of a text is no UTF-8: TensorFlow fails to raise it.
+    frames = traceback.extract_tb(problem.__traceback__)
+    is_unreadable = isinstance(problem, UnicodeDecodeError)
+    return is_unreadable and bool(frames) and _TENSORFLOW in frames[-1].filename
 
 
 _Kind = Literal["own", "model", "library"]

@@ -71,3 +71,14 @@ def test_error_of_the_exporter_is_its_own_also_where_the_model_calls_it() -> Non
 def test_failure_on_a_model_names_the_reason_and_what_was_raised() -> None:
     problem = raised(of_the_users_line)
     assert failure(problem, "TensorFlow rejects it") == "TensorFlow rejects it: 'dimension'"
+
+
+def test_operation_whose_message_is_no_text_rejects_a_value() -> None:
+    tf = load_tensorflow()
+    problem = raised(lambda: tf.strings.to_number(tf.constant([b"\x9f"])))
+    assert isinstance(problem, UnicodeDecodeError)
+    # A graph of a model runs without any line of the user's.
+    frames = problem.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    assert not is_own(problem.with_traceback(frames))
