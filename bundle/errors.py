@@ -19,17 +19,16 @@ BundleError
 │   └── UnknownCandidate    a value that is not an id of the corpus
 ├── RowUnavailable          a row that could not be fetched, where unknown ids are rejected
 ├── RecordDamaged           a TFRecord file with a record that is damaged
-├── LogDamaged              a change log with a record that is damaged
-├── LogUnwritable           a change log that cannot be written now
-├── LogLocked               a change log whose lock another process or thread holds
-├── LogsDiffer              a copy of a change log with records that the log does not have
+├── ChangesDamaged          a changes file that is damaged
+├── ChangesReplaced         a changes file that was removed, cut or replaced while it was open
+├── ChangesUnavailable      a changes file that cannot be read or written now
+├── ChangesLocked           a changes file that another process or thread is writing
+├── CopyDiffers             a copy of a changes file with states that the file does not have
 ├── FormulaError            an invalid formula, or one that names an unknown output
 └── FormulaUndefined        a formula without a finite value; also an ArithmeticError
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 
 class BundleError(Exception):
@@ -204,42 +203,25 @@ class RecordDamaged(BundleError):
         self.is_gzip = is_gzip
 
 
-class LogDamaged(BundleError):
-    """A record of a change log is damaged.
-
-    Attributes:
-      path: The file of the log.
-      position: The position of the record's first byte.
-    """
-
-    def __init__(self, path: Path, position: int, problem: str) -> None:
-        super().__init__(
-            f"the record at byte {position} of change log {path} is damaged: {problem}; "
-            "`rowcast-serve ctl changes recover` leaves it out"
-        )
-        self.path = path
-        self.position = position
+class ChangesDamaged(BundleError):
+    """A changes file is damaged."""
 
 
-class LogUnwritable(BundleError):
-    """A change log cannot be written now, such as on a full disk, or where it was removed or
-    replaced by an older copy; nothing was changed.
-    """
+class ChangesReplaced(BundleError):
+    """A changes file was removed, cut or replaced by another one while it was open."""
 
 
-class LogUnsynced(BundleError):
-    """Another file is in the place of a change log, and a loss of power may bring back the one that
-    was there before.
-    """
+class ChangesUnavailable(BundleError):
+    """A changes file cannot be read or written now, such as on a full disk; nothing was changed."""
 
 
-class LogLocked(BundleError):
-    """The lock of a change log could not be had in time; nothing was read or changed."""
+class ChangesLocked(BundleError):
+    """The lock of a changes file could not be had in time; nothing was read or changed."""
 
 
-class LogsDiffer(BundleError):
-    """A copy of a change log has records that the log does not have; the message names the last
-    record of the copy.
+class CopyDiffers(BundleError):
+    """A copy of a changes file has states that the file does not have, or lacks deletions that the
+    file has forgotten; the message names the last state of the copy.
     """
 
 

@@ -111,10 +111,12 @@ class ServiceSettings(BaseModel):
     names with commas.
     """
     changes_dir: Path | None = None
-    """Directory of the change logs, as `<changes_dir>/<model>/changes.log`. Default: `root`."""
+    """Directory of the changes, as `<changes_dir>/<model>/changes.sqlite`, on a local disk.
+    Default: `root`.
+    """
     follow_changes: str = ""
     """URL of the service that takes the changes, such as `http://writer:8080` or its admin API.
-    This service copies its change logs, is ready once it has caught up, and rejects changes that
+    This service copies them, is ready once it has caught up, and rejects changes that
     are sent to it. Default: this service takes changes.
     """
     follow_changes_token: Path | None = None
@@ -305,15 +307,17 @@ class ServiceSettings(BaseModel):
     """Maximum number of changes of candidates of one corpus, or of contexts of one context store,
     that are held beside those of the bundle.
     """
-    max_log_bytes: int = Field(default=8 << 30, ge=MIB)
-    """Maximum size of the change log of one model, in bytes. Further changes are rejected, until
-    the log is compacted. Each start reads the whole log: 8 GiB hold some ten million changes of
-    single candidates, and take minutes.
+    max_changes_bytes: int = Field(default=8 << 30, ge=MIB)
+    """Maximum size of the changes of one model, in bytes. Further changes are rejected. Each start
+    reads all of them: 8 GiB hold some ten million candidates, and take minutes.
+    """
+    deletions_kept_days: float = Field(default=7.0, ge=0, le=3650)
+    """Time for which deletions and expired candidates that no loaded bundle has are kept, in days.
+    Later, a change with a smaller number of its sender counts as the first one, and services that
+    have not followed for as long have to begin anew.
     """
     max_streams: int = Field(default=1_000, ge=1, le=1_000_000)
-    """Maximum number of streams that the change log of one model has. A change of a further stream
-    is rejected.
-    """
+    """Maximum number of streams of one model. A change of a further stream is rejected."""
     max_values: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
     """Maximum number of values in one request, over all of its features, ids and exclusions."""
     filter_cache_bytes: int = Field(default=256 * MIB, ge=0)

@@ -1,1 +1,1 @@
-"""Changes of a model's data while it is served: what a change is, and the log that keeps them."""
+"""Changes of a model's data while it is served: what was changed, and the file that keeps it."""

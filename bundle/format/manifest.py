@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from bundle.errors import DigestMismatch, FormatError
 from bundle.format import fields
+from bundle.format.changes_position import ChangesPosition
 from bundle.format.checksums import BLOCK_BYTES, crc32c
 from bundle.format.features import (
     DenseFeature,
@@ -41,7 +42,6 @@ from bundle.format.ids import (
 from bundle.format.indexes import UNNAMED_ENGINE, CostPoint, Distance, Index, Recall
 from bundle.format.input_lengths import InputLength
 from bundle.format.key_paths import key_path
-from bundle.format.log_position import LogPosition
 from bundle.format.precision import Precision
 from bundle.format.tables import (
     Delta,
@@ -337,7 +337,7 @@ class Manifest(StrictModel):
     that they come before."""
     warm_up: WarmUpRequests | None = None
     """Requests that a service computes before it serves the version; null: The export had none."""
-    changes_included: LogPosition | None = None
+    changes_included: ChangesPosition | None = None
     """The last change in the model's log that corpora and contexts contain, with those before it,
     but for what expires; null: no log was read."""
     verification: Verification

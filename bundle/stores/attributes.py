@@ -46,11 +46,13 @@ def array_of_values(kind: str, values: Sequence[Any]) -> Any:
         "bool": pa.bool_(),
         "list<string>": pa.large_list(pa.large_string()),
     }
-    return pa.array([_checked_value(kind, value) for value in values], types[kind])
+    return pa.array([checked_value(kind, value) for value in values], types[kind])
 
 
-def _checked_value(kind: str, value: Any) -> Any:
-    """Returns a value with its attribute's type; None: it has none. Raises AttributeMisfit."""
+def checked_value(kind: str, value: Any) -> Any:
+    """Returns a value with its attribute's type; None: it has none; arguments and errors as of
+    `array_of_values`.
+    """
     # By types and not by `isinstance`: for it, True would be an integer.
     python_type = type(value)
     is_nan = python_type is float and math.isnan(value)

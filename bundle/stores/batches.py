@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from bundle.errors import FormatError
 from bundle.storage import arrow
@@ -56,60 +56,6 @@ def checked_batch(batch: Any, types: Mapping[str, Any]) -> dict[str, Any]:
         if name.startswith(_WEIGHTS):
             _check_weights(name.removeprefix(_WEIGHTS), arrays)
     return arrays
-
-
-class FittedBatch(NamedTuple):
-    """Candidates of another version's store, as a store takes them.
-
-    Attributes:
-      batch: A `pyarrow.RecordBatch` of the columns that the store has, too.
-      lost: The columns with values for which the store has no place.
-    """
-
-    batch: Any
-    lost: tuple[str, ...]
-
-
-def fitted_batch(batch: Any, types: Mapping[str, Any]) -> FittedBatch:
-    """Returns candidates that another version's store took, with the columns of a store.
-
-    What the store lacks is left out, and so is an attribute that has another type in it.
-
-    Args:
-      batch: A `pyarrow.RecordBatch` of columns of the other store.
-      types: The type of each column of the store.
-    """
-    import pyarrow as pa
-
-    kept = {}
-    lost = []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        kind = types.get(name)
-        has_place = kind is not None
-        if has_place and name.startswith(ATTRIBUTE):
-            has_place = pa.types.is_null(column.type) or _fits(column.type, kind, True)
-        # A feature of another type stays: who checks the candidates rejects it.
-        if has_place:
-            kept[name] = column
-        elif column.null_count < len(column):
-            lost.append(name)
-    return FittedBatch(pa.record_batch(kept), tuple(lost))
-
-
-def with_null_attributes(batch: Any, types: Mapping[str, Any]) -> Any:
-    """Returns candidates with nulls in the attributes that they lack.
-
-    Args:
-      batch: A `pyarrow.RecordBatch` of m candidates.
-      types: The type of each column of the store.
-    """
-    import pyarrow as pa
-
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for name, kind in types.items():
-        if name.startswith(ATTRIBUTE) and name not in columns:
-            columns[name] = pa.nulls(batch.num_rows, kind)
-    return pa.record_batch(columns)
 
 
 def checked_column(name: str, column: Any, kind: Any) -> Any:

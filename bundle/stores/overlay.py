@@ -30,7 +30,7 @@ from bundle.format.manifest import Corpus
 from bundle.storage import arrow
 from bundle.stores.attribute_index import Bound, DistinctValues
 from bundle.stores.attribute_index import Positions as RowPositions
-from bundle.stores.batches import checked_batch, checked_column
+from bundle.stores.batches import checked_batch
 from bundle.stores.columns import ColumnBatch, Positions, StoredColumns
 from bundle.stores.position_history import PositionHistory
 from bundle.stores.reader import CandidateStore
@@ -92,6 +92,11 @@ class Expiries:
 class StoreOverlay:
     """The changes of one store: of candidates, or of contexts. One thread at a time uses it; the
     snapshots are safe for any number of threads.
+
+    Attributes:
+      types: The `pyarrow.DataType` of each column.
+      attributes: The type of each attribute, such as int64.
+      id_dtype: The type of the ids: int64 or string.
     """
 
     def __init__(self, base: CandidateStore, corpus: Corpus) -> None:
@@ -103,7 +108,9 @@ class StoreOverlay:
         """
         self._base = base
         self._corpus = corpus
-        self._types = base.types
+        self.types = base.types
+        self.attributes = corpus.attributes
+        self.id_dtype = corpus.id_dtype
         self._history = PositionHistory(base, corpus)
         self._number = 0
         self._slot_count = 0
@@ -137,6 +144,18 @@ class StoreOverlay:
         """Returns [m] int64 positions of ids now, expired ones included; -1: there is none."""
         return self._history.positions(ids, "ids", self._number, self._slot_count)
 
+    def exported_positions(self, ids: NDArray[Any]) -> Positions:
+        """Returns [m] int64 positions of ids in the store of the bundle; -1: there is none."""
+        return self._base.positions(ids)
+
+    def expires_s(self, positions: Positions) -> NDArray[np.float64]:
+        """Returns when candidates expire, [m] Unix seconds, NaN: never; by [m] int64 positions."""
+        return self._history.expires_s(positions)
+
+    def id_array(self, ids: Sequence[int | str]) -> NDArray[Any]:
+        """Returns ids of the store's kind as an array, [m] int64 or object holding str."""
+        return np.array(ids, np.int64 if self.id_dtype == "int64" else object)
+
     def compacted(self, now_s: float) -> tuple[StoreOverlay, Positions]:
         """Returns the same candidates without those that have ended or expired.
 
@@ -156,7 +175,7 @@ class StoreOverlay:
             compacted._begin_change()
             compacted._end(ended)
         if positions.size:
-            arrays = self.store.arrays(positions, [*self._types])
+            arrays = self.store.arrays(positions, [*self.types])
             none_replaced = np.empty(0, np.int64)
             compacted._append(arrays, none_replaced, history.expires_s(positions))
         return compacted, positions
@@ -178,7 +197,7 @@ class StoreOverlay:
           FormatError: A column does not fit, is missing or is none of the store's; an id, a feature
             or a weight is null; or there are too many positions. Nothing was changed.
         """
-        arrays = checked_batch(batch, self._types)
+        arrays = checked_batch(batch, self.types)
         replaced = self.positions(arrow.values(arrays["id"]))
         return self._append(arrays, distinct(replaced[replaced >= 0]), expires_s)
 
@@ -201,61 +220,6 @@ class StoreOverlay:
             self._begin_change()
             self._end(ended)
         return positions
-
-    def set_attributes(
-        self, ids: NDArray[Any], attributes: Mapping[str, Any]
-    ) -> tuple[Positions, Positions]:
-        """Gives candidates other values of some attributes. Each gets a new position with the same
-        features, its other attributes, and its expiry.
-
-        Args:
-          ids: [m] int64, or [m] object holding str; distinct.
-          attributes: A `pyarrow.Array` of m values by attribute, null where a candidate gets none.
-
-        Returns:
-          [m] int64, the positions that the candidates had, and [m] int64, the new ones; -1 in both
-          where there is no such candidate.
-
-        Raises:
-          FormatError: The store has no such attribute; an attribute has another type or another
-            number of values; or there are too many positions. Nothing was changed.
-          UnknownCandidate: A value is no id of the store's kind. Nothing was changed.
-        """
-        import pyarrow as pa
-
-        old_positions = self.positions(ids)
-        columns = {
-            f"attribute:{name}": self._checked_attribute(name, values, old_positions.size)
-            for name, values in attributes.items()
-        }
-        existing = np.flatnonzero(old_positions >= 0)
-        replaced = old_positions[existing]
-        new_positions = np.full(old_positions.size, -1, np.int64)
-        if not existing.size:
-            return old_positions, new_positions
-
-        # The other columns are copied from the former positions, which keep what they hold.
-        unchanged = [name for name in self._types if name not in columns]
-        arrays = self.store.arrays(replaced, unchanged)
-        for name, values in columns.items():
-            arrays[name] = values.take(pa.array(existing))
-        expires_s = self._history.expires_s(replaced)
-        new_positions[existing] = self._append(arrays, replaced, expires_s)
-        return old_positions, new_positions
-
-    def _checked_attribute(self, name: str, values: Any, size: int) -> Any:
-        column = f"attribute:{name}"
-        if column not in self._types:
-            raise FormatError(
-                f"the store has no attribute {name!r}; it has "
-                f"{', '.join(self._corpus.attributes) or 'none'}"
-            )
-        if len(values) != size:
-            raise FormatError(
-                f"attribute {name!r} has {len(values)} values for {size} candidates; one each was "
-                "expected"
-            )
-        return checked_column(column, values, self._types[column])
 
     def _append(
         self,

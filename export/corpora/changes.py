@@ -1,39 +1,35 @@
 """Applies the changes that a service was sent since the last export to the stores of the next one.
 
-A store is written from the recipe's files first. Then the entries that the change log names are
+A store is written from the recipe's files first. Then the entries that the changes file names are
 taken out of it, changed, and put behind the others, in the order in which they were last changed.
 Memory holds these entries alone.
 
-Left to the service, which reads the log for the new version, too, with all changes of theirs:
+Left to the service, which reads the file for the new version, too:
 - Candidates whose vectors were sent: these belong to the version for which they were sent.
 - Candidates that expire: a bundle knows no expiry.
 """
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
-from bundle.changes.log import ChangeLog
-from bundle.changes.records import (
-    EXPIRES,
-    Change,
-    Kind,
-    decode,
-    left_out_ids,
-)
-from bundle.errors import BundleError
+from bundle.changes.file import FILE_NAME, ChangesFile
+from bundle.changes.fitting import NO_PLACE, fit
+from bundle.changes.states import WHOLE, Key, Kind, State, changed_items
+from bundle.errors import BundleError, ChangesUnavailable
 from bundle.format import manifest
-from bundle.format.log_position import LogPosition
+from bundle.format.changes_position import ChangesPosition
 from bundle.storage import arrow
-from bundle.stores.batches import ATTRIBUTE, fitted_batch, with_null_attributes
+from bundle.stores.batches import ATTRIBUTE
 from bundle.stores.overlay import StoreOverlay, StoreSnapshot
 from bundle.stores.reader import CandidateStore
 from export.errors import NotConvertible, UsageError
@@ -43,58 +39,82 @@ SECTIONS: Mapping[str, Kind] = {"corpora": "candidates", "contexts": "contexts"}
 
 
 @dataclass(frozen=True)
-class LoggedChanges:
-    """The changes of a model in its log.
+class StoreChanges:
+    """The states of one store in a changes file that belong into a bundle.
 
     Attributes:
-      path: The path of the log.
-      last: The last change; None: there are no changes.
-      digest: The SHA-256 of all changes, in hexadecimal.
-      changes: The changes with their sequence numbers, in their order.
+      states: The states, ascending, of attributes that the store has alone.
+      later_ids: The ids of entries that were changed since: how they were then is not known.
     """
 
-    path: Path
-    last: LogPosition | None
-    digest: str
-    changes: Sequence[tuple[int, Change]]
+    states: Sequence[State]
+    later_ids: Collection[Key] = ()
 
     def key_parts(self) -> Any:
         """Returns what decides the changes."""
-        return self.digest
+        return [list(state) for state in self.states]
 
-    def of(self, section: str, name: str) -> list[tuple[int, Change]]:
-        """Returns the changes of one store that belong into a bundle, by their sequences.
+
+@dataclass(frozen=True)
+class ServedChanges:
+    """The changes of a model that its service was sent.
+
+    Attributes:
+      path: The path of the changes file.
+      last: The last state; None: there are no changes.
+      states: The states of candidates and contexts up to this one, ascending.
+      later: The kinds, stores and ids of what was changed since.
+    """
+
+    path: Path
+    last: ChangesPosition | None
+    states: Sequence[State]
+    later: Collection[tuple[str, str, Key]] = ()
+
+    def of(self, section: str, name: str, attributes: Collection[str]) -> StoreChanges:
+        """Returns the changes of one store that belong into a bundle.
 
         Args:
           section: `corpora` or `contexts`.
           name: The name of the store.
+          attributes: Its attributes.
         """
-        kind = SECTIONS[section]
-        changes = [
-            (sequence, change)
-            for sequence, change in self.changes
-            if (change.head.kind, change.head.target) == (kind, name)
-        ]
-        # If any change of an entry is left to the service, all are: the others alone would give
-        # another entry.
-        left_out = left_out_ids(change for _, change in changes)
-        folded = []
-        for sequence, change in changes:
-            is_included = [key not in left_out for key in change.ids.tolist()]
-            folded.append((sequence, change.only(np.array(is_included, bool))))
-        return [(sequence, change) for sequence, change in folded if change.size]
+        owner = SECTIONS[section], name
+        later_ids = {key for kind, store, key in self.later if (kind, store) == owner}
+        return StoreChanges(
+            [
+                state
+                for state in self._included
+                if (state.kind, state.store) == owner
+                and state.id not in later_ids
+                and (state.attribute == WHOLE or state.attribute in attributes)
+            ],
+            later_ids,
+        )
 
-    def deleted(self, corpus: str) -> set[Any]:
-        """Returns the ids of candidates that some change deletes."""
-        ids: set[Any] = set()
-        for _, change in self.of("corpora", corpus):
-            if change.head.action == "delete":
-                ids.update(change.ids.tolist())
-        return ids
+    def deleted(self, corpus: str) -> set[Key]:
+        """Returns the ids of candidates that were deleted."""
+        return {
+            state.id
+            for state in self._included
+            if (state.kind, state.store, state.attribute) == ("candidates", corpus, WHOLE)
+            and state.content is None
+        }
+
+    @cached_property
+    def _included(self) -> list[State]:
+        """The states that belong into a bundle."""
+        # If an entry as a whole is left to the service, its attributes are, too.
+        left_out = {
+            (state.kind, state.store, state.id) for state in self.states if state.is_left_out
+        }
+        return [
+            state for state in self.states if (state.kind, state.store, state.id) not in left_out
+        ]
 
     def notes(self, stores: Mapping[str, Mapping[str, Collection[str]]]) -> list[str]:
-        """Returns the lines of a report on the changes of the log that are in the bundle, and on
-        those that are not, or not whole.
+        """Returns the lines of a report on the changes that are in the bundle, and on those that
+        are not, or not whole.
 
         Args:
           stores: The attributes of the stores of the bundle, by section and name.
@@ -102,104 +122,95 @@ class LoggedChanges:
         notes = []
         for section, attributes_by_name in stores.items():
             for name, attributes in attributes_by_name.items():
-                changes = self.of(section, name)
-                ids = {key for _, change in changes for key in change.ids.tolist()}
+                kind = SECTIONS[section]
+                states = [
+                    state for state in self._included if (state.kind, state.store) == (kind, name)
+                ]
+                ids = {state.id for state in states}
                 if ids and self.last is not None:
                     notes.append(
-                        f"{section}.{name}: {len(changes):,} changes of {len(ids):,} entries from "
+                        f"{section}.{name}: the changes of {len(ids):,} entries from "
                         f"{self.path.name}, up to sequence {self.last.sequence}"
                     )
-                left_out = Counter(
-                    column.removeprefix(ATTRIBUTE)
-                    for _, change in changes
-                    for column, values in zip(
-                        change.columns.schema.names, change.columns.columns, strict=True
-                    )
-                    if column.startswith(ATTRIBUTE) and values.null_count < len(values)
-                )
+                set_names = Counter(attribute for state in states for attribute in _set_by(state))
                 notes += [
-                    f"{section}.{name}: {count:,} changes of {self.path.name} set attribute "
-                    f"{attribute!r}, which the recipe does not have"
-                    for attribute, count in sorted(left_out.items())
+                    f"{section}.{name}: {self.path.name} sets attribute {attribute!r} of "
+                    f"{count:,} entries, which the recipe does not have"
+                    for attribute, count in sorted(set_names.items())
                     if attribute not in attributes
                 ]
         reasons = Counter(
-            reason for _, change in self.changes if (reason := _reason_not_included(change, stores))
+            reason for state in self.states if (reason := _reason_not_included(state, stores))
         )
         notes += [
-            f"{self.path.name}: {count:,} changes are not in the bundle: {reason}"
+            f"{self.path.name}: {count:,} entries are not in the bundle: {reason}"
             for reason, count in sorted(reasons.items())
         ]
         return notes
 
 
-def read_changes(path: Path, model: str, last: LogPosition | None = None) -> LoggedChanges:
-    """Reads a change log.
+def read_changes(path: Path, model: str, last: ChangesPosition | None = None) -> ServedChanges:
+    """Reads a changes file.
 
     Args:
-      path: The log.
-      model: The name of the model whose log it must be.
-      last: The last change that is read; None: all are.
+      path: The file, or a copy of it.
+      model: The name of the model that it must be of.
+      last: The last state that is read; None: all are.
 
     Raises:
       UsageError: There is no such file, or it cannot be read.
-      NotConvertible: The log is damaged, or is that of another model.
+      NotConvertible: The file is damaged, or is that of another model.
     """
     if not path.is_file():
         raise UsageError(
-            f"--with-changes {path} is no file; the change log of a model was expected, such as "
-            f"ROOT/{model}/changes.log of its service"
+            f"--with-changes {path} is no file; the changes of a model were expected, such as "
+            f"ROOT/{model}/{FILE_NAME} of its service"
         )
+    file = ChangesFile(path, model)
     try:
-        log = ChangeLog(path, model)
-        records = [
-            record for record in log.read() if last is None or record.sequence <= last.sequence
-        ]
-        changes = [(record.sequence, decode(record.payload)) for record in records]
+        position, states = file.everything()
+        is_known = last is not None and file.has(last)
+    except ChangesUnavailable as problem:
+        raise UsageError(f"--with-changes: {problem}") from problem
     except BundleError as problem:
         raise NotConvertible(str(problem)) from problem
-    except OSError as problem:
-        raise UsageError(f"--with-changes {path} cannot be read: {problem.strerror}") from problem
-    digest = hashlib.sha256()
-    for record in records:
-        digest.update(record.payload)
-    position = None
-    if records:
-        end = records[-1]
-        position = LogPosition(log=log.identity, sequence=end.sequence, checksum=end.checksum)
-    return LoggedChanges(path, position, digest.hexdigest(), changes)
+    finally:
+        file.close()
+    if last is None or not is_known:
+        return ServedChanges(path, position, states)
+    later = {
+        (state.kind, state.store, state.id) for state in states if state.sequence > last.sequence
+    }
+    states = [state for state in states if state.sequence <= last.sequence]
+    return ServedChanges(path, last, states, later)
 
 
 def fold(
-    base: Path,
-    corpus: manifest.Corpus,
-    changes: Sequence[tuple[int, Change]],
-    name: str,
-    log: str,
+    base: Path, corpus: manifest.Corpus, changes: StoreChanges, name: str, file: str
 ) -> manifest.Corpus:
     """Applies changes to a store that was written; its file is replaced.
 
     Args:
       base: The directory of the bundle that is being written.
       corpus: The entry of the store in the manifest.
-      changes: The changes of the store, with their sequence numbers.
+      changes: The changes of the store.
       name: What the recipe calls the store, for messages.
-      log: The name of the log, for messages.
+      file: The name of the changes file, for messages.
 
     Returns:
       The entry of the changed store.
 
     Raises:
-      NotConvertible: A change does not fit the store, or no entry is left; names its sequence.
+      NotConvertible: A change does not fit the store, or no entry is left; names an id.
       OSError: The file cannot be written.
     """
     import pyarrow as pa
 
-    if not changes:
+    if not changes.states:
         return corpus
     # Entries that no change names are copied batch by batch, so that memory holds the others alone.
     path = base / corpus.file
-    keys = {key for _, change in changes for key in change.ids.tolist()}
+    keys = {state.id for state in changes.states}
     table, release = arrow.open_trusted(path)
     changed_path = path.with_name(f"{path.name}.changed")
     touched = []
@@ -215,24 +226,20 @@ def fold(
                 count += untouched.num_rows
             # Drops the pages that were read, so that memory does not grow with the store.
             release()
-        changed = _apply_changes(pa.Table.from_batches(touched), corpus, changes, name, log)
+        changed = _changed(pa.Table.from_batches(touched), corpus, changes.states, name, file)
         for batch in changed.to_batches():
             writer.write_batch(batch)
             count += batch.num_rows
     if not count:
         changed_path.unlink()
-        raise NotConvertible(f"{name}: {log} deletes every entry; at least one was expected")
+        raise NotConvertible(f"{name}: {file} deletes every entry; at least one was expected")
     # The store is replaced only by a whole file.
     changed_path.replace(path)
     return corpus.model_copy(update={"size": count})
 
 
-def _apply_changes(
-    touched: Any,
-    corpus: manifest.Corpus,
-    changes: Sequence[tuple[int, Change]],
-    name: str,
-    log: str,
+def _changed(
+    touched: Any, corpus: manifest.Corpus, states: Sequence[State], name: str, file: str
 ) -> Any:
     """Returns some entries of a store as changes leave them, a `pyarrow.Table`."""
     import pyarrow as pa
@@ -243,14 +250,18 @@ def _apply_changes(
         arrow.write(path, touched)
         entry = corpus.model_copy(update={"size": touched.num_rows})
         overlay = StoreOverlay(CandidateStore(path, entry), entry)
-        for sequence, change in changes:
-            try:
-                _apply(overlay, change)
-            except BundleError as problem:
+        owner = states[0].kind, states[0].store
+        items = changed_items(states, 0, 0, {owner: corpus.attributes})[owner]
+        fitted = fit(items, overlay)
+        for reason, ids in fitted.lost.items():
+            # What attributes the recipe lacks, the report says.
+            if len(ids) and not reason.startswith(NO_PLACE):
                 raise NotConvertible(
-                    f"{name}: change {sequence} of {log} does not fit: {problem}; export without "
-                    "--with-changes, or change the recipe"
-                ) from problem
+                    f"{name}: the change of {ids[0]!r} in {file} does not fit ({reason}); export "
+                    "without --with-changes, or change the recipe"
+                )
+        overlay.upsert(pa.record_batch({**fitted.columns}), fitted.expires_s)
+        overlay.delete(fitted.deleted)
         store: StoreSnapshot = overlay.store
         # Entries end where a change deletes them, or replaces them by a later entry.
         positions = np.setdiff1d(np.arange(store.size), store.ended)
@@ -258,39 +269,29 @@ def _apply_changes(
         return pa.Table.from_pydict(columns, schema=touched.schema)
 
 
-def _apply(overlay: StoreOverlay, change: Change) -> None:
-    action = change.head.action
-    names = change.columns.schema.names
-    if action == "delete":
-        overlay.delete(change.ids)
-        return
-    types = overlay.store.types
-    if action == "attributes":
-        sent = [name for name in names if name.startswith(ATTRIBUTE)]
-        batch, _ = fitted_batch(change.columns.select(sent), types)
-        attributes = dict(zip(batch.schema.names, batch.columns, strict=True))
-        if attributes:
-            overlay.set_attributes(
-                change.ids,
-                {name.removeprefix(ATTRIBUTE): values for name, values in attributes.items()},
-            )
-    else:
-        batch, _ = fitted_batch(change.store_columns, types)
-        overlay.upsert(with_null_attributes(batch, types))
+def _set_by(state: State) -> list[str]:
+    """Returns the attributes that a state sets."""
+    if state.content is None:
+        return []
+    values = orjson.loads(state.content)
+    if state.attribute != WHOLE:
+        return [] if values is None else [state.attribute]
+    return [
+        column.removeprefix(ATTRIBUTE)
+        for column, value in values.items()
+        if column.startswith(ATTRIBUTE) and value is not None
+    ]
 
 
-def _reason_not_included(change: Change, stores: Mapping[str, Collection[str]]) -> str:
-    """Returns why a change is not in the bundle; "": it is, or a part of it is."""
-    head = change.head
+def _reason_not_included(state: State, stores: Mapping[str, Collection[str]]) -> str:
+    """Returns why the entry of a state is not in the bundle; "": it is, or a part of it is."""
     section = "contexts"
-    if head.kind == "candidates":
+    if state.kind == "candidates":
         section = "corpora"
-    if head.target not in stores[section]:
-        return f"the recipe has no {section}.{head.target}"
-    if change.sent_indexes:
+    if state.store not in stores[section]:
+        return f"the recipe has no {section}.{state.store}"
+    if state.is_sent:
         return "vectors belong to the version for which they were sent"
-    expires_s = change.numbers(EXPIRES)
-    # NaN stands for an entry that does not expire.
-    if expires_s is not None and not np.isnan(expires_s).all():
-        return "a bundle knows no expiry; the service reads them from the log"
+    if state.expires_s is not None:
+        return "a bundle knows no expiry; the service reads them from the file"
     return ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bundle.storage.staging import Staging
-from export.corpora.changes import LoggedChanges
+from export.corpora.changes import ServedChanges
 from export.jobs.preparation import Prepared
 from export.jobs.staged import StagedVersion
 from export.recipe.schema import ExportJob
@@ -22,14 +22,14 @@ class BundleContext:
       settings: How the job runs.
       staged: The staged version that the steps write.
       notes: What the user should know of the bundle. Steps append to it.
-      changes: The log of changes that the bundle contains; None: it contains none.
+      changes: The changes of the service that the bundle contains; None: it contains none.
     """
 
     prepared: Prepared
     settings: ExportSettings
     staged: StagedVersion
     notes: list[str]
-    changes: LoggedChanges | None
+    changes: ServedChanges | None
 
     @property
     def job(self) -> ExportJob:

@@ -16,7 +16,7 @@ import numpy as np
 from bundle.features.columns import Column
 from bundle.format import manifest, paths
 from export.corpora import candidates, indexes, lists
-from export.corpora.changes import LoggedChanges, fold
+from export.corpora.changes import StoreChanges, fold
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
 from export.errors import UsageError
@@ -154,14 +154,16 @@ def _run_store(
     """Runs the step of a corpus, or of a store of contexts."""
     files = locate_corpus(context.prepared.base, name, section, kind)
     corpus = CorpusReader(files, f"{kind}.{name}", section, context.prepared.entries)
-    logged = context.changes
-    # A store without changes in the log is not written again when the log grows.
-    if logged is not None and not logged.of(kind, name):
-        logged = None
+    # A store without changes is not written again when others are changed.
+    changes = StoreChanges([])
+    changes_file = ""
+    if context.changes is not None:
+        changes = context.changes.of(kind, name, section.attributes)
+        changes_file = context.changes.path.name
     store_paths = {"corpora": paths.corpus_store, "contexts": paths.context_store}
     file = store_paths[kind](name)
     entry = context.staged.run(
-        Step(file), _write_store, file, kind, name, corpus, logged, moved=moved
+        Step(file), _write_store, file, kind, name, corpus, changes, changes_file, moved=moved
     )
     context.notes.extend(candidates.notes_of_lengths(f"{kind}.{name}", entry))
     return entry
@@ -173,20 +175,19 @@ def _write_store(
     kind: str,
     name: str,
     corpus: CorpusReader,
-    logged: LoggedChanges | None,
+    changes: StoreChanges,
+    changes_file: str,
     moved: Callable[[int], None],
 ) -> manifest.Corpus:
-    """Writes a corpus or a store of contexts, with the changes of its log."""
+    """Writes a corpus or a store of contexts, with the changes of its service."""
     entry = candidates.write_store(base, file, corpus, moved, searched=kind == "corpora")
-    if logged is None:
-        return entry
-    return fold(base, entry, logged.of(kind, name), f"{kind}.{name}", logged.path.name)
+    return fold(base, entry, changes, f"{kind}.{name}", changes_file)
 
 
 def write_lists(
     context: BundleContext, corpora: Mapping[str, manifest.Corpus]
 ) -> dict[str, manifest.CandidateList]:
-    """Writes the lists of candidates, without those that the log of changes deleted.
+    """Writes the lists of candidates, without those that changes deleted.
 
     Args:
       context: The bundle while it is made.

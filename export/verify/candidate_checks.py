@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.records import Change
 from bundle.features.columns import Column, checked_offsets
 from bundle.format.features import input_facts
 from bundle.format.manifest import (
@@ -26,7 +25,7 @@ from bundle.format.manifest import (
 )
 from bundle.storage import arrow, files
 from bundle.stores.reader import MappedColumns
-from export.corpora.changes import SECTIONS, LoggedChanges
+from export.corpora.changes import SECTIONS, ServedChanges, StoreChanges
 from export.corpora.files import locate_corpus
 from export.errors import UsageError, VerificationFailed
 from export.recipe.schema import CorpusSection, ExportJob
@@ -115,7 +114,7 @@ def check_candidates(
     job: ExportJob,
     base: Path,
     reference_vectors: ReferenceVectors,
-    changes: LoggedChanges | None = None,
+    changes: ServedChanges | None = None,
 ) -> None:
     """Compares a sample of every corpus with its file, and of every index with the reference model.
 
@@ -125,18 +124,19 @@ def check_candidates(
       job: The recipe.
       base: The recipe's folder.
       reference_vectors: Computes vectors by the reference model.
-      changes: The logged changes that the bundle contains; None: it contains none.
+      changes: The changes of the service that the bundle contains; None: it contains none.
+
     Raises:
-      UsageError: The bundle contains changes, and they are not those of the log.
+      UsageError: The bundle contains changes, and they are not those of the file.
       VerificationFailed: An id, feature, attribute or vector is another candidate's, or wrong;
         names the candidate.
     """
     included = None if changes is None else changes.last
     if manifest.changes_included != included:
         raise UsageError(
-            "the last change of a log that the bundle contains is "
-            f"{manifest.changes_included or 'none'}, and that of the log given is "
-            f"{included or 'none'}; name the log as --with-changes, as it was"
+            "the last change of a service that the bundle contains is "
+            f"{manifest.changes_included or 'none'}, and that of the file given is "
+            f"{included or 'none'}; name the changes file of the service as --with-changes"
         )
     stores = {}
     for kind, sections, entries in (
@@ -147,9 +147,9 @@ def check_candidates(
             file = entries[name].file
             stores[kind, name] = MappedColumns(files.locate(root, file), entries[name])
             sources = locate_corpus(base, name, section, kind)
-            store_changes: Sequence[tuple[int, Change]] = []
+            store_changes = StoreChanges([])
             if changes is not None:
-                store_changes = changes.of(kind, name)
+                store_changes = changes.of(kind, name, entries[name].attributes)
             inputs = stored_inputs(manifest.features, section.features)
             checked = CheckedStore(
                 stores[kind, name], kind, name, section.stored, sources, inputs, file
@@ -204,40 +204,45 @@ def _sample(size: int) -> Positions:
     return np.unique(np.linspace(0, size - 1, min(size, SAMPLE)).round().astype(np.int64))
 
 
-def check_store(checked: CheckedStore, changes: Sequence[tuple[int, Change]]) -> None:
-    """Compares a sample of a store with its files, and its changed entries with the log.
+def check_store(checked: CheckedStore, changes: StoreChanges) -> None:
+    """Compares a sample of a store with its files, and its changed entries with the changes.
 
     Args:
       checked: The store, and what it is compared with.
-      changes: The changes of the store that the bundle contains, with their sequences.
+      changes: The changes of the store that the bundle contains.
 
     Raises:
       UsageError: A file cannot be read any more.
-      VerificationFailed: An entry is another than the files and the log give; names it.
+      VerificationFailed: An entry is another than the files and the changes give; names it.
     """
     store = checked.store
     positions = _sample(store.size)
     file_rows = positions
-    if changes:
+    if changes.states or changes.later_ids:
         is_text = arrow.kind_of(store.types["id"]) == "string"
         expected = expected_store(checked.files, checked.key, checked.section, changes, is_text)
-        _check_changed(checked, expected)
+        known_positions = np.arange(store.size)
+        if changes.later_ids:
+            ids = [key for part in store.id_slices() for key in part.to_pylist()]
+            is_known = np.array([key not in changes.later_ids for key in ids], bool)
+            known_positions = known_positions[is_known]
         # Unchanged entries come first, without the gaps of changed and deleted ones.
-        positions = _sample(expected.rows.size)
-        file_rows = expected.rows[positions]
+        unchanged_count = expected.rows.size
+        _check_changed(checked, expected, known_positions[unchanged_count:])
+        sample = _sample(unchanged_count)
+        positions = known_positions[sample]
+        file_rows = expected.rows[sample]
     _check_rows(checked, positions, file_rows, checked.section.attributes)
 
 
-def _check_changed(checked: CheckedStore, expected: ExpectedStore) -> None:
-    """Compares the entries that a log changes: all ids, and a sample of the values."""
+def _check_changed(checked: CheckedStore, expected: ExpectedStore, positions: Positions) -> None:
+    """Compares the entries that were changed: all ids, and a sample of the values."""
     store = checked.store
-    first = expected.rows.size
-    positions = np.arange(first, store.size)
     keys = [entry.key for entry in expected.changed]
     if store.ids(positions).tolist() != keys:
         raise VerificationFailed(
             f"{checked.key}: the {positions.size} changed entries of the bundle are not the "
-            f"{len(keys)} that its files and its log give",
+            f"{len(keys)} that its files and the changes of its service give",
             steps=[checked.step],
         )
     if not keys:
@@ -261,13 +266,13 @@ def _check_changed(checked: CheckedStore, expected: ExpectedStore) -> None:
             if not _same_value(value, entry.values[column]):
                 raise VerificationFailed(
                     f"{checked.key}: {column.replace(':', ' ')} of {entry.key!r} is {value!r} in "
-                    f"the bundle, the log says {entry.values[column]!r}",
+                    f"the bundle, the changes say {entry.values[column]!r}",
                     steps=[checked.step],
                 )
 
 
 def _same_value(value: Any, logged: Any) -> bool:
-    """Returns whether a store holds a value of the log; a list may be logged as its only value."""
+    """Returns whether a store holds a changed value; a list may be sent as its only value."""
     if isinstance(value, list) and not isinstance(logged, list):
         logged = [logged]
     if isinstance(value, float) and logged is not None:

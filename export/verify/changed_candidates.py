@@ -1,9 +1,10 @@
-"""The entries that a store must hold after the changes of a log, derived one by one from the files
-and the log, without the code that changes stores.
+"""The entries that a store must hold after the changes of its service, derived one by one from the
+files and the changes, without the code that changes stores.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.records import Change
+from export.corpora.changes import StoreChanges
 from export.corpora.files import read_corpus_file
 from export.recipe.schema import CorpusSection
 from rows.files import SourceFile
@@ -22,26 +23,30 @@ Key = int | str
 
 @dataclass
 class ChangedEntry:
-    """An entry that a log names.
+    """An entry that was changed.
 
     Attributes:
       key: The entry's id.
-      row: The entry's position in the files, which have its features; None: the log has them.
-      values: The logged values, by column of the store, such as `attribute:title`.
+      row: The entry's position in the files, which have its features; None: the changes have them.
+      values: The changed values, by column of the store, such as `attribute:title`.
+      sequence: The sequence of its last state.
+      is_deleted: Whether it was deleted, or never was there.
     """
 
     key: Key
-    row: int | None
+    row: int | None = None
     values: dict[str, Any] = field(default_factory=dict)
+    sequence: int = 0
+    is_deleted: bool = True
 
 
 @dataclass(frozen=True)
 class ExpectedStore:
-    """The entries that a store must hold, in its order.
+    """The entries that a store must hold, in its order, but for those that are not known.
 
     Attributes:
       rows: [u] positions in the files of the entries that no change names; they come first.
-      changed: Entries that changes name, behind the unchanged ones.
+      changed: Entries that were changed, behind the unchanged ones.
     """
 
     rows: Positions
@@ -52,7 +57,7 @@ def expected_store(
     files: Sequence[SourceFile],
     name: str,
     section: CorpusSection,
-    changes: Sequence[tuple[int, Change]],
+    changes: StoreChanges,
     is_text: bool,
 ) -> ExpectedStore:
     """Returns the entries that a store must hold.
@@ -61,29 +66,34 @@ def expected_store(
       files: The files of the corpus.
       name: The name of the corpus.
       section: The section of the recipe for the corpus.
-      changes: The changes of the corpus' log, with their sequences.
+      changes: The changes of the corpus.
       is_text: Whether the ids are strings.
     """
-    changed_keys = set()
-    for _, change in changes:
-        changed_keys.update(change.columns.column("id").to_pylist())
-
+    changed = {state.id: ChangedEntry(state.id) for state in changes.states}
     rows: list[int] = []
-    changed: dict[Key, ChangedEntry] = {}
     position = 0
     for file in files:
         for batch in read_corpus_file(file, name, section, {section.id: f"{name}.id"}):
             for cell in batch.columns[section.id].to_pylist():
                 key = _key_of(cell, is_text)
-                if key in changed_keys:
-                    changed[key] = ChangedEntry(key, position)
-                else:
+                if key in changed:
+                    changed[key] = ChangedEntry(key, position, is_deleted=False)
+                elif key not in changes.later_ids:
                     rows.append(position)
                 position += 1
-    for _, change in changes:
-        for logged in change.columns.to_pylist():
-            _apply(changed, change.head.action, logged)
-    return ExpectedStore(np.array(rows, np.int64), list(changed.values()))
+    # An attribute may have a state before the one of its entry as a whole, of a later number.
+    for state in sorted(changes.states, key=lambda state: state.attribute):
+        entry = changed[state.id]
+        entry.sequence = max(entry.sequence, state.sequence)
+        if state.attribute:
+            entry.values[f"attribute:{state.attribute}"] = json.loads(state.content or "null")
+        else:
+            entry.row = None
+            entry.is_deleted = state.content is None
+            entry.values = json.loads(state.content or "{}")
+    present = [entry for entry in changed.values() if not entry.is_deleted]
+    present.sort(key=lambda entry: entry.sequence)
+    return ExpectedStore(np.array(rows, np.int64), present)
 
 
 def _key_of(cell: Any, is_text: bool) -> Key:
@@ -92,15 +102,3 @@ def _key_of(cell: Any, is_text: bool) -> Key:
     if is_text:
         return str(value)
     return int(value)
-
-
-def _apply(changed: dict[Key, ChangedEntry], action: str, logged: dict[str, Any]) -> None:
-    """Applies a change of one entry; an entry that changes becomes the last one."""
-    key = logged["id"]
-    entry = changed.pop(key, None)
-    if action == "upsert":
-        changed[key] = ChangedEntry(key, None, logged)
-    elif action == "attributes" and entry is not None:
-        # An entry that was deleted before has no attributes to change.
-        entry.values |= logged
-        changed[key] = entry

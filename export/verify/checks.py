@@ -27,7 +27,7 @@ from bundle.format.manifest import Manifest, Table, TableCheck
 from bundle.storage import files, integrity
 from bundle.tables.reader import TableReader
 from export.checkpoint.reader import Checkpoint
-from export.corpora.changes import LoggedChanges
+from export.corpora.changes import ServedChanges
 from export.corpora.recall import measure_again
 from export.errors import UsageError, VerificationFailed
 from export.front_end.interface import Results
@@ -66,7 +66,7 @@ class CheckedBundle:
         rows proves anything.
       open_table: Opens a table that may not lie in `root`; None: all of them do.
       steps_of: Returns the steps of the job that write a table, by the table's name.
-      changes: The logged changes that the bundle contains; None: it contains none.
+      changes: The changes of the service that the bundle contains; None: it contains none.
     """
 
     root: Path
@@ -79,7 +79,7 @@ class CheckedBundle:
     linked: Collection[str] = ()
     open_table: Callable[[Table], TableReader] | None = None
     steps_of: Callable[[str], Sequence[str]] = lambda _table: ()
-    changes: LoggedChanges | None = None
+    changes: ServedChanges | None = None
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,14 @@
-"""The admin API's routes about changes: to make them, to see them, and to recover or compact their
-log.
-"""
+"""The admin API's routes about changes: to make them, to see them, and to back them up."""
 
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
 
 from service.change_plane import ChangePlane
-from service.changes.follower import Changes
 from service.http.change_routes import begin, change_routes
 from service.security.principal import authorize
 
@@ -26,39 +24,14 @@ def admin_change_routes(plane: ChangePlane) -> APIRouter:
         return await plane.run(partial(changes.status, model, context.deadline), context)
 
     @router.post(
-        "/v1/models/{model}/changes/recover",
-        summary="Leave out of a change log what is damaged in it",
+        "/v1/models/{model}/changes/backup",
+        summary="Write a copy of the changes file of a model",
     )
-    async def recover_changes(request: Request, model: str) -> dict[str, Any]:
+    async def back_up_changes(request: Request, model: str, path: str) -> dict[str, Any]:
         context = begin(request, "changes", model, authorize)
-        recovering = partial(_recover, changes, model, context.deadline)
-        return await plane.run(recovering, context)
-
-    @router.post(
-        "/v1/models/{model}/changes/compact",
-        summary="Leave out of a change log what later changes have replaced",
-    )
-    async def compact_changes(request: Request, model: str) -> dict[str, Any]:
-        context = begin(request, "changes", model, authorize)
-        compaction = await plane.run(partial(changes.compact, model, context.deadline), context)
-        return {"log": str(changes.path_of(model)), **compaction._asdict()}
+        backing_up = partial(changes.back_up, model, Path(path), context.deadline)
+        size = await plane.run(backing_up, context)
+        return {"file": str(changes.path_of(model)), "path": path, "bytes": size}
 
     router.include_router(change_routes(plane, authorize))
     return router
-
-
-def _recover(changes: Changes, model: str, deadline: float) -> dict[str, Any]:
-    """Recovers the change log of a model, and returns what was lost; errors as of
-    `Changes.recover`.
-    """
-    recovery = changes.recover(model, deadline)
-    damaged_log = None
-    if recovery.damaged is not None:
-        damaged_log = str(recovery.damaged)
-    return {
-        "log": str(changes.path_of(model)),
-        "changes": recovery.records,
-        "dropped_bytes": recovery.dropped_bytes,
-        "lost_sequences": [list(lost) for lost in recovery.lost],
-        "damaged_log": damaged_log,
-    }

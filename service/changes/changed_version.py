@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
-import numpy as np
-
-from bundle.changes.records import EXPIRES, Change, Kind, Run, vector_column
-from bundle.errors import BundleError, UnknownCandidate
-from bundle.storage import arrow
-from bundle.stores.batches import ATTRIBUTE, fitted_batch, with_null_attributes
+from bundle.changes.file import ChangesFile
+from bundle.changes.states import ChangedItem, Key, Owner, changed_items
 from service.changes.embedding import embed_all, missing_inputs, shards_needed
 from service.changes.store_changes import ChangedCorpus
 from service.changes.tower_checks import TowerChecks
-from service.engine.validation import NotFinite
-from service.errors import ServiceError
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
 OTHER_VERSION = "the vectors belong to another version"
@@ -26,27 +20,20 @@ meaning.
 """
 NOT_EMBEDDED = "the vector of a candidate cannot be computed"
 """The reason why no request finds a candidate."""
+_STORE_NOUNS = {"candidates": "corpus", "contexts": "context store"}
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """Changes of the log that a version does not serve, or not whole.
+    """Changes that a version does not serve, or not whole.
 
     Attributes:
-      items: The number of candidates or contexts; one that several changes have counts each time.
+      items: The number of candidates or contexts; one that changes again counts each time.
       first_id: The id of the first one.
     """
 
     items: int
-    first_id: int | str
-
-
-class ChangeDropped(Exception):
-    """A change in the log does not apply to this version; the message says why."""
-
-
-REJECTIONS = (ChangeDropped, BundleError, ServiceError, NotFinite)
-"""The errors that reject a change which does not apply to a version."""
+    first_id: Key
 
 
 class ChangedVersion:
@@ -54,10 +41,10 @@ class ChangedVersion:
 
     Attributes:
       loaded: The version as it was loaded.
-      included: The sequence up to which its bundle contains the changes of the log; 0: none.
+      included: The sequence up to which its bundle contains the changes; 0: none.
       towers: Checks what its towers will read.
       served: The version with the changes that were applied before the last `publish`.
-      sequence: The sequence of the last change that was applied, or dropped.
+      sequence: The sequence of the last state that was applied, or is not served.
     """
 
     def __init__(self, loaded: ModelVersion, included: int) -> None:
@@ -65,14 +52,19 @@ class ChangedVersion:
 
         Args:
           loaded: The version as it was loaded.
-          included: The sequence up to which its bundle contains the changes of the log; 0: none.
+          included: The sequence up to which its bundle contains the changes; 0: none.
         """
         self.loaded = loaded
         self.included = included
         self.served = loaded
         self.sequence = 0
         self.towers = TowerChecks(loaded)
-        self._stores: dict[tuple[Kind, str], ChangedCorpus] = {}
+        self._stores: dict[Owner, ChangedCorpus] = {}
+        self._attributes = {
+            (kind, name): store.entry.attributes
+            for kind, stores in (("candidates", loaded.corpora), ("contexts", loaded.contexts))
+            for name, store in stores.items()
+        }
         self._dropped: dict[str, Dropped] = {}
         self._is_outdated = False
 
@@ -105,126 +97,39 @@ class ChangedVersion:
         self._is_outdated = False
         return self.served
 
-    def apply(self, sequence: int, change: Change) -> None:
-        """Applies a change; counts it as dropped where it does not apply to this version.
+    def follow(self, file: ChangesFile) -> None:
+        """Applies the states that the version lacks.
 
         Args:
-          sequence: The sequence of the change in the log.
-          change: The change.
+          file: The changes of the model.
 
         Raises:
-          ShardsFailed: A shard that the change needs does not respond; nothing was changed.
+          ShardsFailed: A shard that they need does not respond; some are applied, and the next call
+            applies the others.
+          FormatError: A store would have too many positions; likewise.
+          BundleError: The file cannot be read; see `ChangesFile.has_news`.
         """
-        # A change does not fit for good, and is dropped alike by all processes. A shard may respond
-        # again: the change must not be lost by then.
-        try:
-            with shards_needed(self.loaded):
-                self.change(change)
-        except REJECTIONS as problem:
-            with shards_needed(self.loaded):
-                self._restore(change)
-            reason = "it does not fit"
-            if isinstance(problem, ChangeDropped):
-                reason = str(problem)
-            self._note_dropped(reason, change)
-        self.sequence = sequence
-        self._is_outdated = True
+        while True:
+            states, end = file.new_states(self.sequence)
+            if end == self.sequence:
+                return
+            changed = changed_items(states, self.sequence, self.included, self._attributes)
+            for owner, items in changed.items():
+                store = self.store(*owner)
+                if store is None:
+                    kind, name = owner
+                    reason = f"there is no {_STORE_NOUNS[kind]} {name!r}"
+                    self._note_dropped(reason, [item.id for item in items])
+                    continue
+                rejection = partial(self._rejection, store)
+                with shards_needed(self.loaded):
+                    lost = store.apply(items, self.loaded.version, rejection)
+                for reason, ids in lost.items():
+                    self._note_dropped(reason, ids)
+            self.sequence = end
+            self._is_outdated = True
 
-    def apply_run(self, run: Run) -> None:
-        """Applies a run of changes like repeated calls of `apply`: at once where the effect is the
-        same.
-
-        Raises:
-          ShardsFailed: A shard that a change needs does not respond; this change and those behind
-            it are missing.
-          FormatError: A change cannot be read.
-        """
-        store = self.store(run.head.kind, run.head.target)
-        if store is None or not self._is_joinable(run, store):
-            self._apply_singly(run)
-            return
-        rest: Run | None = run
-        while rest is not None:
-            # Up to the change behind which positions are compacted: they are given as by `apply`.
-            count = int(rest.sizes.cumsum().searchsorted(store.slots_left)) + 1
-            last = rest.sequences[:count][-1]
-            part = rest.up_to(last)
-            rest = rest.behind(last)
-            assert part is not None  # noqa: S101 - it has one change at least
-            try:
-                self.change(part.joined)
-            except REJECTIONS:
-                # One of them does not fit. One by one, it is dropped, and the others are applied.
-                self._apply_singly(part)
-            else:
-                self.set_sequence(last)
-
-    def _apply_singly(self, run: Run) -> None:
-        for sequence, change in run.changes:
-            self.apply(sequence, change)
-
-    def _is_joinable(self, run: Run, store: ChangedCorpus) -> bool:
-        """Returns whether all changes of a run are accepted, or none is: they are upserts, and the
-        log has the types of the store, so that no single value decides.
-        """
-        if len(run.sequences) == 1 or run.head.action != "upsert":
-            return False
-        types = store.store.types
-        logged = {field.name: field.type for field in run.schema}
-        return all(
-            arrow.kind_of(logged[name]) == arrow.kind_of(stored)
-            if name in logged
-            else name.startswith(ATTRIBUTE)
-            for name, stored in types.items()
-        )
-
-    def set_sequence(self, sequence: int) -> None:
-        """Sets the sequence of the change that was applied last."""
-        self.sequence = sequence
-        self._is_outdated = True
-
-    def change(self, change: Change) -> None:
-        """Applies a change that may not be in the log yet.
-
-        Args:
-          change: The change.
-
-        Raises:
-          ChangeDropped: The change does not apply to this version; nothing was changed.
-          BundleError: The change does not fit the version; nothing was changed.
-          ServiceError: The change names something that does not exist; nothing was changed.
-        """
-        if not change.size:
-            return
-        self._is_outdated = True
-        head = change.head
-        store = self.store(head.kind, head.target)
-        if store is None:
-            what = "corpus" if head.kind == "candidates" else "context store"
-            raise ChangeDropped(f"there is no {what} {head.target!r}")
-        if head.action == "delete":
-            store.delete(change.ids)
-        elif head.action == "attributes":
-            self._set_attributes(store, change)
-        else:
-            self._upsert(store, change)
-        store.compact(change.time_s)
-
-    def _restore(self, change: Change) -> None:
-        """Gives ids whose candidates or contexts do not fit those that the bundle has: the change
-        replaced all that came before it, but for attributes of changes with larger numbers.
-        """
-        head = change.head
-        if head.action != "upsert":
-            return
-        store = self.store(head.kind, head.target)
-        # Its ids may not even be of the store's kind.
-        if store is not None:
-            with suppress(UnknownCandidate):
-                store.restore(change.ids, change.later_attributes)
-                store.compact(change.time_s)
-
-    def store(self, kind: Kind, name: str) -> ChangedCorpus | None:
+    def store(self, kind: str, name: str) -> ChangedCorpus | None:
         """Returns the changes of a corpus or context store; None: there is no such store."""
         key = (kind, name)
         if key not in self._stores:
@@ -244,7 +149,7 @@ class ChangedVersion:
         return self._stores[key]
 
     @property
-    def counts(self) -> dict[tuple[Kind, str], int]:
+    def counts(self) -> dict[Owner, int]:
         """The number of candidates or contexts of each store behind those of the bundle that have
         not expired.
         """
@@ -253,8 +158,8 @@ class ChangedVersion:
 
     @property
     def dropped(self) -> Mapping[str, Dropped]:
-        """What the log has and this version does not serve, or not whole, by the reason: changes
-        that do not apply to it, attributes that it lacks, candidates that it cannot embed.
+        """What was changed and this version does not serve, or not whole, by the reason: states
+        that do not fit it, attributes that it lacks, candidates that it cannot embed.
         """
         hidden = [
             key for store in self._stores.values() for key in store.store.ids(store.hidden).tolist()
@@ -263,60 +168,15 @@ class ChangedVersion:
             return {**self._dropped}
         return self._dropped | {NOT_EMBEDDED: Dropped(len(hidden), hidden[0])}
 
-    def _note_dropped(self, reason: str, change: Change) -> None:
-        before = self._dropped.get(reason)
-        if before is None:
-            before = Dropped(0, change.ids.tolist()[0])
-        self._dropped[reason] = replace(before, items=before.items + change.size)
+    def _note_dropped(self, reason: str, ids: Sequence[Key]) -> None:
+        before = self._dropped.get(reason, Dropped(0, ids[0]))
+        self._dropped[reason] = replace(before, items=before.items + len(ids))
 
-    def _note_lost(self, columns: Sequence[str], change: Change) -> None:
-        """Notes columns of a change for which this version has no place."""
-        for name in columns:
-            self._note_dropped(f"this version has no place for {name.replace(':', ' ')}", change)
-
-    def _set_attributes(self, store: ChangedCorpus, change: Change) -> None:
-        """Changes attributes of candidates or contexts: those that the version has.
-
-        Raises:
-          FormatError: A value does not fit the store; nothing was changed.
-        """
-        names = [name for name in change.columns.schema.names if name.startswith(ATTRIBUTE)]
-        batch, lost = fitted_batch(change.columns.select(names), store.store.types)
-        if batch.num_columns:
-            attributes = dict(zip(batch.schema.names, batch.columns, strict=True))
-            store.set_attributes(
-                change.ids,
-                {name.removeprefix(ATTRIBUTE): values for name, values in attributes.items()},
-            )
-        self._note_lost(lost, change)
-
-    def _upsert(self, store: ChangedCorpus, change: Change) -> None:
-        """Adds candidates or contexts.
-
-        Raises:
-          ChangeDropped: The vectors were sent for another version, and this one cannot compute
-            its own.
-          FormatError: The candidates or contexts do not fit the store; nothing was changed.
-        """
-        head = change.head
-        vectors = {}
-        logged_names = set[str]()
+    def _rejection(self, store: ChangedCorpus, item: ChangedItem) -> str:
+        """Returns why a candidate or context that is upserted is not served; "": it is."""
         for name, index in store.indexes.items():
-            logged = change.vectors(vector_column(name))
-            if head.version == self.loaded.version and logged is not None:
-                vectors[name] = logged
-                logged_names.add(name)
-                continue
-            # Another version embeds the candidate with its own tower, all of them together before
-            # they are served.
-            if missing_inputs(self.loaded, store.base.entry, index):
-                raise ChangeDropped(OTHER_VERSION)
-            vectors[name] = np.zeros((change.size, index.entry.dim), np.float32)
-        types = store.store.types
-        batch, lost = fitted_batch(change.store_columns, types)
-        for name in types:
-            if not name.startswith(ATTRIBUTE) and name not in batch.schema.names:
-                raise ChangeDropped(f"{name.replace(':', ' ')} is missing")
-        columns = with_null_attributes(batch, types)
-        store.upsert(columns, vectors, change.numbers(EXPIRES), logged_names)
-        self._note_lost(lost, change)
+            if not item.has_vector(name, self.loaded.version) and missing_inputs(
+                self.loaded, store.base.entry, index
+            ):
+                return OTHER_VERSION
+        return ""

@@ -1,27 +1,22 @@
-"""Checks a request against a version of the model, and makes the change that the log stores."""
+"""Checks a request against a version of the model, and makes what the changes file stores of it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from bundle.changes.records import (
-    EXPIRES,
-    ID,
-    SEQUENCE,
-    Change,
-    Head,
-    vector_array,
-    vector_column,
-)
+from bundle.changes.states import contents_of
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
 from bundle.features.input_lengths import default_column, fit_length
 from bundle.format.input_lengths import InputLength
 from bundle.stores.attributes import AttributeMisfit, array_of_values
+from bundle.stores.batches import ATTRIBUTE
 from bundle.stores.writer import feature_array
 from bundle.tables.id_values import ids_of, integers, known_kind, numbers
 from runtime.vectors import SEARCHABLE, find_unsearchable
@@ -50,10 +45,33 @@ _EXPIRY_END_S = 16_725_225_600
 """The year 2500, in Unix seconds: a later time was meant in milliseconds or microseconds."""
 
 
+@dataclass(frozen=True, eq=False)
+class CheckedChange:
+    """A change of m candidates or contexts that fits a version.
+
+    Attributes:
+      request: The request.
+      store: The name of the corpus or the context store.
+      version: The number of the version.
+      ids: The ids as the store has them, [m].
+      contents: Of an upsert: the content of each state, [m].
+      attributes: Of a change of attributes: the content of each attribute's state, [m] by name.
+      is_sent: Whether vectors were sent.
+    """
+
+    request: ChangeRequest
+    store: str
+    version: int
+    ids: Ids
+    contents: Sequence[str] = ()
+    attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    is_sent: bool = False
+
+
 def checked_change(
     version: ChangedVersion, request: ChangeRequest, settings: ServiceSettings, now_s: float
-) -> Change:
-    """Returns the change that the log stores for a request.
+) -> CheckedChange:
+    """Returns what the changes file stores of a request.
 
     Args:
       version: The version that is changed.
@@ -70,34 +88,40 @@ def checked_change(
     """
     at_most(settings, "max_values", request.ids.size, "request")
 
-    # Checked here, and not when the log is read: a record in the log is applied by all processes,
+    # Checked here, and not when the file is read: a state in the file is applied by all processes,
     # and nobody could reject it there.
     store, name = _store(version, request)
     ids = _typed_ids(store, request.ids)
     _check_distinct(ids)
-    columns = {ID: _id_array(ids)}
-    embedded_names: tuple[str, ...] = ()
+    if request.sequences is not None:
+        _check_size("sequences", request.sequences.size, ids.size)
+    if request.expires_s is not None:
+        _check_expiries(request.expires_s, ids.size)
+    change = CheckedChange(request, name, version.loaded.version, ids)
     if request.action == "upsert":
         _check_count(store, _owner(store, request), store.store.positions(ids), settings, now_s)
-        columns |= _feature_arrays(version, store, request)
+        columns = _feature_arrays(version, store, request)
         columns |= _attribute_arrays(store, request, with_all=True)
-        vectors, embedded_names = _vectors(version, store, request)
-        columns |= {vector_column(index): vector_array(vectors[index]) for index in vectors}
-    elif request.action == "attributes":
+        vectors = _vectors(version, store, request)
+        return replace(
+            change,
+            contents=contents_of(columns, vectors, ids.size),
+            is_sent=not vectors.keys().isdisjoint(request.vectors),
+        )
+    if request.action == "attributes":
         positions = store.store.positions(ids)
         _check_count(store, _owner(store, request), positions[positions >= 0], settings, now_s)
         if not request.attributes:
             raise InvalidArgument.of_field("attributes", "empty", "at least one")
-        columns |= _attribute_arrays(store, request, with_all=False)
-    head = Head(
-        kind=request.kind,
-        action=request.action,
-        target=name,
-        version=version.loaded.version,
-        embedded=embedded_names,
-        stream=request.stream,
-    )
-    return _change(head, columns, request, now_s)
+        columns = _attribute_arrays(store, request, with_all=False)
+        attributes = {
+            column.removeprefix(ATTRIBUTE): [
+                orjson.dumps(value).decode() for value in values.to_pylist()
+            ]
+            for column, values in columns.items()
+        }
+        return replace(change, attributes=attributes)
+    return change
 
 
 def _not_found(loaded: ModelVersion, what: str, name: str, names: Collection[str]) -> ServiceError:
@@ -113,20 +137,6 @@ def _not_found(loaded: ModelVersion, what: str, name: str, names: Collection[str
     if not names:
         message = f"{where} has no {what}"
     return NotFound(message, FieldViolation(field, value, f"a {what} of {where}"))
-
-
-def _change(head: Head, columns: dict[str, Any], request: ChangeRequest, now_s: float) -> Change:
-    """Returns a change with the columns that all kinds have: sequences and expiry."""
-    import pyarrow as pa
-
-    count = request.ids.size
-    if request.sequences is not None:
-        _check_size("sequences", request.sequences.size, count)
-        columns[SEQUENCE] = pa.array(request.sequences, pa.int64())
-    if request.expires_s is not None:
-        _check_expiries(request.expires_s, count)
-        columns[EXPIRES] = pa.array(request.expires_s, pa.float64(), from_pandas=True)
-    return Change(head, pa.record_batch(columns), now_s, request.offset)
 
 
 def _check_expiries(expires_s: NDArray[np.float64], count: int) -> None:
@@ -315,12 +325,13 @@ def _attribute_arrays(
 
 def _vectors(
     version: ChangedVersion, store: ChangedCorpus, request: ChangeRequest
-) -> tuple[dict[str, Vectors], tuple[str, ...]]:
-    """Returns the vectors of candidates by index, and the indexes whose tower computed them."""
+) -> dict[str, Vectors]:
+    """Returns the vectors of candidates by index: those that were sent, or that the tower
+    computes.
+    """
     owner = f"corpus {store.base.name!r}"
     check_names(request.vectors, store.indexes, "vectors", "an index", owner)
     vectors = {}
-    embedded_names = []
     for name, index in store.indexes.items():
         requested = request.vectors.get(name)
         if requested is not None:
@@ -337,8 +348,7 @@ def _vectors(
             expected = f"the vectors of index {name!r}"
             raise InvalidArgument(message, FieldViolation("vectors", "empty", expected))
         vectors[name] = embedded(version.loaded, index, request.features, request.ids.size)
-        embedded_names.append(name)
-    return vectors, tuple(embedded_names)
+    return vectors
 
 
 def _checked_vectors(vectors: Vectors, ids: Ids, dim: int, field: str) -> Vectors:
@@ -359,12 +369,3 @@ def _check_size(field: str, size: int, expected: int) -> None:
     if size != expected:
         counts = f"{size} values for {expected} ids"
         raise InvalidArgument.of_field(field, counts, "one value for each id", "has")
-
-
-def _id_array(ids: Ids) -> Any:
-    import pyarrow as pa
-
-    kind = pa.large_string()
-    if ids.dtype == np.int64:
-        kind = pa.int64()
-    return pa.array(ids, kind)

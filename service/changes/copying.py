@@ -1,17 +1,21 @@
-"""Copies the change log of a model from the service that takes the changes."""
+"""Copies the changes of a model from the service that takes them."""
 
 from __future__ import annotations
 
 import ssl
 import threading
 import time
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Annotated, Protocol, Self
 from urllib.parse import quote, urlencode, urlsplit
 
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from bundle.changes.file import SEQUENCE_END
+from bundle.changes.states import State
 from bundle.errors import BundleError
-from bundle.format.log_position import LogPosition
-from bundle.storage.frames import RECORD_BYTES_MAX, Record, read_framed
+from bundle.format.changes_position import ChangesPosition
 from service.config import ServiceSettings, SettingsError
 from service.errors import ServiceError
 from service.http_client import exchange
@@ -19,56 +23,59 @@ from service.observability.logging import logger
 
 log = logger(__name__)
 
-RECORDS = "/changes/records"
-"""The path of the records of a change log, below that of the model."""
-SEQUENCE_HEADER = "rowcast-change-sequence"
-"""The header of a response with records: the sequence of the last change that the service has."""
+STATES = "/changes/states"
+"""The path of the states of a changes file, below that of the model."""
 _DEADLINE_S = 60.0
-"""Time for a request and its whole response, of which the largest is a record of 64 MiB."""
-_RECORDS_BYTES_MAX = RECORD_BYTES_MAX + (2 << 20)
-"""Maximum size of a response with records: one of the largest size, or several smaller ones, behind
-the first one of a log.
-"""
+"""Time for a request and its whole response."""
+_RESPONSE_BYTES_MAX = 256 << 20
+"""Maximum size of a response: states of 8 MiB together, or one of any size, as JSON in JSON."""
 _POLL_S = 0.1
 """Time between two requests while nothing changes: a copy is behind by that much."""
-_OK = 200
-_TOO_MANY = 429
 _RETRY_S = 0.5
 """Time between a failed request and the next one."""
-_SILENCE_S = 10.0
-"""Time without an accepted request after which a copy may be more than a moment behind."""
+_SILENCE_S = 5.0
+"""Time without an answered request after which a copy may be more than a moment behind."""
 _SHOWN_MAX = 300
 """Maximum number of characters of a response that a problem quotes."""
 
 
-class Copied(NamedTuple):
+class Copied(BaseModel):
     """A response of the service that takes the changes.
 
     Attributes:
-      records: The next records behind those of the copy.
-      sequence: The sequence of the last change that the service has.
+      sequence: The sequence of the last state that the service has.
+      states: The next states behind those of the copy.
     """
 
-    records: list[Record]
-    sequence: int
+    sequence: Annotated[int, Field(ge=0, lt=SEQUENCE_END)]
+    states: list[State]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        sequences = [state.sequence for state in self.states]
+        if sequences != sorted(set(sequences)) or not all(
+            0 < sequence <= self.sequence for sequence in sequences
+        ):
+            raise ValueError(f"sequences up to {self.sequence} were expected, each above the last")
+        return self
 
 
 class CopyFailed(Exception):
-    """The log cannot be copied now; the message says why."""
+    """The changes cannot be copied now; the message says why."""
 
 
 class Busy(Exception):
     """The service that takes the changes has too many requests now."""
 
 
-class LogCopy(Protocol):
-    """The log of a model, which is a copy."""
+class FileCopy(Protocol):
+    """The changes file of a model, which is a copy."""
 
-    def end(self) -> LogPosition | None:
-        """Returns the last record; None: there are none."""
+    def position(self) -> ChangesPosition | None:
+        """Returns the last state; None: there are none."""
 
-    def copy(self, records: list[Record]) -> int:
-        """Appends records and applies them; returns the sequence of the last one."""
+    def copy(self, states: Sequence[State]) -> int:
+        """Writes states and applies them; returns the sequence of the last one."""
 
 
 class Leader:
@@ -95,23 +102,23 @@ class Leader:
             except (OSError, ssl.SSLError) as problem:
                 raise SettingsError(f"--follow-changes-ca: {authorities}: {problem}") from problem
 
-    def fetch(self, model: str, position: LogPosition | None) -> Copied:
-        """Returns the records behind the last one of a copy.
+    def fetch(self, model: str, position: ChangesPosition | None) -> Copied:
+        """Returns the states behind the last one of a copy.
 
         Args:
           model: The name of the model.
-          position: The last record of the copy; None: it has none. The logs of two writers are
+          position: The last state of the copy; None: it has none. The changes of two services are
             never mixed.
 
         Raises:
           Busy: The service has too many requests now.
           CopyFailed: The service cannot be reached, or rejects the request.
         """
-        facts = {"log": "", "sequence": 0, "checksum": 0}
+        facts = {"mark": "", "sequence": 0}
         if position is not None:
             facts = position.model_dump()
         query = urlencode(facts)
-        path = f"/v1/models/{quote(model, safe='')}{RECORDS}"
+        path = f"/v1/models/{quote(model, safe='')}{STATES}"
         headers = {}
         try:
             # Read for each request: the file may be replaced while the service runs.
@@ -121,7 +128,7 @@ class Leader:
             response = exchange(
                 f"{self.url}{path}?{query}",
                 headers,
-                bytes_max=_RECORDS_BYTES_MAX,
+                bytes_max=_RESPONSE_BYTES_MAX,
                 deadline_s=_DEADLINE_S,
                 tls=self._tls,
             )
@@ -129,23 +136,22 @@ class Leader:
         except (OSError, ValueError) as problem:
             raise CopyFailed(f"{self.url}: {problem}") from problem
 
-        if response.status == _TOO_MANY:
+        if response.status == HTTPStatus.TOO_MANY_REQUESTS:
             raise Busy
-        if response.status != _OK:
+        if response.status != HTTPStatus.OK:
             body_text = response.content[:_SHOWN_MAX].decode(errors="replace")
             raise CopyFailed(f"{self.url} responds {response.status}: {body_text}")
         try:
-            last = int(response.headers[SEQUENCE_HEADER])
-            return Copied(read_framed(response.content), last)
-        except (TypeError, ValueError, BundleError) as problem:
-            raise CopyFailed(f"{self.url}: {problem}") from problem
+            return Copied.model_validate_json(response.content)
+        except ValidationError as problem:
+            raise CopyFailed(f"{self.url} sends no states: {problem}") from problem
 
 
-class LogCopier:
-    """Copies the log of one model, in a thread.
+class Copier:
+    """Copies the changes of one model, in a thread.
 
     Attributes:
-      lag: How many sequences the copy was behind after the last request.
+      lag: How many sequences the copy was behind after the last answered request.
       has_caught_up: Whether the copy had all changes at some moment since the start.
     """
 
@@ -153,7 +159,7 @@ class LogCopier:
         self,
         model: str,
         leader: Leader,
-        copy: LogCopy,
+        copy: FileCopy,
         report: Callable[[], object],
     ) -> None:
         """Prepares; `start` begins.
@@ -161,13 +167,13 @@ class LogCopier:
         Args:
           model: The name of the model.
           leader: The service that takes the changes.
-          copy: The log.
+          copy: The file.
           report: Called when the copy has caught up for the first time.
         """
         self.lag = 0
         self.has_caught_up = False
         self._failure = ""
-        self._accepted_s = time.monotonic()
+        self._answered_s = time.monotonic()
         self._model = model
         self._leader = leader
         self._copy = copy
@@ -177,13 +183,13 @@ class LogCopier:
 
     @property
     def problem(self) -> str:
-        """Why the log cannot be copied now; "": it can."""
+        """Why the changes cannot be copied now; "": they can."""
         if self._failure:
             return self._failure
-        if time.monotonic() - self._accepted_s < _SILENCE_S:
+        if time.monotonic() - self._answered_s < _SILENCE_S:
             return ""
         return (
-            f"{self._leader.url} has accepted no request for {_SILENCE_S:g} s: it has too many, "
+            f"{self._leader.url} has answered no request for {_SILENCE_S:g} s: it has too many, "
             "or does not respond"
         )
 
@@ -204,7 +210,7 @@ class LogCopier:
             try:
                 has_more = self._step()
                 self._failure = ""
-                self._accepted_s = time.monotonic()
+                self._answered_s = time.monotonic()
                 if not has_more:
                     self._stopping.wait(_POLL_S)
             except Busy:
@@ -219,16 +225,14 @@ class LogCopier:
                 self._stopping.wait(_RETRY_S)
 
     def _step(self) -> bool:
-        """Copies new records; returns whether there were any."""
-        position = self._copy.end()
+        """Copies new states; returns whether there were any."""
+        position = self._copy.position()
         copied = self._leader.fetch(self._model, position)
-        last = 0
-        if position is not None:
-            last = position.sequence
+        last = position.sequence if position is not None else 0
         self.lag = max(0, copied.sequence - last)
-        sequence = self._copy.copy(copied.records)
+        sequence = self._copy.copy(copied.states)
         self.lag = max(0, copied.sequence - sequence)
         if not self.lag and not self.has_caught_up:
             self.has_caught_up = True
             self._report()
-        return bool(copied.records)
+        return bool(copied.states)

@@ -2,17 +2,16 @@
 and, behind them, those that were added or replaced since.
 
 Changed candidates are searched beside the index of the bundle. A candidate that was replaced or
-deleted keeps its position, which no search returns, until the positions are compacted. That is
-decided by the number of positions after a record of the log: so they are the same in every process
-that has applied the same records.
+deleted keeps its position, which no search returns, until the positions are compacted. Positions
+follow the order of the last states, so that it is the same in every process.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.stores.attributes import AttributeMisfit, array_of_values
+from bundle.changes.fitting import FittedItems, Lost, fit
+from bundle.changes.states import ChangedItem
 from bundle.stores.overlay import ChangedAttributeIndex, StoreOverlay, StoreSnapshot
 from bundle.stores.reader import CandidateStore
 from bundle.tables.id_values import distinct
@@ -90,10 +90,15 @@ class ChangedCorpus:
         is_ended = np.isin(expired, store.ended)
         return self.added_count - int(np.count_nonzero(~is_ended))
 
-    @property
-    def slots_left(self) -> int:
-        """How many candidates may be added or replaced before the positions are compacted."""
-        return self._compact_at - self._changes.slot_count
+    def is_known(self, keys: Sequence[int | str]) -> NDArray[np.bool_]:
+        """Returns which ids the bundle has, or the changes, but for expired candidates, [m]."""
+        kind = int if self.base.entry.id_dtype == "int64" else str
+        is_known = np.array([type(key) is kind for key in keys], bool)
+        ids = self._changes.id_array([key for key in keys if type(key) is kind])
+        is_known[is_known] = (self._base_store.positions(ids) >= 0) | (
+            self.store.positions(ids) >= 0
+        )
+        return is_known
 
     @property
     def unembedded(self) -> Positions:
@@ -107,19 +112,17 @@ class ChangedCorpus:
 
     def compact(self, now_s: float) -> None:
         """Forgets candidates that have ended or expired if the positions behind those of the bundle
-        have become many, or none of them is live. The others get new positions, in the same order.
-
-        Args:
-          now_s: The time of the last change, in Unix seconds.
+        have become many, or none of them is live. The others get new positions, in the same order;
+        `now_s`: Unix seconds.
         """
         is_empty = self._changes.slot_count and not self.added_count
-        if self.slots_left > 0 and not is_empty:
+        if self._changes.slot_count < self._compact_at and not is_empty:
             return
         # Into new arrays: states that are served go on reading the old ones.
         base_size = self.store.base_size
         self._changes, positions = self._changes.compacted(now_s)
         keys = [*self._unembedded, *self._hidden]
-        is_gone = self._changes.positions(self._id_array(keys)) < 0
+        is_gone = self._changes.positions(self._changes.id_array(keys)) < 0
         self._forget_embedding(itertools.compress(keys, is_gone.tolist()))
         for name, growing in self._vectors.items():
             compacted = self._no_vectors(name)
@@ -130,40 +133,46 @@ class ChangedCorpus:
         self._compact_at = max(_COMPACTED_MIN, 2 * positions.size)
         self._denied = self.base.denied.begin(self.store)
 
-    def upsert(
-        self,
-        columns: Any,
-        vectors: Mapping[str, Vectors],
-        expires_s: NDArray[np.float64] | None,
-        logged: Collection[str],
-    ) -> Positions:
-        """Adds candidates; they replace those that have their ids.
+    def apply(
+        self, items: Sequence[ChangedItem], version: int, rejection: Callable[[ChangedItem], str]
+    ) -> Lost:
+        """Applies what has changed; returns what is not served, or not whole.
+
+        Vectors that were computed or sent for another version are computed by `embed`. Until then,
+        the candidates are hidden.
 
         Args:
-          columns: A `pyarrow.RecordBatch` of the columns of the store, m rows. Of an id that comes
-            several times, the last candidate counts.
-          vectors: [m, dim], the vectors of each index.
-          expires_s: The times when the candidates expire, [m] Unix seconds, NaN: never; None:
-            none of them expires.
-          logged: The indexes whose vectors are in the log or in the bundle. `embed` gives the
-            others theirs; until then, the candidates are hidden.
-
-        Returns:
-          The new positions, [m].
+          items: What has changed, in its order.
+          version: The version whose vectors count.
+          rejection: Returns why an upsert is not served; "": it is.
 
         Raises:
-          FormatError: A column does not fit the store; nothing was changed.
+          FormatError: There are too many positions; nothing was changed.
+          ServiceError: A shard that holds some of their vectors does not respond; nothing was
+            changed.
         """
+        fitted = fit(items, self._changes, rejection)
+        # Before anything is changed: shards may have to be called.
+        vectors = {name: self._vectors_of(name, fitted, version) for name in self.indexes}
         # First, since it may fail; all that follows cannot.
-        positions = self._changes.upsert(columns, expires_s)
-        for name, growing in self._vectors.items():
-            growing.append(vectors[name], name in logged)
-        ids = self.store.ids(positions)
-        self._forget_embedding(ids.tolist())
-        if len(logged) < len(self.indexes):
-            self._unembedded.update(ids.tolist())
-        self.base.denied.follow(self.store, ids, positions)
-        return positions
+        if fitted.items:
+            import pyarrow as pa
+
+            batch = pa.record_batch({**fitted.columns})
+            positions = self._changes.upsert(batch, fitted.expires_s)
+            ids = self.store.ids(positions)
+            for name, growing in self._vectors.items():
+                growing.append(*vectors[name])
+            # Other attributes leave it as it was whether a candidate has its vectors.
+            has_new_vectors = np.array([item.whole is not None for item in fitted.items], bool)
+            self._forget_embedding(ids[has_new_vectors].tolist())
+            for _, is_logged in vectors.values():
+                self._unembedded.update(ids[has_new_vectors & ~is_logged].tolist())
+            self.base.denied.follow(self.store, ids, positions)
+        self._changes.delete(fitted.deleted)
+        self._forget_embedding(fitted.deleted.tolist())
+        self.compact(time.time())
+        return fitted.lost
 
     def embed(self, index: str, positions: Positions, vectors: Vectors) -> None:
         """Gives candidates that were not embedded the vectors of an index.
@@ -185,70 +194,6 @@ class ChangedCorpus:
         """
         self._unembedded.difference_update(ids.tolist())
         self._hidden.update(ids[~is_embedded].tolist())
-
-    def delete(self, ids: Ids) -> None:
-        """Deletes the candidates that have one of these ids, [m]."""
-        self._changes.delete(ids)
-        self._forget_embedding(ids.tolist())
-
-    def restore(self, ids: Ids, attributes: Mapping[int | str, Mapping[str, Any]]) -> None:
-        """Gives ids the candidates that the bundle has; ids that it does not have get none.
-
-        Args:
-          ids: [m], distinct.
-          attributes: The values of attributes that they have in place of the bundle's, by id.
-            Values that do not fit the store are left out.
-
-        Raises:
-          ServiceError: A shard that holds some of their vectors does not respond; nothing was
-            changed.
-        """
-        exported = self._base_store.positions(ids)
-        is_replaced = self._changes.positions(ids) != exported
-        restored = exported[is_replaced & (exported >= 0)]
-        # Before anything is changed: shards may have to be called.
-        vectors = self._vectors_of(restored)
-        self.delete(ids[is_replaced])
-        if restored.size:
-            import pyarrow as pa
-
-            columns = self._base_store.arrays(restored, [*self._base_store.types])
-            for row, key in enumerate(self._base_store.ids(restored).tolist()):
-                for name, value in attributes.get(key, {}).items():
-                    column = columns.get(f"attribute:{name}")
-                    if column is None:
-                        continue
-                    with suppress(AttributeMisfit):
-                        (checked,) = array_of_values(self.base.entry.attributes[name], [value])
-                        values = column.to_pylist()
-                        values[row] = checked.as_py()
-                        columns[f"attribute:{name}"] = pa.array(values, column.type)
-            self.upsert(pa.record_batch(columns), vectors, None, self.indexes)
-
-    def set_attributes(self, ids: Ids, attributes: Mapping[str, Any]) -> None:
-        """Changes attributes of candidates, which keep their features, vectors and expiry. Ids of
-        no candidate are left alone.
-
-        Args:
-          ids: [m], the ids, distinct.
-          attributes: A `pyarrow.Array` of m values by attribute.
-
-        Raises:
-          FormatError: An attribute does not fit the store; nothing was changed.
-          ServiceError: A shard that holds some of their vectors does not respond; nothing was
-            changed.
-        """
-        # Before anything is changed: shards may have to be called. A candidate with other
-        # attributes gets a new position, and its vectors have to lie there.
-        known_positions = self._changes.positions(ids)
-        known_positions = known_positions[known_positions >= 0]
-        vectors = self._vectors_of(known_positions)
-        is_logged = {name: self.is_logged(name, known_positions) for name in self.indexes}
-        before, after = self._changes.set_attributes(ids, attributes)
-        is_known = before >= 0
-        for name, growing in self._vectors.items():
-            growing.append(vectors[name], is_logged[name])
-        self.base.denied.follow(self.store, ids[is_known], after[is_known])
 
     def served(self) -> tuple[LoadedStore, dict[str, ServedIndex]]:
         """Returns the state that is served now: the store, and the indexes over it by name. Later
@@ -292,14 +237,8 @@ class ChangedCorpus:
 
     def _positions_of(self, keys: Collection[int | str]) -> Positions:
         """Returns the positions of those of some candidates that have not expired, ascending."""
-        positions = self.store.positions(self._id_array([*keys]))
+        positions = self.store.positions(self._changes.id_array([*keys]))
         return distinct(positions[positions >= 0])
-
-    def _id_array(self, keys: Sequence[int | str]) -> Ids:
-        """Returns ids of the store as an array."""
-        if self.base.entry.id_dtype == "int64":
-            return np.array(keys, np.int64)
-        return np.array(keys, object)
 
     def _no_vectors(self, name: str) -> GrowingVectors:
         """Returns room for the vectors of an index."""
@@ -313,11 +252,23 @@ class ChangedCorpus:
         is_logged[~is_logged] = self._vectors[name].is_logged[slots]
         return is_logged
 
-    def _vectors_of(self, positions: Positions) -> dict[str, Vectors]:
-        """Returns the vectors of candidates at some positions by index, [m, dim] each; errors as of
-        `_vectors_at`.
+    def _vectors_of(
+        self, name: str, fitted: FittedItems, version: int
+    ) -> tuple[Vectors, NDArray[np.bool_]]:
+        """Returns the vectors of an index of what has changed, [m, dim], and which of them are in
+        the file or in the bundle, [m]; errors as of `_vectors_at`.
         """
-        return {name: self._vectors_at(name, positions) for name in self._vectors}
+        is_kept = fitted.sources >= 0
+        kept_positions = fitted.sources[is_kept]
+        vectors: Vectors = np.zeros((is_kept.size, self.indexes[name].entry.dim), np.float32)
+        vectors[is_kept] = self._vectors_at(name, kept_positions)
+        is_logged = np.zeros(is_kept.size, bool)
+        is_logged[is_kept] = self.is_logged(name, kept_positions)
+        for row, item in enumerate(fitted.items):
+            if not is_kept[row] and item.has_vector(name, version):
+                vectors[row] = item.vector(name)
+                is_logged[row] = True
+        return vectors, is_logged
 
     def _vectors_at(self, name: str, positions: Positions) -> Vectors:
         """Returns the vectors of an index at some positions, [m, dim].

@@ -14,14 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.log import LogWriter
-from bundle.changes.records import Change, encode
-from bundle.errors import BundleError, FeatureError, LogLocked, LogUnwritable, UnknownCandidate
-from bundle.storage.frames import RECORD_BYTES_MAX, Record
-from service.changes.applied_log import AppliedLog
-from service.changes.changed_version import REJECTIONS, ChangeDropped
-from service.changes.checks import checked_change
+from bundle.changes.file import StateWriter
+from bundle.changes.states import State
+from bundle.errors import (
+    BundleError,
+    ChangesDamaged,
+    ChangesLocked,
+    ChangesReplaced,
+    ChangesUnavailable,
+    FeatureError,
+    UnknownCandidate,
+)
+from service.changes.applied_file import AppliedFile
+from service.changes.checks import CheckedChange, checked_change
 from service.changes.embedding import ShardsFailed
+from service.changes.numbers import counting_states
 from service.config import ServiceSettings
 from service.contract.changes import ChangeRequest, ChangeResult
 from service.engine.validation import NotFinite
@@ -34,13 +41,15 @@ from service.errors import (
     TooLarge,
     without_host,
 )
-from service.observability.logging import fields, logger
+from service.observability.logging import logger
 from service.versions.lifecycle import VersionManager
 
 log = logger(__name__)
 
 _LISTED_MAX = 100
 """Maximum number of ids of each kind that a result lists."""
+_FILE_PROBLEMS = (ChangesDamaged, ChangesReplaced, ChangesUnavailable)
+"""Errors that no request is the cause of."""
 
 
 class _Submission(NamedTuple):
@@ -60,16 +69,14 @@ class _Submission(NamedTuple):
     result: Future[ChangeResult]
 
 
-class _Applied(NamedTuple):
-    """A change that was appended to the log, and applied to all versions.
+class _Written(NamedTuple):
+    """A change that was written, and applied to all versions, but is not on the disk yet.
 
     Attributes:
-      record: Its record, which is not on the disk yet.
-      result: The result of its submission, but for the sequence.
+      result: The result of its submission.
       submission: The submission that it comes from.
     """
 
-    record: Record
     result: ChangeResult
     submission: _Submission
 
@@ -81,15 +88,17 @@ class Submissions:
     disk (group commit). Their senders wait until their deadlines, whatever the disk does.
     """
 
-    def __init__(self, log: AppliedLog, settings: ServiceSettings, manager: VersionManager) -> None:
+    def __init__(
+        self, applied: AppliedFile, settings: ServiceSettings, manager: VersionManager
+    ) -> None:
         """Begins without requests.
 
         Args:
-          log: Holds the changes.
+          applied: Holds the changes.
           settings: The limits.
           manager: Serves the versions.
         """
-        self._log = log
+        self._applied = applied
         self._settings = settings
         self._manager = manager
         self._waiting: list[_Submission] = []
@@ -174,37 +183,30 @@ class Submissions:
             self._write(deadline)
 
     def _write(self, deadline: float) -> None:
-        """Applies requests and appends them to the log, all at once; sets their results.
+        """Writes and applies requests, all at once; sets their results.
 
         Args:
-          deadline: The monotonic time until which the state of the log is waited for.
+          deadline: The monotonic time until which the state of the changes is waited for.
         """
         submissions: list[_Submission] = []
         try:
-            with self._log.writing(deadline) as writer, ExitStack() as leases:
-                # Only now: while the state was waited for, each could be withdrawn.
-                submissions = self._take()
-                # Applied before they are on the disk: each is checked against a state that has
-                # those before it, and one that fails is not in the log at all.
-                applied: list[_Applied] = []
-                try:
+            with ExitStack() as leases:
+                written: list[_Written] = []
+                with self._applied.writing(deadline) as writer:
+                    # Only now: while the state was waited for, each could be withdrawn.
+                    submissions = self._take()
+                    # Applied before they are on the disk: each is checked against a state that has
+                    # those before it, and one that fails is not in the file at all.
                     for submission in submissions:
-                        change = self._apply(submission, writer, leases)
+                        change = self._attempt(submission, writer, leases)
                         if change is not None:
-                            applied.append(change)
-                    writer.commit()
-                except Exception as problem:
-                    # Applied and not written: the state must be that of the log again.
-                    writer.roll_back()
-                    self._log.distrust(str(problem))
-                    self._log.publish()
-                    raise
-                self._serve(applied)
+                            written.append(change)
+                self._acknowledge(written)
         except Exception as problem:  # noqa: BLE001 - each sender gets it
             # The deadline of all that waited has passed.
-            if isinstance(problem, LogLocked) and not submissions:
+            if isinstance(problem, ChangesLocked) and not submissions:
                 return
-            error = rejection_of_log(problem)
+            error = rejection_of_file(problem)
             for submission in submissions or self._take():
                 if not submission.result.done():
                     submission.result.set_exception(error)
@@ -218,123 +220,102 @@ class Submissions:
             submission for submission in waiting if submission.result.set_running_or_notify_cancel()
         ]
 
-    def _apply(
-        self, submission: _Submission, writer: LogWriter, leases: ExitStack
-    ) -> _Applied | None:
-        """Checks, appends and applies a request; sets its result if it fails, or changes nothing.
+    def _attempt(
+        self, submission: _Submission, writer: StateWriter, leases: ExitStack
+    ) -> _Written | None:
+        """Checks, writes and applies a request; sets its result if it fails, or changes nothing.
         Whatever is wrong with one request, the others are written.
 
         Args:
           submission: The request.
-          writer: Appends to the log.
+          writer: Writes to the file.
           leases: Keeps the version from being closed while the changes are written.
 
         Raises:
-          LogUnwritable: The disk is full or broken.
+          BundleError: The file cannot be read or written.
         """
-        record = None
+        has_written = False
         try:
-            leases.enter_context(self._manager.acquire(self._log.model, submission.version))
-            change, payload, result = self._check(submission)
-            if change is None:
+            leases.enter_context(self._manager.acquire(self._applied.model, submission.version))
+            states, result = self._check(submission)
+            request = submission.request
+            if not states and (result.is_repeated or not request.stream):
                 submission.result.set_result(result)
                 return None
-            self._check_size(writer.end_behind(payload))
-            record = writer.append(payload)
-            version = self._log.version(submission.version)
-            version.change(change)
-            version.set_sequence(record.sequence)
-            # Every version takes changes in the order of the log, whichever they are for.
-            self._log.apply(record.sequence, change)
-        except LogUnwritable:
+            with writer.attempt():
+                has_written = True
+                sequence = writer.put(states)
+                # A change of a stream is written even if it is empty, since it has the offset.
+                if request.stream:
+                    trainings = {0, *(state.training for state in states)}
+                    sequence = writer.put_offset(request.stream, trainings, request.offset)
+                self._check_size(self._applied.size_bytes())
+                self._applied.apply(submission.version)
+        except _FILE_PROBLEMS:
             raise
         except Exception as problem:  # noqa: BLE001 - its sender gets it
-            if record is not None:
-                writer.withdraw(record)
-            if isinstance(problem, (*REJECTIONS, ShardsFailed)):
-                problem = _rejection(problem)
-            elif record is not None:
-                self._log.distrust("a change failed while it was applied")
-            submission.result.set_exception(problem)
+            if has_written:
+                self._applied.distrust("a change failed while it was applied")
+            submission.result.set_exception(_rejection(problem))
             return None
-        self._log.summary.add(change)
-        return _Applied(record, result, submission)
+        return _Written(replace(result, sequence=sequence), submission)
 
     def _check_size(self, size: int) -> None:
-        """Checks that the log may have a size, in bytes.
+        """Checks that the file may have a size, in bytes.
 
         Raises:
           TooLarge: It may not.
         """
-        limit = self._settings.max_log_bytes
+        limit = self._settings.max_changes_bytes
         if size > limit:
             message = (
-                f"the change log of model {self._log.model!r} would have {size} bytes; at most "
-                f"{limit} are accepted (max_log_bytes): compact it (rowcast-serve ctl changes "
-                f"compact {self._log.model}), or raise the limit"
+                f"the changes of model {self._applied.model!r} would take {size} bytes; at most "
+                f"{limit} are accepted (max_changes_bytes): raise the limit, or delete what is not "
+                "needed"
             )
             raise TooLarge(message)
 
-    def _serve(self, applied: Sequence[_Applied]) -> None:
-        """Serves changes that are in the log; sets their results."""
-        try:
-            self._log.publish()
-        except Exception:
-            log.exception("changes_failed", extra=fields(model=self._log.model))
-            self._log.distrust("changes of the log could not be applied")
-
-        # Acknowledged only now: on the disk, and served by this process.
-        for record, result, submission in applied:
-            sequence = record.sequence
-            problem = self._log.problem_of(submission.version)
+    def _acknowledge(self, written: Sequence[_Written]) -> None:
+        """Sets the results of changes that are on the disk, and served by this process."""
+        for result, submission in written:
+            problem = self._applied.problem_of(submission.version)
             if problem:
                 error = NotReady(
-                    f"the change is in the log, as sequence {sequence}, and is not served yet: "
+                    f"the change was made, as sequence {result.sequence}, and is not served yet: "
                     f"{problem}"
                 )
                 submission.result.set_exception(error)
                 continue
-            submission.result.set_result(replace(result, sequence=sequence))
+            submission.result.set_result(result)
 
-    def _check(self, submission: _Submission) -> tuple[Change | None, bytes, ChangeResult]:
-        """Returns the change of a request, None if it changes nothing; the change as the log stores
-        it; and its result.
-        """
+    def _check(self, submission: _Submission) -> tuple[list[State], ChangeResult]:
+        """Returns the states that a request leaves, and its result but for the sequence."""
         request = submission.request
         number = submission.version
-        summary = self._log.summary
-        repeated_offset = summary.repeated_offset(request, number)
+        applied = self._applied
+        repeated_offset = self._repeated_offset(request, number)
         if repeated_offset is not None:
             repeated = ChangeResult(
-                self._log.model, number, 0, 0, is_repeated=True, stream_offset=repeated_offset
+                applied.model, number, 0, 0, is_repeated=True, stream_offset=repeated_offset
             )
-            return None, b"", repeated
-        offsets = summary.offsets
-        streams_max = self._settings.max_streams
-        if request.stream and request.stream not in offsets and len(offsets) >= streams_max:
-            raise TooLarge.of_limit(
-                "stream",
-                f"a new name beside {len(offsets)} of model {self._log.model!r}",
-                streams_max,
-                "max_streams",
-                "is",
-            )
-        version = self._log.version(number)
-        problem = self._log.problem_of(number)
+            return [], repeated
+        version = applied.version(number)
+        problem = applied.problem_of(number)
         if problem:
             raise NotReady(
-                f"version {number} of model {self._log.model!r} misses earlier changes until "
-                f"shards respond: {problem}; no change was made"
+                f"version {number} of model {applied.model!r} misses earlier changes until shards "
+                f"respond: {problem}; no change was made"
             )
-        change = checked_change(version, request, self._settings, time.time())
-
-        # Ids whose later state is applied already are left out. Others are written although no
-        # loaded version has them: a later one may, and their numbers count.
-        is_outdated = summary.outdated(change)
-        is_unknown = self._is_unknown(request, change) & ~is_outdated
+        now_s = time.time()
+        change = checked_change(version, request, self._settings, now_s)
+        before = applied.states_of(request.kind, change.store, change.ids.tolist())
+        # Ids whose later state is there already are left out. Others are written although no loaded
+        # version has them: a later one may, and their numbers count.
+        states, is_outdated = counting_states(change, before, now_s)
+        is_unknown = self._is_unknown(change) & ~is_outdated
         ids = change.ids
-        result = ChangeResult(
-            model=self._log.model,
+        return states, ChangeResult(
+            model=applied.model,
             version=number,
             sequence=0,
             changed=int(np.count_nonzero(~(is_outdated | is_unknown))),
@@ -344,28 +325,49 @@ class Submissions:
             unknown_count=int(np.count_nonzero(is_unknown)),
             stream_offset=request.offset,
         )
-        if is_outdated.any():
-            change = change.only(~is_outdated)
-        # An empty change of a stream is written, too, since it has the offset.
-        if not change.size and not request.stream:
-            return None, b"", result
-        change = summary.with_later_attributes(change)
-        payload = encode(change)
-        if len(payload) > RECORD_BYTES_MAX:
-            size = f"more than {RECORD_BYTES_MAX} bytes for the log"
-            raise TooLarge.of_limit("request", size, RECORD_BYTES_MAX, "send fewer ids at a time")
-        return change, payload, result
 
-    def _is_unknown(self, request: ChangeRequest, change: Change) -> NDArray[np.bool_]:
+    def _repeated_offset(self, request: ChangeRequest, version: int) -> int | None:
+        """Returns how far the stream of a request was applied; None: no part of it was.
+
+        Raises:
+          TooLarge: There are too many streams for a new one.
+        """
+        if not request.stream:
+            return None
+        applied_offsets = self._applied.offsets(request.stream).get(request.stream)
+        if applied_offsets is None:
+            streams = len(self._applied.offsets())
+            streams_max = self._settings.max_streams
+            if streams >= streams_max:
+                raise TooLarge.of_limit(
+                    "stream",
+                    f"a new name beside {streams} of model {self._applied.model!r}",
+                    streams_max,
+                    "max_streams",
+                    "is",
+                )
+            return None
+        # Sent again with the vectors of another training, a stream begins anew.
+        offset = applied_offsets.get(version if request.vectors else 0)
+        if offset is None:
+            return None
+        # If it begins before the end of what was applied, another sender was faster with a part.
+        begin = request.from_offset
+        if request.offset <= offset or (begin is not None and begin < offset):
+            return offset
+        return None
+
+    def _is_unknown(self, change: CheckedChange) -> NDArray[np.bool_]:
         """Returns which ids are to be deleted, or to get attributes, and are in no loaded version,
         [m].
         """
-        is_unknown = np.zeros(change.size, bool)
+        request = change.request
+        is_unknown = np.zeros(change.ids.size, bool)
         if request.action == "upsert":
             return is_unknown
         is_unknown[:] = True
-        for version in self._log.versions:
-            store = version.store(request.kind, change.head.target)
+        for version in self._applied.versions:
+            store = version.store(request.kind, change.store)
             # The ids of another version may be of another kind.
             if store is not None:
                 with suppress(UnknownCandidate):
@@ -384,15 +386,15 @@ def _rejection(problem: Exception) -> Exception:
         return InvalidArgument.of_misfit(f"features.{problem.feature}", problem)
     if isinstance(problem, UnknownCandidate):
         return InvalidArgument.of_misfit(problem.field, problem)
-    if isinstance(problem, BundleError | ChangeDropped):
+    if isinstance(problem, BundleError):
         return InvalidArgument(without_host(str(problem)))
     return problem
 
 
-def rejection_of_log(problem: Exception) -> Exception:
-    """Returns the error for senders if the log cannot be read or written."""
-    if isinstance(problem, LogUnwritable | OSError):
-        return NotReady(str(problem))
+def rejection_of_file(problem: Exception) -> Exception:
+    """Returns the error for senders if the changes cannot be read or written."""
+    if isinstance(problem, ChangesUnavailable):
+        return NotReady(f"{problem}; no change was made")
     if isinstance(problem, BundleError):
         return DataLoss(str(problem))
     return problem

@@ -125,16 +125,16 @@ SETTINGS = (
         "changes_dir",
         "<path>",
         False,
-        "Directory of the change logs, as `<changes_dir>/<model>/changes.log`. Default: `root`. "
-        "[env: ROWCAST_CHANGES_DIR]",
+        "Directory of the changes, as `<changes_dir>/<model>/changes.sqlite`, on a local disk. "
+        "Default: `root`. [env: ROWCAST_CHANGES_DIR]",
     ),
     SettingOption(
         "follow_changes",
         "<text>",
         False,
         "URL of the service that takes the changes, such as `http://writer:8080` or its admin "
-        "API. This service copies its change logs, is ready once it has caught up, and rejects "
-        "changes that are sent to it. Default: this service takes changes. [default: ] [env: "
+        "API. This service copies them, is ready once it has caught up, and rejects changes that "
+        "are sent to it. Default: this service takes changes. [default: ] [env: "
         "ROWCAST_FOLLOW_CHANGES]",
     ),
     SettingOption(
@@ -525,21 +525,28 @@ SETTINGS = (
         "[default: 100000] [env: ROWCAST_MAX_CHANGED_CANDIDATES]",
     ),
     SettingOption(
-        "max_log_bytes",
+        "max_changes_bytes",
         "<int>",
         False,
-        "Maximum size of the change log of one model, in bytes. Further changes are rejected, "
-        "until the log is compacted. Each start reads the whole log: 8 GiB hold some ten million "
-        "changes of single candidates, and take minutes. (at least 1048576) [default: 8589934592] "
-        "[env: ROWCAST_MAX_LOG_BYTES]",
+        "Maximum size of the changes of one model, in bytes. Further changes are rejected. Each "
+        "start reads all of them: 8 GiB hold some ten million candidates, and take minutes. (at "
+        "least 1048576) [default: 8589934592] [env: ROWCAST_MAX_CHANGES_BYTES]",
+    ),
+    SettingOption(
+        "deletions_kept_days",
+        "<float>",
+        False,
+        "Time for which deletions and expired candidates that no loaded bundle has are kept, in "
+        "days. Later, a change with a smaller number of its sender counts as the first one, and "
+        "services that have not followed for as long have to begin anew. (at least 0, at most "
+        "3650) [default: 7.0] [env: ROWCAST_DELETIONS_KEPT_DAYS]",
     ),
     SettingOption(
         "max_streams",
         "<int>",
         False,
-        "Maximum number of streams that the change log of one model has. A change of a further "
-        "stream is rejected. (at least 1, at most 1000000) [default: 1000] [env: "
-        "ROWCAST_MAX_STREAMS]",
+        "Maximum number of streams of one model. A change of a further stream is rejected. (at "
+        "least 1, at most 1000000) [default: 1000] [env: ROWCAST_MAX_STREAMS]",
     ),
     SettingOption(
         "max_values",

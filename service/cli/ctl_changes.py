@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 
@@ -49,6 +50,7 @@ Ids = Annotated[
         metavar="[ID...]", help="Ids to delete. Write -- before an id that begins with -."
     ),
 ]
+Backup = Annotated[Path, typer.Argument(metavar="PATH", help="The copy, where nothing is yet.")]
 Stream = Annotated[
     str,
     typer.Option(
@@ -83,13 +85,13 @@ GROUPS: dict[str, typer.Typer] = {
         no_args_is_help=True,
     ),
     "changes": typer.Typer(
-        help="Show, compact and recover the change log of a model.",
+        help="Show and back up the changes of a model.",
         epilog="Example: rowcast-serve ctl changes status movielens",
         cls=Program,
         no_args_is_help=True,
     ),
 }
-"""The commands by what they change, and those of the change log."""
+"""The commands by what they change, and those of the changes file."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class _Totals:
     Attributes:
       model: The name of the model.
       version: The version that the last batch was checked against; 0: none was sent.
-      sequence: The sequence of the last change in the log; 0: nothing was changed.
+      sequence: The sequence of the last change; 0: nothing was changed.
       changed: The number of ids that were changed.
       outdated_count: The number of ids that were left alone, because a later state of them was
         applied before.
@@ -237,7 +239,7 @@ for _change in CHANGES:
 
 @GROUPS["changes"].command("status", epilog="Example: rowcast-serve ctl changes status movielens")
 def _show_status(context: typer.Context, model: Model) -> None:
-    """Show the change log of a model, the offsets of its streams, and what each version has of
+    """Show the changes file of a model, the offsets of its streams, and what each version has of
     it.
     """
     admin: Admin = context.obj
@@ -245,20 +247,17 @@ def _show_status(context: typer.Context, model: Model) -> None:
     admin.print(status, _status_text)
 
 
-@GROUPS["changes"].command("compact", epilog="Example: rowcast-serve ctl changes compact movielens")
-def _compact(context: typer.Context, model: Model) -> None:
-    """Leave out of the change log of a model what later changes have replaced."""
+@GROUPS["changes"].command(
+    "backup", epilog="Example: rowcast-serve ctl changes backup movielens /backups/changes.sqlite"
+)
+def _back_up(context: typer.Context, model: Model, path: Backup) -> None:
+    """Write a copy of the changes of a model as they are now to a new file, on the host of the
+    service. To go back to it, stop the service and put it in the place of changes.sqlite.
+    """
     admin: Admin = context.obj
-    compaction = admin.request(f"{scope(model)}changes/compact", {})
-    admin.print(compaction, _compaction_text)
-
-
-@GROUPS["changes"].command("recover", epilog="Example: rowcast-serve ctl changes recover movielens")
-def _recover(context: typer.Context, model: Model) -> None:
-    """Leave out of the change log of a model what is damaged in it. The damaged file is kept."""
-    admin: Admin = context.obj
-    recovery = admin.request(f"{scope(model)}changes/recover", {})
-    admin.print(recovery, _recovery_text)
+    query = urlencode({"path": path.absolute()})
+    backup = admin.request(f"{scope(model)}changes/backup?{query}", {})
+    admin.print(backup, lambda written: f"{written['path']}: {written['bytes']:,} bytes\n")
 
 
 def _send_file(
@@ -288,7 +287,7 @@ def _applied_lines(admin: Admin, model: str, sending: _Sending) -> int:
     """Returns how many lines of a file the service has applied before, by the offset of their
     stream.
     """
-    # The log has the offset of each stream: a file that was sent in part goes on there.
+    # The service has the offset of each stream: a file that was sent in part goes on there.
     if not sending.stream:
         return 0
     offsets: dict[str, int] = admin.request(f"{scope(model)}changes")["streams"]
@@ -340,7 +339,10 @@ def first_ids(ids: Sequence[int | str]) -> str:
 
 
 def _status_text(status: Document) -> str:
-    lines = [f"{status['model']}: sequence {status['sequence']} of {status['log']}"]
+    lines = [
+        f"{status['model']}: sequence {status['sequence']} of {status['file']}, "
+        f"{status['bytes']:,} bytes"
+    ]
     if status["problem"]:
         lines.append(f"problem: {status['problem']}")
     if "follows" in status:
@@ -358,29 +360,3 @@ def _version_lines(version: Document) -> Iterator[str]:
     yield f"  version {number}: sequence {version['sequence']}; {changed or 'no changes'}"
     for reason, dropped in version["dropped"].items():
         yield f"    {dropped['items']:,} dropped, such as {dropped['first_id']}: {reason}"
-
-
-def _compaction_text(compaction: Document) -> str:
-    return (
-        f"{compaction['log']}: {compaction['changes']:,} changes kept, "
-        f"{compaction['dropped']:,} left out, {compaction['bytes_after']:,} bytes instead of "
-        f"{compaction['bytes_before']:,}\n"
-    )
-
-
-def _recovery_text(recovery: Document) -> str:
-    log = recovery["log"]
-    if recovery["damaged_log"] is None:
-        return f"{log}: {recovery['changes']:,} changes, and nothing is damaged\n"
-    lost = ", ".join(_range(*sequences) for sequences in recovery["lost_sequences"])
-    return (
-        f"{log}: {recovery['changes']:,} changes kept, {recovery['dropped_bytes']:,} bytes left "
-        f"out, sequences that are lost: {lost or 'not known'}; the damaged log is "
-        f"{recovery['damaged_log']}\n"
-    )
-
-
-def _range(first: int, last: int) -> str:
-    if first == last:
-        return str(first)
-    return f"{first} to {last}"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.records import STREAM_CHARACTERS_MAX, Action, Kind
+from bundle.changes.states import STREAM_CHARACTERS_MAX, Action, Kind
 from bundle.features.columns import Column
 from service.contract import change_forms
 from service.contract.forms import Axis, Scalar
@@ -82,7 +82,7 @@ class ChangeRequest:
     """The position in the stream before the change."""
 
     def __post_init__(self) -> None:
-        """Checks the stream, whose name and offset the log keeps for ever.
+        """Checks the stream, whose name and offset are kept for ever.
 
         Raises:
           InvalidArgument: Its name is too long, the change has an offset of no stream, or ends
@@ -257,7 +257,7 @@ class ChangeResult:
     Attributes:
       model: The name of the model.
       version: The version that the change was checked against.
-      sequence: The sequence of the change in the log of the model; 0: nothing was changed.
+      sequence: The sequence of the last state of the change; 0: nothing was changed.
       changed: The number of ids that were changed.
       outdated: The ids that were left alone, because their state of this sequence or a later one
         was applied before. Only the first ones, if they are many.
@@ -289,7 +289,7 @@ class AppliedChanges:
 
     Attributes:
       model: The name of the model.
-      sequence: The sequence of the last change in its log; 0: there is none.
+      sequence: The sequence of the last state; 0: there is none.
       streams: The offset behind the last change of each stream that was applied.
     """
 

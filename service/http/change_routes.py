@@ -10,15 +10,16 @@ from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
+import orjson
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive
 
-from bundle.format.log_position import LogPosition
-from bundle.storage.frames import framed
+from bundle.changes.file import SEQUENCE_END
+from bundle.format.changes_position import MARK_PATTERN, ChangesPosition
 from service.change_plane import Authorize, ChangePlane
-from service.changes.copying import RECORDS, SEQUENCE_HEADER
+from service.changes.copying import STATES
 from service.codec import json
 from service.codec.changes import (
     applied_message,
@@ -38,12 +39,20 @@ from service.http.middleware import response_of
 from service.openapi import Int64, json_content
 
 Result = TypeVar("Result")
-_BYTES = "application/octet-stream"
-_BYTES_RESPONSE: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The bytes.",
-        "content": {_BYTES: {"schema": {"type": "string", "format": "binary"}}},
-    }
+_JSON = "application/json"
+_STATES_RESPONSE = {
+    "description": "The states and the sequence of the last one of the file.",
+    "content": {
+        _JSON: {
+            "schema": {
+                "type": "object",
+                "properties": {
+                    "sequence": {"type": "integer", "format": "int64"},
+                    "states": {"type": "array", "items": {"type": "array", "items": {}}},
+                },
+            }
+        }
+    },
 }
 _SHOWN_CHARACTERS = 80
 """Number of characters of a rejected value that its message repeats."""
@@ -147,30 +156,25 @@ def change_routes(
     for change_class in CHANGES.values():
         add(change_class)
 
-    copies = (responses or {}) | _BYTES_RESPONSE
-
     @router.get(
-        RECORDS,
-        operation_id="get_change_records",
-        summary="Get records of a change log",
+        STATES,
+        operation_id="get_changed_states",
+        summary="Get states of a changes file, for a copy of it",
         response_class=Response,
-        responses=copies,
+        responses=(responses or {}) | {200: _STATES_RESPONSE},
     )
-    async def get_records(
+    async def get_states(
         request: Request,
         model: str,
-        log: Annotated[str, Query(pattern="^([0-9a-f]{32})?$")],
-        sequence: Annotated[Int64, Query(ge=0, lt=1 << 62)],
-        checksum: Annotated[Int64, Query(ge=0, lt=1 << 32)],
+        mark: Annotated[str, Query(pattern=f"{MARK_PATTERN}|^$")],
+        sequence: Annotated[Int64, Query(ge=0, lt=SEQUENCE_END)],
     ) -> Response:
         context = begin(request, "changes", model, authorize)
-        position = None
-        if log:
-            position = LogPosition(log=log, sequence=sequence, checksum=checksum)
+        position = ChangesPosition(mark=mark, sequence=sequence) if mark else None
         after = partial(plane.changes.after, model, position, context.deadline)
-        records, last = await plane.run(after, context)
-        headers = {SEQUENCE_HEADER: str(last)}
-        return Response(framed(records), media_type=_BYTES, headers=headers)
+        states, last = await plane.run(after, context)
+        content = orjson.dumps({"sequence": last, "states": [tuple(state) for state in states]})
+        return Response(content, media_type=_JSON)
 
     return router
 

@@ -10,7 +10,7 @@ from google.protobuf.message import Message as ProtobufMessage
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.changes.copying import RECORDS
+from service.changes.copying import STATES
 from service.codec import json
 from service.codec.failures import (
     Failure,
@@ -94,7 +94,7 @@ class RequestContextMiddleware:
         self._has_web_pages = settings.web_pages
         self._files = PartwiseSending(app, settings.body_timeout_s)
         self._pages = Turns(self._files)
-        self._records = Turns(self._files)
+        self._states = Turns(self._files)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
@@ -184,9 +184,9 @@ class RequestContextMiddleware:
         # Files are the same for everyone: who reads one slowly holds none of this process's memory.
         if is_open or scope["path"].startswith(DOCUMENTATION):
             return self._files
-        # Other services copy the records, whatever people look at meanwhile.
-        if scope["path"].endswith(RECORDS):
-            return self._records
+        # Other services copy the states, whatever people look at meanwhile.
+        if scope["path"].endswith(STATES):
+            return self._states
         return self._pages
 
     def _authenticate(self, headers: Headers) -> Principal:

@@ -274,26 +274,26 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         ("model",),
         "livemin",
     ),
-    "change_log_bytes": ("Size of the change log", ("model",), "livemax"),
-    "change_log_limit_bytes": (
-        "Size of the change log at which changes are rejected",
+    "changes_bytes": ("Size of the changes of the model", ("model",), "livemax"),
+    "changes_limit_bytes": (
+        "Size of the changes of the model at which further ones are rejected",
         ("model",),
         "livemin",
     ),
     "change_lag": (
-        "Sequences by which the copy of a change log is behind that of the followed service",
+        "Sequences by which a copy of changes was behind when it was last copied",
         ("model",),
         "livemax",
     ),
     "changes_followed": (
-        "Whether all changes in the log of the model are served: 1 yes; 0 no, because the log "
-        "cannot be read or copied, or shards do not respond",
+        "Whether all changes of the model are served: 1 yes; 0 no, because their file cannot be "
+        "read or copied, or shards do not respond",
         ("model",),
         "livemin",
     ),
     "changes_dropped": (
-        "Candidates and contexts in the change log that a loaded version does not serve, or not "
-        "whole",
+        "Candidates and contexts that were changed and that a loaded version does not serve, or "
+        "not whole",
         ("model", "reason"),
         "livemax",
     ),

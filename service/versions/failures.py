@@ -12,7 +12,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bundle.errors import BundleError, LogDamaged, LogLocked, SignatureRejected
+from bundle.errors import (
+    BundleError,
+    ChangesDamaged,
+    ChangesLocked,
+    ChangesReplaced,
+    ChangesUnavailable,
+    SignatureRejected,
+)
 from service.versions.loader import (
     InsufficientMemory,
     KeysUnusable,
@@ -27,8 +34,17 @@ mended machine unused.
 """
 SHARDS_RETRY_S = 1.0
 """Time until the next attempt where shards were missing, which load the version at the same time,
-or another process had the lock of the change log.
+or another process was writing the changes of the model.
 """
+_OF_THE_MACHINE = (
+    OSError,
+    MemoryError,
+    InsufficientMemory,
+    ChangesDamaged,
+    ChangesReplaced,
+    ChangesUnavailable,
+)
+"""Errors that are no fault of a version's files."""
 FILES_MAX = 100_000
 """Maximum number of files of one version that are inspected for changes."""
 
@@ -59,10 +75,7 @@ class LoadFailure:
         """
         # Errors of bundles chain the error of the system that caused them.
         causes = problem, problem.__cause__
-        machine_at_fault = any(
-            isinstance(cause, OSError | MemoryError | InsufficientMemory | LogDamaged)
-            for cause in causes
-        )
+        machine_at_fault = any(isinstance(cause, _OF_THE_MACHINE) for cause in causes)
         if isinstance(problem, MemoryError):
             reason = "memory ran out"
         elif is_expected(problem):
@@ -72,7 +85,7 @@ class LoadFailure:
 
         # Damaged files stay damaged: only another copy of them is worth an attempt.
         retry_s = math.inf
-        if isinstance(problem, ShardsMissing | LogLocked):
+        if isinstance(problem, ShardsMissing | ChangesLocked):
             retry_s = SHARDS_RETRY_S
         elif machine_at_fault or _is_without_key(problem):
             retry_s = RETRY_S

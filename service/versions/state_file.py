@@ -11,14 +11,14 @@ import fcntl
 import math
 import os
 import stat
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 import orjson
 from pydantic import ValidationError
 
-from bundle.changes.log_lock import attempts
 from bundle.storage.output_file import OutputFile, OutputRejected
 from service.config import ServiceSettings
 from service.errors import DeadlineExceeded, FieldViolation, NotReady, TooLarge
@@ -30,6 +30,11 @@ BYTES_MAX = 64 << 20
 """Maximum size of the file, which every process holds. Two deny lists of the maximum number of ids,
 each of the maximum length, fit.
 """
+
+_PAUSE_MIN_S = 0.001
+_PAUSE_MAX_S = 0.05
+_PAUSE_SHARE = 10
+"""A pause is the time waited so far divided by this: a wait lasts a tenth longer than it must."""
 
 
 class StateUnreadable(Exception):
@@ -172,7 +177,7 @@ def _lock(file: IO[bytes], deadline: float) -> None:
     Raises:
       DeadlineExceeded: Another process has held the lock until the deadline.
     """
-    for _ in attempts(deadline):
+    for _ in _attempts(deadline):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -186,3 +191,15 @@ def _lock(file: IO[bytes], deadline: float) -> None:
 def _open_private(path: str, flags: int) -> int:
     """Opens a file; a new one is readable by its owner alone."""
     return os.open(path, flags, 0o600)
+
+
+def _attempts(deadline: float) -> Iterator[None]:
+    """Yields once, and again after growing pauses until a monotonic time has passed."""
+    began = time.monotonic()
+    while True:
+        yield
+        now = time.monotonic()
+        if now >= deadline:
+            return
+        pause_s = min(max((now - began) / _PAUSE_SHARE, _PAUSE_MIN_S), _PAUSE_MAX_S)
+        time.sleep(min(pause_s, deadline - now))

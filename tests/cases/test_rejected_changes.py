@@ -19,7 +19,7 @@ from tests.bundles.small import write_small_bundle
 from tests.cases.rejected_changes import CANDIDATES, ITEMS, LIMITS, MESSAGES
 from tests.differential.random_changes import are_alike, send
 from tests.e2e.process import WAIT_S
-from tests.units.service.changes.making import Rejected, change, log_of, request
+from tests.units.service.changes.making import Rejected, change, file_of, request
 from tests.units.service.cli.test_ctl import ctl
 from tests.units.service.running import RunningService
 
@@ -62,7 +62,7 @@ def assert_rejected(
     assert problem.code == code
     for word in words:
         assert word in problem.message
-    assert not log_of(service).exists()
+    assert not file_of(service).exists()
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_change_that_does_not_fit_is_rejected_in_every_way(
         assert done.exit_code == EXIT_USAGE
         for word in (f"{code}: ", *words):
             assert word in done.stderr
-    assert not log_of(service).exists()
+    assert not file_of(service).exists()
 
 
 @pytest.mark.parametrize(("path", "fields", "code", "words"), MESSAGES)

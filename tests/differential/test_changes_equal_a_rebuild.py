@@ -42,7 +42,7 @@ from tests.units.export.movies_job import (
 )
 from tests.units.export.movies_job import changed as edited
 from tests.units.export.traced_models import movies_recipe, save_checkpoint
-from tests.units.service.changes.making import change, log_of, status
+from tests.units.service.changes.making import change, file_of, status
 from tests.units.service.running import RunningService
 
 TARGET = Target("movies")
@@ -116,7 +116,7 @@ def _export_with_log(service: RunningService) -> None:
     """Publishes version 2 with the changes so far; has it compared with its recipe and its log once
     more, as `verify` does.
     """
-    log = log_of(service)
+    log = file_of(service)
     project = service.settings.root.parent / "recipe.toml"
     published = export(project, 2, with_changes=log)
     assert any(f"{STEPS} changes of" in note for note in published.notes)

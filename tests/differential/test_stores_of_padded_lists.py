@@ -15,7 +15,7 @@ from export.model_code.factories import load_factory
 from export.recipe.schema import read_recipe
 from export.verify.published import verify_against_recipe
 from tests.units.export.movies_job import export
-from tests.units.service.changes.making import change, log_of, responds
+from tests.units.service.changes.making import change, file_of, responds
 from tests.units.service.running import RunningService
 
 pytestmark = pytest.mark.filterwarnings(
@@ -136,7 +136,7 @@ def test_stores_of_padded_lists_are_served_as_the_model_reads_them(tmp_path: Pat
         change(service, "contexts/upsert", *people_sent, store="users")
         assert_served(service, model, users, items)
 
-        log = log_of(service)
+        log = file_of(service)
         export(recipe, 2, with_changes=log)
         verify_against_recipe(bundle / "2", job, tmp_path, log=log)
         service.scan()

@@ -160,9 +160,9 @@ def ids_of(service: RunningService, **options: Any) -> set[Any]:
     return {*nearest(service, [1.0] * 8, **{"k": 1000, **options})[0][0]}
 
 
-def log_of(service: RunningService) -> Path:
-    """Returns the change log of a service."""
-    return (service.settings.changes_dir or service.settings.root) / "movies" / "changes.log"
+def file_of(service: RunningService) -> Path:
+    """Returns the changes file of a service."""
+    return (service.settings.changes_dir or service.settings.root) / "movies" / "changes.sqlite"
 
 
 def random_vectors(count: int, dim: int = 8, seed: int = 0) -> NDArray[np.float32]:

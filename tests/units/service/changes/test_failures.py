@@ -26,7 +26,7 @@ from tests.units.service.changes.making import (
     change,
     deletion,
     ids_of,
-    log_of,
+    file_of,
     operate,
     status,
     until_applied,
@@ -49,7 +49,7 @@ def test_damaged_log_is_served_once_it_is_recovered(write: Write, serve: Serve) 
     for year in (2001, 2002):
         change(running, "candidates/attributes", {"id": 5000, "attributes": {"year": year}})
     ctl("--admin", running.admin, "changes", "compact", "movies")
-    path = log_of(running)
+    path = file_of(running)
     position = path.stat().st_size
     change(running, "candidates/upsert", candidate(5001))
     change(running, "candidates/delete", {"id": 1014})
@@ -87,7 +87,7 @@ def test_nothing_behind_a_record_that_cannot_be_read_is_applied_or_written(
     change(later, "candidates/upsert", candidate(5000))
     until_applied(later, running)
     later.close()
-    log = ChangeLog(log_of(running), "movies")
+    log = ChangeLog(file_of(running), "movies")
     (record,) = log.read()
     with log.writing() as writer:
         writer.append(b"a change of a later release")
@@ -109,7 +109,7 @@ def test_nothing_behind_a_record_that_cannot_be_read_is_applied_or_written(
 def test_log_that_cannot_be_written_changes_nothing(write: Write, serve: Serve) -> None:
     write()
     service = serve()
-    lock = log_of(service).with_name("changes.log.lock")
+    lock = file_of(service).with_name("changes.log.lock")
     lock.mkdir()
     with pytest.raises(Rejected, match=r"NOT_READY: .*Is a directory"):
         change(service, "candidates/upsert", candidate(5000))
@@ -138,7 +138,7 @@ def test_full_log_rejects_changes_and_still_loses_what_has_expired(
     for service in services:
         until(lambda: 5000 not in ids_of(service))  # noqa: B023
         assert 6000 in ids_of(service)
-    assert log_of(services[0]).stat().st_size <= 1 << 20
+    assert file_of(services[0]).stat().st_size <= 1 << 20
 
 
 def test_rejected_changes_that_a_broken_disk_keeps_are_not_served_or_read(
@@ -175,7 +175,7 @@ def test_compaction_whose_file_a_disk_may_lose_again_takes_changes(
     for _ in range(5):
         change(service, "candidates/upsert", candidate(5000))
     change(service, "candidates/upsert", candidate(5001))
-    size = log_of(service).stat().st_size
+    size = file_of(service).stat().st_size
     sync = os.fsync
 
     def fail_for_directories(descriptor: int) -> None:
@@ -189,7 +189,7 @@ def test_compaction_whose_file_a_disk_may_lose_again_takes_changes(
             operate(service, "POST", "changes/compact", json={})
         # The file is in the place of the log, which was longer. A loss of power that brings that
         # back would take what comes behind.
-        assert log_of(service).stat().st_size < size
+        assert file_of(service).stat().st_size < size
         for _ in range(2):
             with pytest.raises(Rejected, match=r"Input/output error; no change was made"):
                 change(service, "candidates/upsert", candidate(5003))
@@ -378,7 +378,7 @@ def test_versions_take_changes_that_are_written_together_in_one_order(
 
 def test_files_of_changes_are_private_and_become_so(write: Write, serve: Serve) -> None:
     write()
-    path = log_of(serve())
+    path = file_of(serve())
     change(serve(), "candidates/upsert", candidate(5000))
     path.chmod(0o644)
     serve()

@@ -18,7 +18,7 @@ from tests.units.service.changes.making import (
     candidate,
     change,
     ids_of,
-    log_of,
+    file_of,
     nearest,
     operate,
     random_vectors,
@@ -96,7 +96,7 @@ def test_follower_with_the_highest_sequence_becomes_the_writer(start: Start) -> 
     former_writer = start("writer", new_writer)
     until(lambda: "another log" in status(former_writer)["problem"])
     former_writer.close()
-    log = log_of(former_writer)
+    log = file_of(former_writer)
     log.rename(log.with_name("changes.log.of-the-former-writer"))
     former_writer = start("writer", new_writer)
     until_applied(new_writer, late_follower, former_writer)

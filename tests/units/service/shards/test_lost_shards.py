@@ -27,7 +27,7 @@ from tests.units.service.changes.making import (
     candidate,
     change,
     ids_of,
-    log_of,
+    file_of,
     nearest,
     status,
     until_applied,
@@ -215,7 +215,7 @@ def test_candidate_of_the_bundle_comes_back_once_its_shard_responds(
     alone.close()
 
     # An upsert that no version takes, since it lacks a feature.
-    log = ChangeLog(log_of(router), "movies")
+    log = ChangeLog(file_of(router), "movies")
     upserted = decode(log.read()[0].payload)
     columns = upserted.columns.drop_columns(["feature:year"])
     with log.writing() as writer:
