@@ -6,8 +6,8 @@
     record n   the changed rows of one range of 65,536 rows, ascending, as of `row_records.py`
     last       JSON: rows in the file, result (crc32c of the segment's bytes with them)
 
-The records are framed as those of the change log (`bundle/storage/frames.py`). There is one at most
-for each range, in any order. The last one shows that the file is whole.
+The records are framed (`bundle/storage/frames.py`). There is one at most for each range, in any
+order. The last one shows that the file is whole.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bundle.errors import DigestMismatch
 from bundle.format.checksums import Digest, crc32c
 from bundle.format.tables import Delta, Segment
 from bundle.storage import files
-from bundle.storage.frames import Frame, Record, Unsound, frame_at, laid_out
+from bundle.storage.frames import Frame, Unsound, frame_at, framed
 from bundle.tables import row_records
 from bundle.tables.row_records import RowRecord
 from bundle.tables.segment_writer import SegmentWriter
@@ -70,7 +70,7 @@ class DeltaWriter:
         self.rows = 0
         """The number of rows that were added."""
         self._file = SegmentWriter(path, attempts)
-        self._sequence = 0
+        self._record_count = 0
         self._file.write(MAGIC)
         facts = {"format": _FORMAT, "row_bytes": row_bytes, "rows": rows, "base": base}
         self._append(orjson.dumps(facts))
@@ -102,11 +102,9 @@ class DeltaWriter:
         return self._file.close()
 
     def _append(self, payload: bytes) -> None:
-        record = Record(self._sequence, payload)
-        parts, _ = laid_out([record], self._file.bytes)
-        for part in parts:
+        for part in framed(self._record_count, payload, self._file.bytes):
             self._file.write(part)
-        self._sequence += 1
+        self._record_count += 1
 
     def __enter__(self) -> DeltaWriter:
         return self
@@ -208,7 +206,7 @@ class MappedDelta:
         end = len(MAGIC)
         while end < len(mapped):
             frame = frame_at(mapped, end)
-            if frame is None or frame.end > len(mapped) or frame.sequence != len(self._frames):
+            if frame is None or frame.end > len(mapped) or frame.number != len(self._frames):
                 raise ValueError(f"the record at byte {end} is cut short")
             self._frames.append(frame)
             end = frame.end
