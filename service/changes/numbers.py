@@ -9,7 +9,7 @@ latest one: it takes the largest number so far.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,19 +32,30 @@ def counting_states(
       before: What was there before.
       time_s: When the change was accepted, in Unix seconds.
     """
-    request = change.request
-    numbers: list[int | None] = [None] * change.ids.size
-    if request.sequences is not None:
-        numbers = request.sequences.tolist()
-    expires_s: list[float | None] = [None] * change.ids.size
-    if request.expires_s is not None:
-        expires_s = [None if np.isnan(time) else time for time in request.expires_s.tolist()]
     states: list[State] = []
     is_outdated = np.zeros(change.ids.size, bool)
-    for row, (key, number) in enumerate(zip(change.ids.tolist(), numbers, strict=True)):
-        # No state has the sequence 0, which the file replaces.
+    for row, sent in enumerate(_sent_states(change, time_s)):
+        there = before.get(sent[0].id, {})
+        counting = [state for state in sent if not _is_outdated(state, there)]
+        states += [_numbered(state, there) for state in counting]
+        is_outdated[row] = not counting
+    return states, is_outdated
+
+
+def _sent_states(change: CheckedChange, time_s: float) -> Iterator[list[State]]:
+    """Yields the states of each candidate or context of a change: one as a whole, or one of each
+    attribute.
+    """
+    request = change.request
+    for row, key in enumerate(change.ids.tolist()):
+        number = None
+        if request.sequences is not None:
+            number = int(request.sequences[row])
+        expires_s = None
+        if request.expires_s is not None and not np.isnan(request.expires_s[row]):
+            expires_s = float(request.expires_s[row])
         state = State(
-            sequence=0,
+            sequence=0,  # the file gives another one
             kind=request.kind,
             store=change.store,
             id=key,
@@ -52,51 +63,46 @@ def counting_states(
             number=number,
             version=change.version,
             is_sent=change.is_sent,
-            expires_s=expires_s[row],
+            expires_s=expires_s,
             time_s=time_s,
-            content=change.contents[row] if change.contents else None,
+            content=None,
         )
-        there = before.get(key, {})
         if request.action == "attributes":
-            parts = [
+            yield [
                 state._replace(attribute=name, content=contents[row])
                 for name, contents in change.attributes.items()
             ]
-            counting = [
-                part
-                for part in parts
-                if number is None or not _reaches(_last(there, part.attribute), number)
-            ]
-            states += [_numbered(part, _last(there, part.attribute)) for part in counting]
-            is_outdated[row] = not counting
-        elif number is not None and _is_outdated(state, there.get(WHOLE)):
-            is_outdated[row] = True
+        elif request.action == "upsert":
+            yield [state._replace(content=change.contents[row])]
         else:
-            states.append(_numbered(state, _largest(there.values())))
-    return states, is_outdated
+            yield [state]
 
 
-def _is_outdated(state: State, whole: State | None) -> bool:
-    """Returns whether the same state of a candidate or context was there before, or a later one."""
-    if whole is None or whole.number is None or state.number is None:
+def _is_outdated(state: State, there: Mapping[str, State]) -> bool:
+    """Returns whether the same state was there before, or a later one."""
+    if state.number is None:
+        return False
+    if state.attribute != WHOLE:
+        last = _largest_number(state, there)
+        return last is not None and last >= state.number
+    whole = there.get(WHOLE)
+    if whole is None or whole.number is None:
         return False
     # The same state with the vectors of a later training is another one.
     is_newly_trained = 0 < whole.training < state.training
     return whole.number > state.number or (whole.number == state.number and not is_newly_trained)
 
 
-def _last(there: Mapping[str, State], attribute: str) -> int | None:
-    """Returns the number by which the value of an attribute counts; None: none was sent."""
-    return _largest(there[name] for name in (WHOLE, attribute) if name in there)
+def _numbered(state: State, there: Mapping[str, State]) -> State:
+    """Returns a state with the number by which it counts."""
+    if state.number is not None:
+        return state
+    return state._replace(number=_largest_number(state, there))
 
 
-def _largest(states: Iterable[State]) -> int | None:
-    return max((state.number for state in states if state.number is not None), default=None)
-
-
-def _reaches(last: int | None, number: int) -> bool:
-    return last is not None and last >= number
-
-
-def _numbered(state: State, largest: int | None) -> State:
-    return state if state.number is not None else state._replace(number=largest)
+def _largest_number(state: State, there: Mapping[str, State]) -> int | None:
+    """Returns the largest number of what a state replaces, or is a part of; None: none was sent."""
+    compared = [*there.values()]
+    if state.attribute != WHOLE:
+        compared = [there[name] for name in (WHOLE, state.attribute) if name in there]
+    return max((other.number for other in compared if other.number is not None), default=None)

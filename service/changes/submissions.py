@@ -348,7 +348,10 @@ class Submissions:
                 )
             return None
         # Sent again with the vectors of another training, a stream begins anew.
-        offset = applied_offsets.get(version if request.vectors else 0)
+        training = 0
+        if request.vectors:
+            training = version
+        offset = applied_offsets.get(training)
         if offset is None:
             return None
         # If it begins before the end of what was applied, another sender was faster with a part.
