@@ -135,23 +135,26 @@ def changed_items(
         by_item[(state.kind, state.store), state.id][state.attribute] = state
     ordered: list[tuple[int, Owner, ChangedItem]] = []
     for (owner, key), by_attribute in by_item.items():
-        whole = by_attribute.pop(WHOLE, None)
-        is_whole = whole is not None and (whole.is_left_out or whole.sequence > included)
-        set_since = [
-            state for state in by_attribute.values() if is_whole or state.sequence > included
-        ]
-        counting = [whole, *set_since] if whole is not None and is_whole else set_since
-        if all(state.sequence <= after for state in counting):
+        whole = by_attribute.get(WHOLE)
+        counting = [*by_attribute.values()]
+        if whole is None or not (whole.is_left_out or whole.sequence > included):
+            # The bundle has the candidate, with the values up to then.
+            counting = [state for state in counting if state.sequence > included]
+        new = [state for state in counting if state.sequence > after]
+        if not new:
             continue
-        taken = [
-            state.sequence
-            for state in counting
-            if state is whole or state.attribute in attributes.get(owner, ())
-        ]
-        if whole not in counting or (whole is not None and whole.sequence <= after):
+        if whole not in new:
             whole = None
-        values = {state.attribute: orjson.loads(state.content or "null") for state in set_since}
-        ordered.append((max(taken, default=0), owner, ChangedItem(key, whole, values)))
+        values = {
+            state.attribute: orjson.loads(state.content or "null")
+            for state in counting
+            if state.attribute != WHOLE
+        }
+        taken_names = {WHOLE, *attributes.get(owner, ())}
+        last = max(
+            (state.sequence for state in counting if state.attribute in taken_names), default=0
+        )
+        ordered.append((last, owner, ChangedItem(key, whole, values)))
     ordered.sort(key=lambda entry: entry[0])
     items: defaultdict[Owner, list[ChangedItem]] = defaultdict(list)
     for _, owner, item in ordered:
