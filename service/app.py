@@ -223,9 +223,10 @@ class Worker:
           Exception: The version cannot serve; it is not made available.
         """
         warm_up(self.engine, version, self._settings, throttle)
-        self._replay.check(version, throttle)
-        # Here, and not while the version is attached: until then, nothing else waits for the lock.
-        self.changes.catch_up(version.model)
+        # What clients sent may be of candidates and contexts that were added since, while the
+        # requests of the bundle may be of some that were deleted since.
+        with self.changes.prepared(version) as changed:
+            self._replay.check(changed, throttle)
 
     def _report_expiry(self, certificate: str, unix_seconds: float) -> None:
         self.metrics.set("certificate_expiry_timestamp_seconds", unix_seconds, certificate)

@@ -16,13 +16,13 @@ from bundle.changes.file import ChangesFile, StateWriter
 from bundle.changes.states import State
 from bundle.errors import BundleError, ChangesLocked, ChangesUnavailable
 from bundle.format.changes_position import ChangesPosition
-from service.changes.changed_version import ChangedVersion
+from service.changes.changed_version import ChangedVersion, included_of
 from service.changes.embedding import ShardsFailed
 from service.changes.thread_locks import held
 from service.errors import NotReady
 from service.observability.logging import fields, logger
 from service.versions.lifecycle import VersionManager
-from service.versions.loader import ShardsMissing
+from service.versions.rejections import ShardsMissing
 from service.versions.version import ModelVersion
 
 log = logger(__name__)
@@ -70,6 +70,8 @@ class AppliedFile:
         self._file = ChangesFile(path, model)
         self._copied_file = ChangesFile(path, model)
         """The same file, as it is read for copies."""
+        self._prepared: ChangedVersion | None = None
+        """The version that is to be attached next."""
         self._behind: dict[ChangedVersion, str] = {}
         """The versions that miss changes of the file, and the reason."""
         self._retry_at = 0.0
@@ -136,13 +138,40 @@ class AppliedFile:
         # Under one lock: a change that is made meanwhile is applied before the version is served,
         # or afterwards, but never missed.
         with self.held():
-            version = ChangedVersion(loaded, self._included(loaded))
-            try:
-                version.follow(self._file)
-                serve(version.publish())
-            except ShardsFailed as problem:
-                raise ShardsMissing(f"its changes cannot be applied: {problem}") from problem
+            version = self._changed(loaded)
+            self._prepared = None
+            serve(version.served)
             self.versions.append(version)
+
+    @contextmanager
+    def prepared(self, loaded: ModelVersion) -> Iterator[ModelVersion]:
+        """Yields a version as it is with its changes so far, before it is attached, which then
+        applies only what is new. Raises as `attach`.
+        """
+        with self.held():
+            self._prepared = self._changed(loaded)
+            served = self._prepared.served
+        try:
+            yield served
+        except BaseException:
+            self._prepared = None
+            raise
+
+    def _changed(self, loaded: ModelVersion) -> ChangedVersion:
+        """Returns a version with its changes so far; the caller holds the state."""
+        version = self._prepared
+        if (
+            version is None
+            or version.loaded is not loaded
+            or version.included != included_of(loaded, self._file)
+        ):
+            version = ChangedVersion(loaded, self._file)
+        try:
+            version.follow(self._file)
+            version.publish()
+        except ShardsFailed as problem:
+            raise ShardsMissing(f"its changes cannot be applied: {problem}") from problem
+        return version
 
     def detach(self, loaded: ModelVersion, deadline: float | None = None) -> None:
         """Forgets a version that is no longer served; see `held`."""
@@ -378,25 +407,14 @@ class AppliedFile:
         with suppress(ChangesLocked), held(self._copied_lock, time.monotonic(), ""):
             self._copied_file.close()
 
-    def _included(self, loaded: ModelVersion) -> int:
-        """Returns the sequence up to which a version contains the changes of the file; 0: none.
-
-        Raises:
-          BundleError: The file cannot be read.
-        """
-        included = loaded.manifest.changes_included
-        # Those of another file do not count, nor those of this one that it has lost and then given
-        # their sequences to others, as one does that was restored from an older copy.
-        if included is None or not self._file.has(included):
-            return 0
-        return included.sequence
-
     def _apply(self) -> None:
         """Applies to each version what it lacks. A version falls behind if shards that a change
         needs do not respond.
         """
         # A copy gets to the mark by which a bundle knows it once the version is loaded.
-        if any(version.included != self._included(version.loaded) for version in self.versions):
+        if any(
+            version.included != included_of(version.loaded, self._file) for version in self.versions
+        ):
             self._rebuild()
             return
         now = time.monotonic()
@@ -418,7 +436,7 @@ class AppliedFile:
         self._retry_at = began + _RETRY_S
         try:
             for version in self.versions:
-                restored = ChangedVersion(version.loaded, self._included(version.loaded))
+                restored = ChangedVersion(version.loaded, self._file)
                 versions.append(restored)
                 try:
                     restored.follow(self._file)

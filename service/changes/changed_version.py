@@ -36,6 +36,21 @@ class Dropped:
     first_id: Key
 
 
+def included_of(loaded: ModelVersion, file: ChangesFile) -> int:
+    """Returns the sequence up to which the bundle of a version contains the changes of a file; 0:
+    none.
+
+    Raises:
+      BundleError: The file cannot be read.
+    """
+    included = loaded.manifest.changes_included
+    # Those of another file do not count, nor those of this one that it has lost and then given
+    # their sequences to others, as one does that was restored from an older copy.
+    if included is None or not file.has(included):
+        return 0
+    return included.sequence
+
+
 class ChangedVersion:
     """A loaded version, and its changes so far. One thread at a time applies them.
 
@@ -47,15 +62,18 @@ class ChangedVersion:
       sequence: The sequence of the last state that was applied, or is not served.
     """
 
-    def __init__(self, loaded: ModelVersion, included: int) -> None:
+    def __init__(self, loaded: ModelVersion, file: ChangesFile) -> None:
         """Begins without changes.
 
         Args:
           loaded: The version as it was loaded.
-          included: The sequence up to which its bundle contains the changes; 0: none.
+          file: The changes of the model.
+
+        Raises:
+          BundleError: The file cannot be read; see `ChangesFile.has_news`.
         """
         self.loaded = loaded
-        self.included = included
+        self.included = included_of(loaded, file)
         self.served = loaded
         self.sequence = 0
         self.towers = TowerChecks(loaded)

@@ -7,19 +7,18 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bundle.changes.file import FILE_NAME
 from bundle.changes.states import State
 from bundle.errors import BundleError, ChangesLocked, CopyDiffers
 from bundle.format.changes_position import ChangesPosition
 from bundle.storage import files
-from service.changes.applied_file import WAIT_S
 from service.changes.copying import Copier, Leader
 from service.changes.model_changes import ModelChanges
+from service.changes.opening import path_of_changes
 from service.changes.submissions import rejection_of_file
 from service.config import ServiceSettings
 from service.contract.changes import AppliedChanges, ChangeRequest, ChangeResult
@@ -157,19 +156,15 @@ class Changes:
         except BundleError as problem:
             raise rejection_of_file(problem) from problem
 
-    def catch_up(self, name: str) -> None:
-        """Applies the changes of a model before a version is attached, so that this takes no time.
+    def prepared(self, loaded: ModelVersion) -> AbstractContextManager[ModelVersion]:
+        """Yields a version as `attach` will serve it, with the changes so far. Raises as `attach`.
 
         Args:
-          name: The name of the model, which exists.
-
-        Raises:
-          BundleError: See `attach`.
+          loaded: The version as it was loaded.
         """
-        if self._settings.shard is None:
-            applied = self._existing_changes_of(name).file
-            with applied.caught_up(time.monotonic() + WAIT_S):
-                pass
+        if self._settings.shard is not None:
+            return nullcontext(loaded)
+        return self._existing_changes_of(loaded.model).file.prepared(loaded)
 
     def attach(self, loaded: ModelVersion, serve: Callable[..., object]) -> None:
         """Serves a version with the changes of its model.
@@ -313,8 +308,7 @@ class Changes:
 
     def path_of(self, model: str) -> Path:
         """Returns the path of the changes of a model."""
-        directory = self._settings.changes_dir or self._settings.root
-        return directory / model / FILE_NAME
+        return path_of_changes(self._settings, model)
 
     def follow(self) -> bool:
         """Applies what other processes have written; returns whether there was something."""

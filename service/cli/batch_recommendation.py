@@ -37,6 +37,7 @@ from bundle.errors import (
     UnknownCandidate,
 )
 from bundle.format import paths
+from bundle.format.changes_position import ChangesPosition
 from bundle.format.checksums import digest
 from bundle.format.features import DenseFeature, input_entry, readers_of, sent_dtype
 from bundle.storage import catalog, files
@@ -46,8 +47,9 @@ from rows.cells import holds_lists, plain_values, sent_values, single_cells
 from rows.errors import FileRejected, RowsError
 from rows.files import SourceFile, source_file
 from runtime.errors import ComputationFailed
+from service.changes.opening import last_change, open_version
 from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, EXIT_SOURCE
-from service.config import SettingsError, read_settings
+from service.config import ServiceSettings, SettingsError, read_settings
 from service.contract.messages import RecommendationRequest, Target
 from service.contract.reading import from_body
 from service.engine.computation import completed
@@ -56,8 +58,8 @@ from service.engine.retrieval.pipeline import recommend
 from service.engine.validation import NotFinite, check_attributes, choose_index
 from service.errors import ServiceError
 from service.exit_codes import EXIT_BUG, EXIT_USAGE
-from service.versions.loader import Loader, LoadRejected
 from service.versions.policy import rank_versions
+from service.versions.rejections import LoadRejected
 from service.versions.state_file import StateFile, StateUnreadable
 
 BLOCK_USERS = 4096
@@ -92,6 +94,8 @@ class Task:
         there is none.
       version: The version to use; 0: the one that a service would serve.
       denied: The ids on the deny list.
+      changes_dir: The directory of the changes; None: see `ServiceSettings`.
+      changes: The last change when the run began; None: there is none.
     """
 
     root: Path
@@ -101,6 +105,8 @@ class Task:
     exclude_column: str = ""
     version: int = 0
     denied: tuple[str, ...] = ()
+    changes_dir: Path | None = None
+    changes: ChangesPosition | None = None
 
 
 @dataclass(frozen=True)
@@ -112,12 +118,14 @@ class Summary:
       failed: The number of users without a list.
       done_before: The number of users that an earlier run had done.
       version: The version that recommended.
+      changes: The sequence of the last change when the run began; 0: there is none.
     """
 
     users: int
     failed: int
     done_before: int
     version: int
+    changes: int
 
 
 def run(
@@ -174,7 +182,8 @@ def run(
         raise BatchError(
             f"{out} cannot be written: {problem}; run again to continue", EXIT_DESTINATION
         ) from problem
-    return Summary(total, failed_count, done_before, task.version)
+    changes = task.changes.sequence if task.changes else 0
+    return Summary(total, failed_count, done_before, task.version, changes)
 
 
 def _count(task: Task, source: SourceFile) -> int:
@@ -233,7 +242,7 @@ def _output_of(out: Path) -> OutputFile:
 def _resolve(task: Task) -> Task:
     """Returns the task with the version that a service would serve, and its deny list."""
     try:
-        settings = read_settings({"root": task.root})
+        settings = _settings_of(task)
         desired = StateFile.of(settings).read().of(task.model)
         existing = catalog.committed_versions(task.root, task.model)
     except SettingsError as problem:
@@ -257,7 +266,17 @@ def _resolve(task: Task) -> Task:
         raise BatchError(
             f"model {task.model!r} has no {missing}; it has {existing or 'none'}", EXIT_SOURCE
         )
-    return replace(task, version=task.version or versions[0], denied=desired.denied)
+    try:
+        changes = last_change(settings, task.model)
+    except BundleError as problem:
+        raise BatchError(str(problem), EXIT_SOURCE) from problem
+    return replace(
+        task, version=task.version or versions[0], denied=desired.denied, changes=changes
+    )
+
+
+def _settings_of(task: Task) -> ServiceSettings:
+    return read_settings({"root": task.root, "changes_dir": task.changes_dir})
 
 
 def _model_names(root: Path) -> str:
@@ -275,9 +294,9 @@ def _model_names(root: Path) -> str:
 def _key(task: Task, users: Path) -> str:
     """Returns the digest of all that determines the blocks."""
     versions = library_version("rowcast"), library_version("pyarrow")
-    precision = read_settings({"root": task.root}).precision
-    # Without the root: the same bundle may be mounted elsewhere when the run goes on.
-    parameters = (versions, BLOCK_USERS, precision, replace(task, root=Path()))
+    precision = _settings_of(task).precision
+    # Without the directories: they may be mounted elsewhere when the run goes on.
+    parameters = (versions, BLOCK_USERS, precision, replace(task, root=Path(), changes_dir=None))
     key = hashlib.sha256(repr(parameters).encode())
     for path in (task.root / task.model / str(task.version) / paths.MANIFEST, users):
         with path.open("rb") as file:
@@ -456,10 +475,9 @@ class _Recommender:
         limits = dict.fromkeys(names, 1 << 40)
         # Whatever the environment of a service says: there are no shards here.
         alone = {"shard": None, "shard_addresses": ()}
-        self._settings = read_settings({"root": task.root}).model_copy(update={**limits, **alone})
-        loader = Loader(self._settings, 1, lambda *_: None)
+        self._settings = _settings_of(task).model_copy(update={**limits, **alone})
         try:
-            self._version = loader.load(task.model, task.version)
+            self._version = open_version(task.model, task.version, self._settings, task.denied)
         except (BundleError, LoadRejected, OSError) as problem:
             code = EXIT_SOURCE
             if isinstance(problem, DigestMismatch):
@@ -467,7 +485,6 @@ class _Recommender:
             raise BatchError(
                 f"{task.model} version {task.version} cannot be loaded: {problem}", code
             ) from None
-        self._version.deny(task.denied)
         self._task = task
         self._options = orjson.loads(task.options)
 

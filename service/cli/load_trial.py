@@ -28,7 +28,8 @@ from service.engine.engine import Engine
 from service.observability.metrics import Metrics
 from service.serving_records.warm_up import warm_up
 from service.versions.lifecycle import VersionManager
-from service.versions.loader import InsufficientMemory, Loader, LoadRejected
+from service.versions.loader import Loader
+from service.versions.rejections import InsufficientMemory, LoadRejected
 
 _STORED_FILES = TypeAdapter(dict[str, StoredFile])
 
@@ -46,7 +47,7 @@ def main() -> None:
 def load(
     directory: Path, model: str, version: int, stored_rows: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Loads a version with the settings that a service has by default.
+    """Loads a version, as it is without changes, with the settings that a service has by default.
 
     Args:
       directory: The directory of the bundle, of any name.

@@ -92,6 +92,16 @@ def recommend_command(
             metavar="DIR", help="Directory of the bundles.", envvar="ROWCAST_ROOT", show_envvar=True
         ),
     ] = "",
+    changes_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory of the changes, as DIR/MODEL/changes.sqlite; by default, --root. In an "
+            "empty one, there are none.",
+            envvar="ROWCAST_CHANGES_DIR",
+            show_envvar=True,
+        ),
+    ] = None,
     version: Annotated[
         int,
         typer.Option(
@@ -125,7 +135,7 @@ def recommend_command(
             raise typer.BadParameter(f"--options is {options!r}; a JSON object was expected")
     except orjson.JSONDecodeError as problem:
         raise typer.BadParameter(f"--options is not valid JSON: {problem}") from None
-    task = Task(Path(root), model, options, id_column, exclude, version)
+    task = Task(Path(root), model, options, id_column, exclude, version, changes_dir=changes_dir)
     began = time.monotonic()
     console = Console(stderr=True)
     columns = *Progress.get_default_columns(), MofNCompleteColumn()
@@ -150,8 +160,11 @@ def recommend_command(
         raise CommandError(
             "interrupted; run again to continue", EXIT_INTERRUPTED, command=_COMMAND
         ) from None
+    changes = "without changes"
+    if summary.changes:
+        changes = f"with its changes up to sequence {summary.changes} or later"
     sys.stdout.write(
-        f"{out}: {summary.users:,} users by {model} version {summary.version} in "
+        f"{out}: {summary.users:,} users by {model} version {summary.version}, {changes}, in "
         f"{time.monotonic() - began:,.1f} s; {summary.failed:,} have an error instead of a list; "
         f"{summary.done_before:,} were done by an earlier run\n"
     )

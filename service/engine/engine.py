@@ -57,7 +57,7 @@ from service.errors import (
 from service.observability import logging
 from service.observability.metrics import Metrics
 from service.versions.lifecycle import Lease, VersionManager, VersionState
-from service.versions.loader import LoadRejected, ShardsMissing
+from service.versions.rejections import LoadRejected, ShardsMissing
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
 

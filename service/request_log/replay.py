@@ -26,7 +26,7 @@ from service.errors import SHARD_FAILURES, ServiceError
 from service.observability import logging
 from service.request_log.record import RecordedRequest, read_newest, record_directory
 from service.versions.lifecycle import VersionManager
-from service.versions.loader import LoadRejected, ShardsMissing
+from service.versions.rejections import LoadRejected, ShardsMissing
 from service.versions.version import ModelVersion
 
 REQUESTS_MAX = 256

@@ -22,7 +22,7 @@ from service.serving_records.logged_requests import (
     compute_bound,
     read_prediction_log,
 )
-from service.versions.loader import LoadRejected, ShardsMissing
+from service.versions.rejections import LoadRejected, ShardsMissing
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
 from tensors.errors import NoRequest

@@ -34,7 +34,7 @@ from service.shards.membership import Membership
 from service.shards.outliers import RetryBudget
 from service.shards.remote_version import RemoteVersion, ShardCall
 from service.shards.replica import Key, Replica
-from service.versions.loader import ShardsMissing
+from service.versions.rejections import ShardsMissing
 
 log = logging.logger(__name__)
 

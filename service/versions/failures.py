@@ -20,7 +20,7 @@ from bundle.errors import (
     ChangesUnavailable,
     SignatureRejected,
 )
-from service.versions.loader import (
+from service.versions.rejections import (
     InsufficientMemory,
     KeysUnusable,
     LoadRejected,

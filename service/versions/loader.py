@@ -44,6 +44,7 @@ from service.config import ServiceSettings
 from service.observability.logging import fields, logger
 from service.resources import free_bytes
 from service.versions.filter_cache import FilterCache
+from service.versions.rejections import InsufficientMemory, KeysUnusable
 from service.versions.throttle import LoadThrottle
 from service.versions.tower_forms import choose_forms
 from service.versions.version import (
@@ -67,31 +68,6 @@ Once = Callable[[Callable[[], object]], object]
 _TENSORFLOW_BYTES = 600 << 20
 """Memory by which a process grows when a SavedModel makes it import TensorFlow (measured: 510 MB).
 """
-
-
-class LoadRejected(Exception):
-    """A sound bundle that will not be served here; the message says why."""
-
-
-class ShardsMissing(LoadRejected):
-    """A router cannot reach all parts of a version yet."""
-
-
-class KeysUnusable(LoadRejected):
-    """A key that signatures are verified with cannot be used now."""
-
-
-class InsufficientMemory(LoadRejected):
-    """A version may need more memory than there is now.
-
-    Attributes:
-      missing_bytes: How much more it may need, in each process; infinite: it exceeds what is
-        allowed, whatever is free.
-    """
-
-    def __init__(self, message: str, missing_bytes: float) -> None:
-        super().__init__(message)
-        self.missing_bytes = missing_bytes
 
 
 @dataclass(frozen=True)

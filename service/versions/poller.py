@@ -28,9 +28,10 @@ from service.observability.metrics import Metrics
 from service.versions.desired_state import Desired
 from service.versions.failures import LoadFailure, fingerprint, is_expected
 from service.versions.lifecycle import VersionManager, VersionState
-from service.versions.loader import InsufficientMemory, Loader, LoadRejected, Once
+from service.versions.loader import Loader, Once
 from service.versions.maintenance import Maintenance
 from service.versions.policy import arrange, choose_current, named_versions, rank_versions
+from service.versions.rejections import InsufficientMemory, LoadRejected
 from service.versions.state_file import StateFile
 from service.versions.version import ModelVersion, stamp_of
 

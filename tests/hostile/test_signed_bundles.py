@@ -29,7 +29,8 @@ from object_store.remote_path import RemotePath
 from service.cli.serve import command
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
-from service.versions.loader import Loader, LoadRejected
+from service.versions.loader import Loader
+from service.versions.rejections import LoadRejected
 from tests.bundles.next_versions import write_next_version
 from tests.bundles.signing_keys import SERVER, KeyPair, write_certified_keys, write_keys
 from tests.bundles.small import write_small_bundle
