@@ -307,6 +307,7 @@ class StoreSnapshot(StoredColumns):
         self._slot_count = self.size - base.size
         self._tiers = tiers
         self._hidden = hidden
+        self._expired_counts = {0: 0}
 
     def without(self, positions: Positions) -> StoreSnapshot:
         """Returns the snapshot without some candidates, whose positions count as ended.
@@ -364,6 +365,17 @@ class StoreSnapshot(StoredColumns):
         if now_s < self.expiries.first_s:
             return positions
         return np.where(self._history.expires_s(positions) <= now_s, -1, positions)
+
+    def expired_count(self, now_s: float) -> int:
+        """Returns how many candidates have expired, without those that are ended; `now_s`: Unix
+        seconds.
+        """
+        expired = self.expiries.expired(now_s)
+        # A snapshot has few such numbers, and each is that of many requests.
+        if expired.size not in self._expired_counts:
+            is_ended = np.isin(expired, self.ended)
+            self._expired_counts[expired.size] = int(np.count_nonzero(~is_ended))
+        return self._expired_counts[expired.size]
 
     def value_counts(self, attribute: str) -> ValueCounts:
         """Returns how many candidates have each value of an attribute. Only what was changed is

@@ -85,10 +85,7 @@ class ChangedCorpus:
 
     def unexpired_count(self, now_s: float) -> int:
         """Returns how many of these have not expired; `now_s`: Unix seconds."""
-        store = self.store
-        expired = store.expiries.expired(now_s)
-        is_ended = np.isin(expired, store.ended)
-        return self.added_count - int(np.count_nonzero(~is_ended))
+        return self.added_count - self.store.expired_count(now_s)
 
     def is_known(self, keys: Sequence[int | str]) -> NDArray[np.bool_]:
         """Returns which ids the bundle has, or the changes, but for expired candidates, [m]."""

@@ -428,6 +428,13 @@ class LoadedStore(FilteredCorpus):
         self._unavailable[:] = [(denied, added, expired.size, unavailable)]
         return unavailable
 
+    @property
+    def count(self) -> int:
+        """The number of candidates now, denied ones included."""
+        if not isinstance(self.store, StoreSnapshot):
+            return self.entry.size
+        return self.entry.size - self.store.expired_count(time.time())
+
     def deny(self, ids: tuple[str, ...]) -> None:
         """Denies the candidates that have one of these ids, and no others."""
         self.denied.replace(ids, self.store, self.entry.id_dtype)

@@ -229,7 +229,7 @@ def _result(
         best.offsets,
         attributes=attributes,
         explanations=explanations,
-        searched=round(selection.execution.searched_share * corpus.entry.size),
+        searched=round(selection.execution.searched_share * corpus.count),
     )
     if isinstance(request, RetrievalRequest):
         return result

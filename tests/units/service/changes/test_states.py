@@ -154,12 +154,14 @@ def test_nothing_is_found_where_all_candidates_are_deleted(
 
 
 def test_expired_candidate_is_in_no_response_from_that_time_on(write: Write, serve: Serve) -> None:
-    write(lists=True)
+    small = write(lists=True)
     service = serve(max_changed_candidates=4)
     soon_s = time.time() + 2
     items = [candidate(key, expires_s=soon_s) for key in (5000, 1000, 1007)]
     change(service, "candidates/upsert", *items, candidate(5001, expires_s=FAR_S))
     change(service, "candidates/upsert", candidate(1007, expires_s=None))
+    old = {"attributes": {"year": 1901}, "expires_s": soon_s}
+    change(service, "candidates/upsert", candidate(5000, **old))
     before = ids_of(service)
     is_late = time.time() > soon_s
     assert is_late or {5000, 1000, 1007, 5001} <= before
@@ -168,6 +170,13 @@ def test_expired_candidate_is_in_no_response_from_that_time_on(write: Write, ser
     for running in (service, serve()):
         assert not ids_of(running) & gone
         assert {1007, 5001} <= ids_of(running)
+        whole: dict[str, Any] = {"vectors": [[1.0] * 8], "k": 1000, "explain": True}
+        found = responds(running, "retrieve", **whole)
+        # The bundle's, without 1000 and with 5001.
+        assert found["searched"] == found["explanation"]["matches"] == len(small.ids)
+        found = responds(running, "retrieve", **whole, filter={"year": {"le": 1901}})
+        assert found["explanation"]["matches"] == 0
+        assert found["explanation"]["shortfall"].startswith("no candidates pass the filter")
         context = {"user": 7, "hour": 9.0}
         sources: list[Any] = [{"ids": [1000, 5000, 5001, 1007]}]
         recommended = responds(running, "recommend", context=context, k=4, sources=sources)
