@@ -609,7 +609,7 @@ def _internal(kind: str, name: str, part: str, content: str | None) -> State:
 
 
 def _states(rows: Iterable[tuple[object, ...]]) -> list[State]:
-    return [State(*row) for row in rows]  # type: ignore[arg-type]
+    return [*map(State._make, rows)]
 
 
 def _mark_at(connection: sqlite3.Connection, sequence: int) -> str:

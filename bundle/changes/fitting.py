@@ -77,6 +77,9 @@ class _Fitting:
         self._rejection = rejection
         self._types = overlay.types
         self._attributes = overlay.attributes
+        self._needed = [
+            name for name in self._types if name != "id" and not name.startswith(ATTRIBUTE)
+        ]
 
     def fit(self, items: Sequence[ChangedItem]) -> FittedItems:
         """See `fit`."""
@@ -150,8 +153,8 @@ class _Fitting:
 
     def _missing(self, item: ChangedItem) -> str:
         """Returns which column of the store an upsert lacks; "": none."""
-        for name in self._types:
-            if name != "id" and not name.startswith(ATTRIBUTE) and name not in item.values:
+        for name in self._needed:
+            if name not in item.values:
                 return f"{name.replace(':', ' ')} is missing"
         return ""
 
@@ -189,11 +192,13 @@ class _Fitting:
         """
         attributes = {}
         for column, value in item.values.items():
+            if column in self._needed:
+                continue
             if column.startswith(ATTRIBUTE):
                 attributes[column.removeprefix(ATTRIBUTE)] = value
-            elif column not in self._types and not column.startswith(VECTOR):
+            elif not column.startswith(VECTOR):
                 self._lose(_no_place(column), [item])
-        return self._attribute_values(attributes | {**item.attributes}, item)
+        return self._attribute_values({**attributes, **item.attributes}, item)
 
     def _attribute_values(self, values: Mapping[str, Any], item: ChangedItem) -> dict[str, Any]:
         """Returns those of some values of attributes that the store takes."""

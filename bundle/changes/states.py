@@ -7,8 +7,7 @@ from __future__ import annotations
 import base64
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -71,34 +70,45 @@ class State(NamedTuple):
         return self.is_sent or self.expires_s is not None
 
 
-@dataclass(frozen=True)
-class ChangedItem:
+class ChangedItem(NamedTuple):
     """A candidate or a context of which states have changed.
 
     Attributes:
       id: Its id.
       whole: Its state as a whole, if that counts; None: the bundle's candidate or context.
       attributes: The values that were set in it since, by name.
+      values: The values of an upsert by the column of its store: `feature:*`, `weights:*` and
+        `attribute:*`; and its vectors, `vector:*`. Empty without an upsert.
     """
 
     id: Key
     whole: State | None
     attributes: Mapping[str, Any]
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, key: Key, whole: State | None, states: Iterable[State]) -> ChangedItem:
+        """Returns an item.
+
+        Args:
+          key: Its id.
+          whole: Its state as a whole, if that is new; None: it is not.
+          states: All of its states that count.
+        """
+        values: Mapping[str, Any] = {}
+        if whole is not None and whole.content is not None:
+            values = orjson.loads(whole.content)
+        attributes = {
+            state.attribute: orjson.loads(state.content or "null")
+            for state in states
+            if state.attribute != WHOLE
+        }
+        return cls(key, whole, attributes, values)
 
     @property
     def is_deleted(self) -> bool:
         """Whether it was deleted."""
         return self.whole is not None and self.whole.content is None
-
-    @cached_property
-    def values(self) -> Mapping[str, Any]:
-        """The values of an upsert by the column of its store: `feature:*`, `weights:*` and
-        `attribute:*`; and its vectors, `vector:*`. Empty without an upsert.
-        """
-        if self.whole is None or self.whole.content is None:
-            return {}
-        values: Mapping[str, Any] = orjson.loads(self.whole.content)
-        return values
 
     def has_vector(self, index: str, version: int) -> bool:
         """Returns whether it has the vector of an index that a version computed or was sent."""
@@ -108,9 +118,9 @@ class ChangedItem:
             and f"{VECTOR}{index}" in self.values
         )
 
-    def vector(self, index: str) -> NDArray[np.float32]:
-        """Returns the vector of an index, [dim], which it has."""
-        return np.frombuffer(base64.b64decode(self.values[f"{VECTOR}{index}"]), "<f4")
+    def vector(self, index: str) -> bytes:
+        """Returns the vector of an index, [dim] little-endian float32, which it has."""
+        return base64.b64decode(self.values[f"{VECTOR}{index}"])
 
 
 def changed_items(
@@ -125,16 +135,18 @@ def changed_items(
     that are left to the service.
 
     Args:
-      states: All states of each candidate or context that has one behind `after`.
+      states: All states of each candidate or context that has one behind `after`, ascending.
       after: The sequence behind which states are new.
       included: The sequence up to which the bundle contains the changes; 0: it contains none.
       attributes: The attributes of each store.
     """
-    by_item: defaultdict[tuple[Owner, Key], dict[str, State]] = defaultdict(dict)
+    by_item: defaultdict[tuple[str, str, Key], dict[str, State]] = defaultdict(dict)
     for state in states:
-        by_item[(state.kind, state.store), state.id][state.attribute] = state
+        by_item[state.kind, state.store, state.id][state.attribute] = state
+    taken_names = {owner: {WHOLE, *names} for owner, names in attributes.items()}
     ordered: list[tuple[int, Owner, ChangedItem]] = []
-    for (owner, key), by_attribute in by_item.items():
+    for (kind, store, key), by_attribute in by_item.items():
+        owner = (kind, store)
         whole = by_attribute.get(WHOLE)
         counting = [*by_attribute.values()]
         if whole is None or not (whole.is_left_out or whole.sequence > included):
@@ -145,17 +157,10 @@ def changed_items(
             continue
         if whole not in new:
             whole = None
-        values = {
-            state.attribute: orjson.loads(state.content or "null")
-            for state in counting
-            if state.attribute != WHOLE
-        }
-        taken_names = {WHOLE, *attributes.get(owner, ())}
-        last = max(
-            (state.sequence for state in counting if state.attribute in taken_names), default=0
-        )
-        ordered.append((last, owner, ChangedItem(key, whole, values)))
-    ordered.sort(key=lambda entry: entry[0])
+        taken = taken_names.get(owner, {WHOLE})
+        last = max([state.sequence for state in counting if state.attribute in taken], default=0)
+        ordered.append((last, owner, ChangedItem.of(key, whole, counting)))
+    ordered.sort(key=itemgetter(0))
     items: defaultdict[Owner, list[ChangedItem]] = defaultdict(list)
     for _, owner, item in ordered:
         items[owner].append(item)

@@ -261,10 +261,14 @@ class ChangedCorpus:
         vectors[is_kept] = self._vectors_at(name, kept_positions)
         is_logged = np.zeros(is_kept.size, bool)
         is_logged[is_kept] = self.is_logged(name, kept_positions)
-        for row, item in enumerate(fitted.items):
-            if not is_kept[row] and item.has_vector(name, version):
-                vectors[row] = item.vector(name)
-                is_logged[row] = True
+        rows = [
+            row
+            for row in (~is_kept).nonzero()[0].tolist()
+            if fitted.items[row].has_vector(name, version)
+        ]
+        joined = b"".join([fitted.items[row].vector(name) for row in rows])
+        vectors[rows] = np.frombuffer(joined, "<f4").reshape(len(rows), vectors.shape[1])
+        is_logged[rows] = True
         return vectors, is_logged
 
     def _vectors_at(self, name: str, positions: Positions) -> Vectors:
