@@ -88,16 +88,18 @@ class ChangesFile:
       sequence: The sequence of the last state, as far as it was read; 0: there is none.
     """
 
-    def __init__(self, path: Path, model: str) -> None:
+    def __init__(self, path: Path, model: str, *, only_read: bool = False) -> None:
         """Opens nothing yet.
 
         Args:
           path: The file.
           model: The name of the model.
+          only_read: Whether the file is left as it is, as a backup must be.
         """
         self.path = path.resolve()
         self.sequence = 0
         self._model = model
+        self._only_reads = only_read
         self._opened: sqlite3.Connection | None = None
         self._inode = 0
         self._size = 0
@@ -387,7 +389,7 @@ class ChangesFile:
             )
         if not status.st_size:
             raise ChangesDamaged(f"{self.path} is empty: its content was lost; restore a backup")
-        mode = "rw" if os.access(self.path, os.W_OK) else "ro"
+        mode = "ro" if self._only_reads or not os.access(self.path, os.W_OK) else "rw"
         connection = sqlite3.connect(
             f"file:{quote(str(self.path))}?mode={mode}",
             timeout=_READ_LOCK_S,

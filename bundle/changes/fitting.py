@@ -21,8 +21,6 @@ from bundle.stores.overlay import StoreOverlay
 
 Lost = Mapping[str, Sequence[Key]]
 """The ids of what a version does not serve, or not whole, by the reason."""
-NO_PLACE = "this version has no place for"
-"""How the reason begins why some values of an item are lost, and not all."""
 _MISFIT = "it does not fit"
 
 
@@ -62,6 +60,25 @@ def fit(
       rejection: Returns why an upsert is not served; "": it is.
     """
     return _Fitting(overlay, rejection).fit(items)
+
+
+def unfit(upserts: Sequence[ChangedItem], types: Mapping[str, Any]) -> dict[Key, str]:
+    """Returns why a store does not take some upserts, by id; others fit it.
+
+    Args:
+      upserts: The upserts.
+      types: The `pyarrow.DataType` of each column of the store.
+    """
+    reasons = {}
+    for item in upserts:
+        for column in types:
+            if column not in item.values and column != "id" and not column.startswith(ATTRIBUTE):
+                reasons[item.id] = f"{column.replace(':', ' ')} is missing"
+    complete = [item for item in upserts if item.id not in reasons]
+    # One by one only if there is one that does not fit.
+    if not _fits(complete, types):
+        reasons |= {item.id: _MISFIT for item in complete if not _fits([item], types)}
+    return reasons
 
 
 class _Fitting:
@@ -109,7 +126,7 @@ class _Fitting:
         # In the order of the items.
         places = {item.id: place for place, item in enumerate(items)}
         order = np.argsort([places[item.id] for item in fitted]).astype(np.int64)
-        columns = self._features(upserts)
+        columns = _features(upserts, self._types)
         for name in self._attributes:
             column = f"{ATTRIBUTE}{name}"
             columns[column] = pa.nulls(len(upserts), self._types[column])
@@ -135,56 +152,16 @@ class _Fitting:
 
     def _upserts(self, items: Sequence[ChangedItem]) -> list[ChangedItem]:
         """Returns the upserts that fit the store."""
+        upserts = [item for item in items if item.whole is not None and not item.is_deleted]
+        reasons = unfit(upserts, self._types)
         accepted = []
-        for item in items:
-            if item.whole is None or item.is_deleted:
-                continue
-            reason = self._rejection(item) or self._missing(item)
+        for item in upserts:
+            reason = self._rejection(item) or reasons.get(item.id)
             if reason:
                 self._lose(reason, [item])
             else:
                 accepted.append(item)
-        if self._fits(accepted):
-            return accepted
-        misfits = [item for item in accepted if not self._fits([item])]
-        self._lose(_MISFIT, misfits)
-        misfit_ids = {item.id for item in misfits}
-        return [item for item in accepted if item.id not in misfit_ids]
-
-    def _missing(self, item: ChangedItem) -> str:
-        """Returns which column of the store an upsert lacks; "": none."""
-        for name in self._needed:
-            if name not in item.values:
-                return f"{name.replace(':', ' ')} is missing"
-        return ""
-
-    def _fits(self, upserts: Sequence[ChangedItem]) -> bool:
-        try:
-            self._features(upserts)
-        except FormatError:
-            return False
-        return True
-
-    def _features(self, upserts: Sequence[ChangedItem]) -> dict[str, Any]:
-        """Returns the ids, features and weights of upserts by column.
-
-        Raises:
-          FormatError: A value does not fit its column.
-        """
-        import pyarrow as pa
-
-        types = {name: kind for name, kind in self._types.items() if not name.startswith(ATTRIBUTE)}
-        columns = {}
-        for name, kind in types.items():
-            values = [item.id if name == "id" else item.values[name] for item in upserts]
-            # One value is a list of it, as where a file is exported.
-            if pa.types.is_large_list(kind):
-                values = [value if isinstance(value, list) else [value] for value in values]
-            try:
-                columns[name] = pa.array(values, kind)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as problem:
-                raise FormatError(f"column {name!r}: {problem}") from problem
-        return checked_batch(pa.record_batch(columns), types)
+        return accepted
 
     def _upserted_attributes(self, item: ChangedItem) -> dict[str, Any]:
         """Returns the values of the attributes that an upsert has, and later changes of them; notes
@@ -197,7 +174,7 @@ class _Fitting:
             if column.startswith(ATTRIBUTE):
                 attributes[column.removeprefix(ATTRIBUTE)] = value
             elif not column.startswith(VECTOR):
-                self._lose(_no_place(column), [item])
+                self._lose(no_place(column), [item])
         return self._attribute_values({**attributes, **item.attributes}, item)
 
     def _attribute_values(self, values: Mapping[str, Any], item: ChangedItem) -> dict[str, Any]:
@@ -208,7 +185,7 @@ class _Fitting:
                 taken[name] = checked_value(self._attributes[name], value)
             except (KeyError, AttributeMisfit):
                 if value is not None:
-                    self._lose(_no_place(f"{ATTRIBUTE}{name}"), [item])
+                    self._lose(no_place(f"{ATTRIBUTE}{name}"), [item])
         return taken
 
     def _reordered(
@@ -238,8 +215,39 @@ class _Fitting:
             self.lost[reason] += [item.id for item in items]
 
 
-def _no_place(column: str) -> str:
-    return f"{NO_PLACE} {column.replace(':', ' ')}"
+def _fits(upserts: Sequence[ChangedItem], types: Mapping[str, Any]) -> bool:
+    try:
+        _features(upserts, types)
+    except FormatError:
+        return False
+    return True
+
+
+def _features(upserts: Sequence[ChangedItem], types: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the ids, features and weights of upserts by column.
+
+    Raises:
+      FormatError: A value does not fit its column.
+    """
+    import pyarrow as pa
+
+    types = {name: kind for name, kind in types.items() if not name.startswith(ATTRIBUTE)}
+    columns = {}
+    for name, kind in types.items():
+        values = [item.id if name == "id" else item.values[name] for item in upserts]
+        # One value is a list of it, as where a file is exported.
+        if pa.types.is_large_list(kind):
+            values = [value if isinstance(value, list) else [value] for value in values]
+        try:
+            columns[name] = pa.array(values, kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as problem:
+            raise FormatError(f"column {name!r}: {problem}") from problem
+    return checked_batch(pa.record_batch(columns), types)
+
+
+def no_place(column: str) -> str:
+    """Returns the reason why a value of a column is lost which the store does not have."""
+    return f"this version has no place for {column.replace(':', ' ')}"
 
 
 def _expiry(item: ChangedItem) -> float:

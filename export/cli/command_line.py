@@ -236,9 +236,9 @@ Reuse = Annotated[
 WithChanges = Annotated[
     Path | None,
     typer.Option(
-        metavar="LOG",
-        help="Change log of the model's service. The bundle contains its changes of candidates and "
-        "contexts.",
+        metavar="FILE",
+        help="Changes file of the model's service, or a backup of it. The bundle contains its "
+        "changes of candidates and contexts.",
     ),
 ]
 SignKey = Annotated[

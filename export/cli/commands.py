@@ -450,7 +450,7 @@ def verify(
         if recipe is not None:
             job = options.read_job(recipe, checkpoint)
             verified = verify_against_recipe(
-                directory, job, recipe.parent, full=full, log=with_changes
+                directory, job, recipe.parent, full=full, with_changes=with_changes
             )
         else:
             source = None

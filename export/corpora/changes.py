@@ -12,7 +12,7 @@ Left to the service, which reads the file for the new version, too:
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,14 +23,15 @@ import numpy as np
 import orjson
 
 from bundle.changes.file import FILE_NAME, ChangesFile
-from bundle.changes.fitting import NO_PLACE, fit
-from bundle.changes.states import WHOLE, Key, Kind, State, changed_items
+from bundle.changes.fitting import Lost, fit, no_place, unfit
+from bundle.changes.states import VECTOR, WHOLE, ChangedItem, Key, Kind, State, changed_items
 from bundle.errors import BundleError, ChangesUnavailable
 from bundle.format import manifest
 from bundle.format.changes_position import ChangesPosition
 from bundle.storage import arrow
+from bundle.stores.attributes import AttributeMisfit, checked_value
 from bundle.stores.batches import ATTRIBUTE
-from bundle.stores.overlay import StoreOverlay, StoreSnapshot
+from bundle.stores.overlay import StoreOverlay
 from bundle.stores.reader import CandidateStore
 from export.errors import NotConvertible, UsageError
 
@@ -43,16 +44,50 @@ class StoreChanges:
     """The states of one store in a changes file that belong into a bundle.
 
     Attributes:
-      states: The states, ascending, of attributes that the store has alone.
+      states: The states, ascending.
       later_ids: The ids of entries that were changed since: how they were then is not known.
     """
 
-    states: Sequence[State]
+    states: Sequence[State] = ()
     later_ids: Collection[Key] = ()
 
     def key_parts(self) -> Any:
         """Returns what decides the changes."""
         return [list(state) for state in self.states]
+
+    def fitted(self, types: Mapping[str, Any]) -> tuple[list[State], Lost]:
+        """Returns the states that a store takes, and the ids of what it does not take, or not
+        whole, by the reason.
+
+        Args:
+          types: The `pyarrow.DataType` of each column of the store.
+        """
+        upserts = [
+            ChangedItem(state.id, state, {})
+            for state in self.states
+            if state.attribute == WHOLE and state.content is not None
+        ]
+        reasons = unfit(upserts, types)
+        lost: defaultdict[str, list[Key]] = defaultdict(list)
+        taken = []
+        for state in self.states:
+            if state.attribute == WHOLE and state.id in reasons:
+                lost[reasons[state.id]].append(state.id)
+                continue
+            values = orjson.loads(state.content or "{}")
+            if state.attribute != WHOLE:
+                values = {f"{ATTRIBUTE}{state.attribute}": orjson.loads(state.content or "null")}
+            kept = {
+                column: value for column, value in values.items() if _takes(types, column, value)
+            }
+            for column in values.keys() - kept.keys():
+                if values[column] is not None and not column.startswith(VECTOR):
+                    lost[no_place(column)].append(state.id)
+            if state.attribute == WHOLE and state.content is not None:
+                taken.append(state._replace(content=orjson.dumps(kept).decode()))
+            elif len(kept) == len(values):
+                taken.append(state)
+        return taken, lost
 
 
 @dataclass(frozen=True)
@@ -71,25 +106,17 @@ class ServedChanges:
     states: Sequence[State]
     later: Collection[tuple[str, str, Key]] = ()
 
-    def of(self, section: str, name: str, attributes: Collection[str]) -> StoreChanges:
+    def of(self, section: str, name: str) -> StoreChanges:
         """Returns the changes of one store that belong into a bundle.
 
         Args:
           section: `corpora` or `contexts`.
           name: The name of the store.
-          attributes: Its attributes.
         """
         owner = SECTIONS[section], name
-        later_ids = {key for kind, store, key in self.later if (kind, store) == owner}
         return StoreChanges(
-            [
-                state
-                for state in self._included
-                if (state.kind, state.store) == owner
-                and state.id not in later_ids
-                and (state.attribute == WHOLE or state.attribute in attributes)
-            ],
-            later_ids,
+            [state for state in self._included if (state.kind, state.store) == owner],
+            {key for kind, store, key in self.later if (kind, store) == owner},
         )
 
     def deleted(self, corpus: str) -> set[Key]:
@@ -108,44 +135,44 @@ class ServedChanges:
         left_out = {
             (state.kind, state.store, state.id) for state in self.states if state.is_left_out
         }
+        left_out.update(self.later)
         return [
             state for state in self.states if (state.kind, state.store, state.id) not in left_out
         ]
 
-    def notes(self, stores: Mapping[str, Mapping[str, Collection[str]]]) -> list[str]:
-        """Returns the lines of a report on the changes that are in the bundle, and on those that
-        are not, or not whole.
+    def notes(self, stores: Mapping[str, Collection[str]]) -> list[str]:
+        """Returns the lines of a report on the changes that no store of a bundle holds.
 
         Args:
-          stores: The attributes of the stores of the bundle, by section and name.
+          stores: The names of the stores of the bundle by section.
         """
-        notes = []
-        for section, attributes_by_name in stores.items():
-            for name, attributes in attributes_by_name.items():
-                kind = SECTIONS[section]
-                states = [
-                    state for state in self._included if (state.kind, state.store) == (kind, name)
-                ]
-                ids = {state.id for state in states}
-                if ids and self.last is not None:
-                    notes.append(
-                        f"{section}.{name}: the changes of {len(ids):,} entries from "
-                        f"{self.path.name}, up to sequence {self.last.sequence}"
-                    )
-                set_names = Counter(attribute for state in states for attribute in _set_by(state))
-                notes += [
-                    f"{section}.{name}: {self.path.name} sets attribute {attribute!r} of "
-                    f"{count:,} entries, which the recipe does not have"
-                    for attribute, count in sorted(set_names.items())
-                    if attribute not in attributes
-                ]
         reasons = Counter(
             reason for state in self.states if (reason := _reason_not_included(state, stores))
         )
-        notes += [
+        return [
             f"{self.path.name}: {count:,} entries are not in the bundle: {reason}"
             for reason, count in sorted(reasons.items())
         ]
+
+    def notes_of(self, section: str, name: str, types: Mapping[str, Any]) -> list[str]:
+        """Returns the lines of a report on the changes that a store holds, and on those that it
+        does not hold, or not whole; `types`: see `StoreChanges.fitted`.
+        """
+        changes = self.of(section, name)
+        if not changes.states or self.last is None:
+            return []
+        taken, lost = changes.fitted(types)
+        where = f"{section}.{name}"
+        ids = {state.id for state in taken}
+        notes = [
+            f"{where}: the changes of {len(ids):,} entries from {self.path.name}, up to sequence "
+            f"{self.last.sequence}"
+        ]
+        for reason, keys in sorted(lost.items()):
+            notes.append(
+                f"{where}: the changes of {len(keys):,} entries in {self.path.name}, first of "
+                f"{keys[0]!r}, are not in the bundle, or not whole: {reason}"
+            )
         return notes
 
 
@@ -166,7 +193,7 @@ def read_changes(path: Path, model: str, last: ChangesPosition | None = None) ->
             f"--with-changes {path} is no file; the changes of a model were expected, such as "
             f"ROOT/{model}/{FILE_NAME} of its service"
         )
-    file = ChangesFile(path, model)
+    file = ChangesFile(path, model, only_read=True)
     try:
         position, states = file.everything()
         is_known = last is not None and file.has(last)
@@ -201,17 +228,20 @@ def fold(
       The entry of the changed store.
 
     Raises:
-      NotConvertible: A change does not fit the store, or no entry is left; names an id.
+      NotConvertible: No entry is left.
       OSError: The file cannot be written.
     """
     import pyarrow as pa
 
     if not changes.states:
         return corpus
-    # Entries that no change names are copied batch by batch, so that memory holds the others alone.
     path = base / corpus.file
-    keys = {state.id for state in changes.states}
     table, release = arrow.open_trusted(path)
+    states, _ = changes.fitted({column.name: column.type for column in table.schema})
+    if not states:
+        return corpus
+    # Entries that no change names are copied batch by batch, so that memory holds the others alone.
+    keys = {state.id for state in states}
     changed_path = path.with_name(f"{path.name}.changed")
     touched = []
     count = 0
@@ -226,7 +256,7 @@ def fold(
                 count += untouched.num_rows
             # Drops the pages that were read, so that memory does not grow with the store.
             release()
-        changed = _changed(pa.Table.from_batches(touched), corpus, changes.states, name, file)
+        changed = _changed(pa.Table.from_batches(touched), corpus, states)
         for batch in changed.to_batches():
             writer.write_batch(batch)
             count += batch.num_rows
@@ -238,9 +268,7 @@ def fold(
     return corpus.model_copy(update={"size": count})
 
 
-def _changed(
-    touched: Any, corpus: manifest.Corpus, states: Sequence[State], name: str, file: str
-) -> Any:
+def _changed(touched: Any, corpus: manifest.Corpus, states: Sequence[State]) -> Any:
     """Returns some entries of a store as changes leave them, a `pyarrow.Table`."""
     import pyarrow as pa
 
@@ -251,36 +279,25 @@ def _changed(
         entry = corpus.model_copy(update={"size": touched.num_rows})
         overlay = StoreOverlay(CandidateStore(path, entry), entry)
         owner = states[0].kind, states[0].store
-        items = changed_items(states, 0, 0, {owner: corpus.attributes})[owner]
-        fitted = fit(items, overlay)
-        for reason, ids in fitted.lost.items():
-            # What attributes the recipe lacks, the report says.
-            if len(ids) and not reason.startswith(NO_PLACE):
-                raise NotConvertible(
-                    f"{name}: the change of {ids[0]!r} in {file} does not fit ({reason}); export "
-                    "without --with-changes, or change the recipe"
-                )
+        fitted = fit(changed_items(states, 0, 0, {owner: corpus.attributes})[owner], overlay)
         overlay.upsert(pa.record_batch({**fitted.columns}), fitted.expires_s)
         overlay.delete(fitted.deleted)
-        store: StoreSnapshot = overlay.store
+        store = overlay.store
         # Entries end where a change deletes them, or replaces them by a later entry.
         positions = np.setdiff1d(np.arange(store.size), store.ended)
         columns = store.arrays(positions, touched.column_names)
         return pa.Table.from_pydict(columns, schema=touched.schema)
 
 
-def _set_by(state: State) -> list[str]:
-    """Returns the attributes that a state sets."""
-    if state.content is None:
-        return []
-    values = orjson.loads(state.content)
-    if state.attribute != WHOLE:
-        return [] if values is None else [state.attribute]
-    return [
-        column.removeprefix(ATTRIBUTE)
-        for column, value in values.items()
-        if column.startswith(ATTRIBUTE) and value is not None
-    ]
+def _takes(types: Mapping[str, Any], column: str, value: Any) -> bool:
+    """Returns whether a store has a place for a value; whether a feature fits, `unfit` says."""
+    if column not in types or not column.startswith(ATTRIBUTE):
+        return column in types
+    try:
+        checked_value(arrow.kind_of(types[column]), value)
+    except AttributeMisfit:
+        return False
+    return True
 
 
 def _reason_not_included(state: State, stores: Mapping[str, Collection[str]]) -> str:

@@ -64,13 +64,7 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
         if settings.with_changes is not None:
             changes = read_changes(settings.with_changes, job.model)
             changes_included = changes.last
-            sections = {"corpora": job.corpora, "contexts": job.contexts}
-            notes += changes.notes(
-                {
-                    section: {name: store.stored.attributes for name, store in stores.items()}
-                    for section, stores in sections.items()
-                }
-            )
+            notes += changes.notes({"corpora": job.corpora, "contexts": job.contexts})
         context = BundleContext(prepared, settings, staged_version, notes, changes)
         # A resumed run takes the time of the first one, so that both write the same manifest.
         created = staged_version.start_time(job, inventory.fingerprint)

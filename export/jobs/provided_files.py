@@ -15,6 +15,7 @@ import numpy as np
 
 from bundle.features.columns import Column
 from bundle.format import manifest, paths
+from bundle.storage import arrow
 from export.corpora import candidates, indexes, lists
 from export.corpora.changes import StoreChanges, fold
 from export.corpora.files import locate_corpus
@@ -155,10 +156,10 @@ def _run_store(
     files = locate_corpus(context.prepared.base, name, section, kind)
     corpus = CorpusReader(files, f"{kind}.{name}", section, context.prepared.entries)
     # A store without changes is not written again when others are changed.
-    changes = StoreChanges([])
+    changes = StoreChanges()
     changes_file = ""
     if context.changes is not None:
-        changes = context.changes.of(kind, name, section.attributes)
+        changes = context.changes.of(kind, name)
         changes_file = context.changes.path.name
     store_paths = {"corpora": paths.corpus_store, "contexts": paths.context_store}
     file = store_paths[kind](name)
@@ -166,6 +167,10 @@ def _run_store(
         Step(file), _write_store, file, kind, name, corpus, changes, changes_file, moved=moved
     )
     context.notes.extend(candidates.notes_of_lengths(f"{kind}.{name}", entry))
+    if context.changes is not None:
+        table, _ = arrow.open_trusted(context.directory / entry.file)
+        types = {column.name: column.type for column in table.schema}
+        context.notes.extend(context.changes.notes_of(kind, name, types))
     return entry
 
 

@@ -42,7 +42,8 @@ class ExportSettings(BaseModel):
     )
     with_changes: Path | None = Field(
         default=None,
-        description="change log of the model's service, whose candidates and contexts are exported",
+        description="changes file of the model's service, whose candidates and contexts are "
+        "exported",
     )
     full: bool = Field(
         default=False, description="compare every row with the checkpoint instead of a sample"

@@ -23,7 +23,7 @@ from bundle.format.manifest import (
     Manifest,
     readers_of,
 )
-from bundle.storage import arrow, files
+from bundle.storage import files
 from bundle.stores.reader import MappedColumns
 from export.corpora.changes import SECTIONS, ServedChanges, StoreChanges
 from export.corpora.files import locate_corpus
@@ -147,9 +147,9 @@ def check_candidates(
             file = entries[name].file
             stores[kind, name] = MappedColumns(files.locate(root, file), entries[name])
             sources = locate_corpus(base, name, section, kind)
-            store_changes = StoreChanges([])
+            store_changes = StoreChanges()
             if changes is not None:
-                store_changes = changes.of(kind, name, entries[name].attributes)
+                store_changes = changes.of(kind, name)
             inputs = stored_inputs(manifest.features, section.features)
             checked = CheckedStore(
                 stores[kind, name], kind, name, section.stored, sources, inputs, file
@@ -219,11 +219,10 @@ def check_store(checked: CheckedStore, changes: StoreChanges) -> None:
     positions = _sample(store.size)
     file_rows = positions
     if changes.states or changes.later_ids:
-        is_text = arrow.kind_of(store.types["id"]) == "string"
-        expected = expected_store(checked.files, checked.key, checked.section, changes, is_text)
+        expected = expected_store(checked.files, checked.key, checked.section, changes, store.types)
         known_positions = np.arange(store.size)
         if changes.later_ids:
-            ids = [key for part in store.id_slices() for key in part.to_pylist()]
+            ids = store.ids(known_positions).tolist()
             is_known = np.array([key not in changes.later_ids for key in ids], bool)
             known_positions = known_positions[is_known]
         # Unchanged entries come first, without the gaps of changed and deleted ones.
@@ -259,26 +258,25 @@ def _check_changed(checked: CheckedStore, expected: ExpectedStore, positions: Po
                 if f"attribute:{name}" not in entry.values
             ]
             _check_rows(checked, position, row, unchanged)
-        columns = [column for column in entry.values if column in store.types]
-        stored = store.arrays(position, columns)
-        for column in columns:
-            (value,) = stored[column].to_pylist()
-            if not _same_value(value, entry.values[column]):
+        arrays = store.arrays(position, [*entry.values])
+        for column, changed in entry.values.items():
+            (stored,) = arrays[column].to_pylist()
+            if not _same_value(stored, changed):
                 raise VerificationFailed(
-                    f"{checked.key}: {column.replace(':', ' ')} of {entry.key!r} is {value!r} in "
-                    f"the bundle, the changes say {entry.values[column]!r}",
+                    f"{checked.key}: {column.replace(':', ' ')} of {entry.key!r} is {stored!r} in "
+                    f"the bundle, the changes say {changed!r}",
                     steps=[checked.step],
                 )
 
 
-def _same_value(value: Any, logged: Any) -> bool:
+def _same_value(stored: Any, changed: Any) -> bool:
     """Returns whether a store holds a changed value; a list may be sent as its only value."""
-    if isinstance(value, list) and not isinstance(logged, list):
-        logged = [logged]
-    if isinstance(value, float) and logged is not None:
-        # A log is in float64; some columns of a store are in float32.
-        return bool(value == np.float32(logged)) or value == logged
-    return bool(value == logged)
+    if isinstance(stored, list) and not isinstance(changed, list):
+        changed = [changed]
+    if isinstance(stored, float) and changed is not None:
+        # Changes are in float64; some columns of a store are in float32.
+        return bool(stored == np.float32(changed)) or stored == changed
+    return bool(stored == changed)
 
 
 def _check_rows(

@@ -5,13 +5,14 @@ files and the changes, without the code that changes stores.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.storage import arrow
 from export.corpora.changes import StoreChanges
 from export.corpora.files import read_corpus_file
 from export.recipe.schema import CorpusSection
@@ -58,7 +59,7 @@ def expected_store(
     name: str,
     section: CorpusSection,
     changes: StoreChanges,
-    is_text: bool,
+    types: Mapping[str, Any],
 ) -> ExpectedStore:
     """Returns the entries that a store must hold.
 
@@ -67,9 +68,12 @@ def expected_store(
       name: The name of the corpus.
       section: The section of the recipe for the corpus.
       changes: The changes of the corpus.
-      is_text: Whether the ids are strings.
+      types: The `pyarrow.DataType` of each column of the store.
     """
-    changed = {state.id: ChangedEntry(state.id) for state in changes.states}
+    # What does not fit the store is not in it, as the report says.
+    states, _ = changes.fitted(types)
+    is_text = arrow.kind_of(types["id"]) == "string"
+    changed = {state.id: ChangedEntry(state.id) for state in states}
     rows: list[int] = []
     position = 0
     for file in files:
@@ -82,7 +86,7 @@ def expected_store(
                     rows.append(position)
                 position += 1
     # An attribute may have a state before the one of its entry as a whole, of a later number.
-    for state in sorted(changes.states, key=lambda state: state.attribute):
+    for state in sorted(states, key=lambda state: state.attribute):
         entry = changed[state.id]
         entry.sequence = max(entry.sequence, state.sequence)
         if state.attribute:

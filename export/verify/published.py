@@ -61,7 +61,12 @@ def verify_bundle(
 
 
 def verify_against_recipe(
-    bundle: Path, job: ExportJob, base: Path, *, full: bool = False, log: Path | None = None
+    bundle: Path,
+    job: ExportJob,
+    base: Path,
+    *,
+    full: bool = False,
+    with_changes: Path | None = None,
 ) -> Verified:
     """Verifies a bundle against the checkpoint, the model and the corpora of its recipe.
 
@@ -70,11 +75,12 @@ def verify_against_recipe(
       job: The recipe that the bundle was exported by.
       base: The recipe's folder.
       full: Whether every row is compared, not a sample.
-      log: The change log that the bundle was exported with; None: with none.
+      with_changes: The changes file that the bundle was exported with, or a backup of it, as it is
+        now; None: it was exported with none.
 
     Raises:
       UsageError: The directory holds no bundle, or the recipe is of another model, or has not the
-        bundle's towers, or the log is not the one that it was exported with.
+        bundle's towers, or the changes are not those that it was exported with.
       VerificationFailed: `verify_bundle` fails; or a tower or a candidate is not the model's, or an
         index finds less than its manifest says.
       ExportError: The checkpoint or the model code is not what it was.
@@ -116,8 +122,8 @@ def verify_against_recipe(
         check_table_orders(reference, expected)
 
         changes = None
-        if log is not None:
-            changes = read_changes(log, job.model, manifest.changes_included)
+        if with_changes is not None:
+            changes = read_changes(with_changes, job.model, manifest.changes_included)
         checked = replace(checked, reference=reference, expected=expected, changes=changes)
         of_model = check_bundle(checked, OF_MODEL)
         features.close()

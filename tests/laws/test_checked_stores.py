@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from bundle.format.manifest import IDENTITY, DenseFeature, EmbeddedFeature, Feature
 from bundle.stores.reader import MappedColumns
+from export.corpora.changes import StoreChanges
 from export.corpora.files import locate_corpus
 from export.errors import VerificationFailed
 from export.recipe.schema import CorpusSection
@@ -129,8 +130,8 @@ def test_store_equals_its_file_whatever_becomes_of_lists(
         stored_inputs(features, ["tags"]),
         corpus.file,
     )
-    check_store(checked, [])
+    check_store(checked, StoreChanges())
 
     WRITERS[kind]([lists[0][::-1], *lists[1:]], dtype, path)
     with pytest.raises(VerificationFailed, match=r"corpora.items, row 1: feature 'tags'"):
-        check_store(checked, [])
+        check_store(checked, StoreChanges())
