@@ -1,6 +1,6 @@
-"""Changes of a service with several workers, whose log is compacted meanwhile, while its processes
-are killed: nothing acknowledged is lost, nothing is applied twice, and every worker and a copy on
-another machine serves it.
+"""Changes of a service with several workers, which is backed up meanwhile, while its processes are
+killed: nothing acknowledged is lost, nothing is applied twice, and every worker, a copy on another
+machine and a restored backup serve it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import itertools
 import os
 import random
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -20,13 +21,11 @@ from typing import Any
 import httpx
 import pytest
 
-from bundle.changes.log_lock import LogLock
+from bundle.changes.file import FILE_NAME
 from tests.e2e.process import WAIT_S, Process, until
 from tests.e2e.services import Launch, Write, client_of, wait_for, wait_for_workers, workers_of
 
 KEYS = range(5000, 5003)
-HISTORY = 60
-"""The number of changes of each candidate before the first compaction."""
 PAUSE_S = 0.01
 """Between the changes of one sender, whose kills last for seconds."""
 KILLS = 2
@@ -85,20 +84,18 @@ def until_all_serve(service: Process, expected: dict[int, int]) -> None:
 
 
 @pytest.mark.slow
-def test_killed_workers_and_compactions_lose_nothing_and_apply_nothing_twice(
+def test_killed_workers_lose_nothing_and_apply_nothing_twice(
     request: pytest.FixtureRequest, write: Write, launch: Launch, tmp_path: Path
 ) -> None:
     write()
-    service = launch("--workers", "2", "--changes-dir", str(tmp_path / "log"))
+    service = launch("--workers", "2", "--changes-dir", str(tmp_path / "changes"))
     wait_for(service, "2")
     follow = ("--follow-changes", f"http://127.0.0.1:{service.ports['admin']}")
     copy = launch(*follow, "--changes-dir", str(tmp_path / "copy"))
-    log = tmp_path / "log" / "movies" / "changes.log"
-    lock = LogLock(log.with_name("changes.log.lock"))
     kills = KILLS
     if request.config.getoption("--thorough"):
         kills = KILLS_THOROUGH
-    has_history = threading.Barrier(len(KEYS) + 1)
+    have_begun = threading.Barrier(len(KEYS) + 1)
     killed = threading.Event()
 
     def send(key: int) -> int:
@@ -106,35 +103,30 @@ def test_killed_workers_and_compactions_lose_nothing_and_apply_nothing_twice(
         with admin_of(service) as client:
             for sequence in itertools.count(1):
                 upsert(client, key, sequence)
-                if sequence == HISTORY:
-                    has_history.wait()
-                if sequence >= HISTORY:
-                    time.sleep(PAUSE_S)
-                    if killed.is_set():
-                        return sequence
+                if sequence == 1:
+                    have_begun.wait()
+                if killed.is_set():
+                    return sequence
+                time.sleep(PAUSE_S)
         raise AssertionError
 
-    def compact() -> int:
+    def back_up(number: int) -> int:
         """Returns the status of the response; 0: its worker was killed."""
+        path = str(tmp_path / f"backup-{number}.sqlite")
         with admin_of(service) as client, suppress(httpx.TransportError):
-            return client.post("/changes/compact", json={}).status_code
+            return client.post("/changes/backup", params={"path": path}, json={}).status_code
         return 0
 
     with ThreadPoolExecutor(len(KEYS) + 1) as threads:
         senders = [threads.submit(send, key) for key in KEYS]
-        has_history.wait()
+        have_begun.wait()
         try:
             for number in range(kills):
-                compaction = threads.submit(compact)
+                backup = threads.submit(back_up, number)
                 time.sleep(random.uniform(0, 0.2))
-                killed_process = random.choice(workers_of(service)).pid
-                if number % 2:
-                    writer = lock.writer()
-                    assert writer is not None
-                    killed_process = writer.pid
                 with suppress(ProcessLookupError):  # the last one is not replaced yet
-                    os.kill(killed_process, signal.SIGKILL)
-                assert compaction.result() in {0, 200, 503}
+                    os.kill(random.choice(workers_of(service)).pid, signal.SIGKILL)
+                assert backup.result() in {0, 200, 503}
                 wait_for_workers(service, 2)
         finally:
             killed.set()
@@ -144,24 +136,30 @@ def test_killed_workers_and_compactions_lose_nothing_and_apply_nothing_twice(
     wait_for(copy, "1")
     until(lambda: sequences_of(copy) == expected)
     copy.kill()
+    assert back_up(kills) == 200
     with admin_of(service) as client:
-        status = client.get("/changes").json()
-        assert status["sequence"] >= sum(expected.values())
         assert upsert(client, KEYS[0], expected[KEYS[0]])["outdated"] == [KEYS[0]]
-
-        # Whatever was written beside the log by a writer that was killed is gone, too.
-        upsert_again = {key: last + 1 for key, last in expected.items()}
-        for key, sequence in upsert_again.items():
+        later = {key: last + 1 for key, last in expected.items()}
+        for key, sequence in later.items():
             upsert(client, key, sequence)
-        size_before = log.stat().st_size
-        assert client.post("/changes/compact", json={}).json()["changes"] == len(KEYS)
-    assert log.stat().st_size < size_before
-    assert {path.name for path in log.parent.iterdir()} == {"changes.log", "changes.log.lock"}
-    until_all_serve(service, upsert_again)
+    until_all_serve(service, later)
     copy = launch(*follow, "--changes-dir", str(tmp_path / "copy"))
     wait_for(copy, "1")
-    assert sequences_of(copy) == upsert_again, "it caught up before it was ready"
+    assert sequences_of(copy) == later, "it caught up before it was ready"
     service.kill()
-    restarted = launch("--workers", "1", "--changes-dir", str(tmp_path / "log"))
+    with sqlite3.connect(tmp_path / "changes" / "movies" / FILE_NAME) as database:
+        (count,) = database.execute(
+            "select count(*) from states where kind = 'candidates'"
+        ).fetchone()
+        assert count == len(KEYS), "an update replaces"
+    database.close()
+    restarted = launch("--workers", "1", "--changes-dir", str(tmp_path / "changes"))
     wait_for(restarted, "1")
-    assert sequences_of(restarted) == upsert_again
+    assert sequences_of(restarted) == later
+
+    restored = tmp_path / "restored" / "movies" / FILE_NAME
+    restored.parent.mkdir(parents=True)
+    (tmp_path / f"backup-{kills}.sqlite").rename(restored)
+    from_backup = launch("--workers", "1", "--changes-dir", str(restored.parent.parent))
+    wait_for(from_backup, "1")
+    assert sequences_of(from_backup) == expected

@@ -1,16 +1,17 @@
-"""Changes that wait for the process that writes the log, and many large ones at once: whatever does
-not need that process responds, no worker is killed, and no change is made late.
+"""Changes that wait while another process writes the changes, and many large ones at once: whatever
+needs no turn responds, no worker is killed, and no change is made late.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import grpc
 import httpx
 import pytest
 
+from bundle.changes.file import FILE_NAME
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.e2e.process import WAIT_S, Process, until
 from tests.e2e.services import (
@@ -47,30 +49,24 @@ LARGE_IDS = 300_000
 
 
 @pytest.fixture
-def start(root: Path, write: Write, launch: Launch, tmp_path: Path) -> Callable[[str], Process]:
-    """Starts services over one root, which have one log."""
+def service(write: Write, launch: Launch, tmp_path: Path) -> Process:
     write()
     tokens = tmp_path / "tokens"
     tokens.write_text(f"trainer {TOKEN}\n")
     tokens.chmod(0o600)
-
-    def start(worker_timeout_s: str) -> Process:
-        timeouts = ("--worker-timeout-s", worker_timeout_s, "--request-timeout-s", str(TIMEOUT_S))
-        service = launch("--tokens", str(tokens), "--changes-from", "trainer", *timeouts)
-        wait_for(service, "1")
-        return service
-
-    return start
+    timeouts = ("--worker-timeout-s", "8", "--request-timeout-s", str(TIMEOUT_S))
+    service = launch("--tokens", str(tokens), "--changes-from", "trainer", *timeouts)
+    wait_for(service, "1")
+    return service
 
 
 @contextmanager
-def stopped(service: Process) -> Iterator[None]:
-    (worker,) = workers_of(service)
-    worker.suspend()
-    try:
+def written_by_another(root: Path) -> Iterator[None]:
+    """Another process writes the changes, and does not end."""
+    path = root / "movies" / FILE_NAME
+    with closing(sqlite3.connect(path, WAIT_S, isolation_level=None)) as database:
+        database.execute("begin immediate")
         yield
-    finally:
-        worker.resume()
 
 
 def candidate(key: int) -> dict[str, Any]:
@@ -134,12 +130,8 @@ def check_many_large_changes_at_once(service: Process) -> None:
 
 
 def test_changes_that_wait_or_are_large_delay_nothing_else_and_are_not_made_late(
-    start: Callable[[str], Process],
+    service: Process, root: Path
 ) -> None:
-    writer = start("60")
-    with client_of(writer, TOKEN) as client:
-        assert send(client, 5000) == (200, "")
-    service = start("8")
     (worker,) = workers_of(service)
     admin_url = f"http://127.0.0.1:{service.ports['admin']}"
     with (
@@ -149,7 +141,8 @@ def test_changes_that_wait_or_are_large_delay_nothing_else_and_are_not_made_late
         ThreadPoolExecutor(OVER_HTTP + OVER_GRPC + OVER_ADMIN) as senders,
     ):
         assert send(client, 5001) == (200, "")
-        with stopped(writer):
+        sequence = sequence_of(service)
+        with written_by_another(root):
             # Later senders find no thread, or wait for the other process in one.
             over_http = [senders.submit(send, client, 6000 + n) for n in range(OVER_HTTP)]
             over_admin = [senders.submit(send, admin, 7000 + n) for n in range(OVER_ADMIN)]
@@ -180,14 +173,11 @@ def test_changes_that_wait_or_are_large_delay_nothing_else_and_are_not_made_late
                 client.post(UPSERT, json={"items": [candidate(6000)]}, timeout=0.5)
             return cancelled_changes(client) >= before + 3
 
-        # They are withdrawn before the other process goes on.
-        with stopped(writer):
+        # They are withdrawn before the other process ends.
+        with written_by_another(root):
             until(withdraws_three)
-        # The next change is the next of the log: none of those that failed was made.
+        # The next state is the next one of the file: no change that failed was made.
         assert send(client, 5002) == (200, "")
-        assert sequence_of(service) == 3
-        # One that has died is replaced.
-        writer.kill()
-        assert send(client, 5003) == (200, "")
+        assert sequence_of(service) == sequence + 1
     check_many_large_changes_at_once(service)
     assert workers_of(service) == [worker]

@@ -113,7 +113,7 @@ def request_of(
 ) -> Callable[[str], str]:
     """Sends a request to an address as a client of the service does; returns how it fails."""
     for module, limit, deadline in (
-        (copying, "_RECORDS_BYTES_MAX", "_DEADLINE_S"),
+        (copying, "_RESPONSE_BYTES_MAX", "_DEADLINE_S"),
         (addresses, "_DASHBOARD_BYTES_MAX", "_DASHBOARD_S"),
         (admin_client, "_RESPONSE_BYTES_MAX", "_DEADLINE_S"),
     ):
