@@ -12,6 +12,7 @@ sequence that it had before, so that the states which it has lost are told from 
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import sqlite3
@@ -43,6 +44,8 @@ _APPLICATION_ID = 0x726F7763
 _FORMAT = 1
 _PAGE_STATES = 10_000
 """The number of new states that are read at a time."""
+_STATEMENT_ROWS = 500
+"""The maximum number of states or ids that a statement names."""
 _READ_LOCK_S = 10.0
 """The time for which a reader waits while another process recovers the file."""
 _SCHEMA = f"""
@@ -68,9 +71,16 @@ pragma user_version = {_FORMAT};
 _NEW_STATES = """
 select states.* from states join (
   select distinct kind, store, id from states
-  where sequence > ? and sequence <= ? and kind in ('candidates', 'contexts')
+  where sequence > ? and sequence <= ? and +kind in ('candidates', 'contexts')
 ) using (kind, store, id)
 order by sequence
+"""
+_REPLACED_ATTRIBUTES = """
+delete from states where sequence in (
+  select part.sequence from states as whole join states as part using (kind, store, id)
+  where whole.sequence > ? and whole.attribute = '' and part.attribute <> ''
+    and not coalesce(part.number > whole.number, 0)
+)
 """
 _ENDED = """
 select * from states
@@ -176,13 +186,15 @@ class ChangesFile:
         with self._reading() as connection:
             if connection is None:
                 return {}
-            for key in keys:
+            for begin in range(0, len(keys), _STATEMENT_ROWS):
+                part = keys[begin : begin + _STATEMENT_ROWS]
+                places = ", ".join("?" * len(part))
                 found = connection.execute(
-                    "select * from states where kind = ? and store = ? and id = ?",
-                    (kind, store, key),
+                    f"select * from states where kind = ? and store = ? and id in ({places})",  # noqa: S608
+                    (kind, store, *part),
                 )
                 for state in _states(found):
-                    by_key.setdefault(key, {})[state.attribute] = state
+                    by_key.setdefault(state.id, {})[state.attribute] = state
         return by_key
 
     def offsets(self, stream: str | None = None) -> dict[str, dict[int, int]]:
@@ -548,18 +560,18 @@ class StateWriter:
         Args:
           states: The states, ascending.
         """
-        connection = self._connection
-        for state in states:
-            if state.attribute == WHOLE:
-                connection.execute(
-                    "delete from states where kind = ? and store = ? and id = ? "
-                    "and attribute <> '' and not coalesce(number > ?, 0)",
-                    (state.kind, state.store, state.id, state.number),
-                )
-            connection.execute(
-                "insert or replace into states values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", state
+        copied = [*states]
+        # One statement for each state would take four times as long.
+        for begin in range(0, len(copied), _STATEMENT_ROWS):
+            part = copied[begin : begin + _STATEMENT_ROWS]
+            places = ", ".join([f"({', '.join('?' * len(State._fields))})"] * len(part))
+            self._connection.execute(
+                f"insert or replace into states values {places}",  # noqa: S608
+                [*itertools.chain.from_iterable(part)],
             )
-            self._file.sequence = state.sequence
+        self._connection.execute(_REPLACED_ATTRIBUTES, (self._file.sequence,))
+        if copied:
+            self._file.sequence = copied[-1].sequence
         return self._file.sequence
 
     def forget(self, items: Iterable[tuple[str, str, Key]]) -> None:

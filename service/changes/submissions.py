@@ -48,6 +48,10 @@ log = logger(__name__)
 
 _LISTED_MAX = 100
 """Maximum number of ids of each kind that a result lists."""
+_GROUP_IDS = 10_000
+"""The number of ids that are written together, unless one request has more. With less, small
+changes wait for more writes to the disk; with more, all wait for longer behind large ones.
+"""
 _FILE_PROBLEMS = (ChangesDamaged, ChangesReplaced, ChangesUnavailable)
 """Errors that no request is the cause of."""
 
@@ -212,13 +216,18 @@ class Submissions:
                     submission.result.set_exception(error)
 
     def _take(self) -> list[_Submission]:
-        """Returns the requests that are to be written now, which cannot be withdrawn any more."""
+        """Returns the requests that are to be written now, which cannot be withdrawn any more: all
+        that wait, or the first ones if they are large.
+        """
+        taken: list[_Submission] = []
+        size = 0
         with self._waiting_lock:
-            waiting = self._waiting
-            self._waiting = []
-        return [
-            submission for submission in waiting if submission.result.set_running_or_notify_cancel()
-        ]
+            while self._waiting and size < _GROUP_IDS:
+                submission = self._waiting.pop(0)
+                if submission.result.set_running_or_notify_cancel():
+                    taken.append(submission)
+                    size += len(submission.request.ids)
+        return taken
 
     def _attempt(
         self, submission: _Submission, writer: StateWriter, leases: ExitStack
