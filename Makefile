@@ -94,7 +94,7 @@ bench: venv ## the service, bare calls, installed peers, overload, start and mem
 bench-against: venv ## the service of another checkout, with its own bundles, in alternation with this one: DIR=../old
 	$(BIN)/python -m benchmarks --against $(DIR)
 
-bench-fresh: venv ## changes while serving: how soon they are seen, latency of queries beside them, restart with a log
+bench-fresh: venv ## changes while serving: how soon they are seen, latency of queries beside them, restart with them
 	$(BIN)/python -m benchmarks.fresh $(if $(SCALE),--scale $(SCALE))
 
 bench-fresh-peers: venv ## changes while serving beside pgvector and Qdrant's engine: visibility, throughput under changes

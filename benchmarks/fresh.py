@@ -5,8 +5,7 @@
 - beside load: latency of queries that come at random instants, at half of the throughput, with and
   without a stream of changes, block by block;
 - many changes: throughput of unfiltered queries with and without many changed candidates;
-- restart: from the start of a service to the first response, with and without the log;
-- replay: the same with a log of many records;
+- restart: from the start of a service to the first response, with and without changes;
 - live recall: CPU time of the service for a query, with and without 1 % of queries being searched
   exactly, too.
 """
@@ -35,15 +34,13 @@ from benchmarks.load import Endpoint, Load, Responses
 from benchmarks.services import Checkout, Service
 from benchmarks.workload_towers import ITEM_DIM
 from benchmarks.workloads import RetrievalWorkload, write_retrieval
-from bundle.changes.log import ChangeLog
+from bundle.changes.file import FILE_NAME
 
 MODEL = "retrieval"
 BATCH = 50
 """Changes in a request of the stream."""
 CALLERS = 8
 """That send queries at once where throughput is measured."""
-REPEATED = 100
-"""Times that the log that is replayed has each record."""
 STREAM_POLL_S = 0.05
 TIMEOUT_S = 60.0
 FAILED_SHARE_MAX = 0.01
@@ -62,7 +59,6 @@ class Plan:
       block_s: The length of a block.
       rate: Changes per second beside the queries.
       changed: The numbers of changed candidates, each of which throughput is measured with.
-      records: The number of records in the log that is replayed, each of one candidate.
       cpu_s: The time for which the CPU time of the service is measured.
     """
 
@@ -73,7 +69,6 @@ class Plan:
     block_s: float
     rate: int
     changed: Sequence[int]
-    records: int
     cpu_s: float
 
 
@@ -110,7 +105,7 @@ class Client:
         self._changes.post("/candidates/upsert", json={"items": items}).raise_for_status()
 
     def sequence(self) -> int:
-        """Returns how many records the change log has."""
+        """Returns the sequence of the last state: each changed candidate has one of its own."""
         response = self._changes.get("/changes").raise_for_status()
         sequence: int = response.json()["sequence"]
         return sequence
@@ -142,7 +137,6 @@ def main() -> None:
     options.add_argument(
         "--changed", type=int, nargs="+", default=[10_000, 100_000], help="changed candidates"
     )
-    options.add_argument("--records", type=int, default=100_000, help="in the log that is replayed")
     options.add_argument("--cpu-seconds", type=float, default=20.0, help="of each CPU time")
     arguments = options.parse_args()
     plan = Plan(
@@ -153,7 +147,6 @@ def main() -> None:
         block_s=arguments.block_seconds,
         rate=arguments.rate,
         changed=sorted(arguments.changed),
-        records=arguments.records,
         cpu_s=arguments.cpu_seconds,
     )
     console = Console(width=160)
@@ -187,13 +180,9 @@ def main() -> None:
             )
     with _served(root, scratch, arguments.workers, workload) as (_, start_s):
         console.print(
-            f"restart: {without_s:.1f} s without a log, {start_s:.1f} s with {first:,} changes in "
-            "it"
+            f"restart: {without_s:.1f} s without changes, {start_s:.1f} s with {first:,} changed "
+            "candidates"
         )
-    _forget_changes(root)
-    records = _write_records(root, scratch, workload, plan)
-    with _served(root, scratch, arguments.workers, workload) as (_, start_s):
-        console.print(f"replay: {start_s:.1f} s with {records:,} records in the log")
     _forget_changes(root)
     without_cpu_s, with_cpu_s = (
         _cpu_of_a_query(root, scratch, arguments.workers, workload, plan, share)
@@ -207,23 +196,8 @@ def main() -> None:
 
 
 def _forget_changes(root: Path) -> None:
-    (root / MODEL / "changes.log").unlink(missing_ok=True)
-
-
-def _write_records(root: Path, scratch: Path, workload: RetrievalWorkload, plan: Plan) -> int:
-    """Writes a log of many records of one candidate each; returns how many it has."""
-    distinct = plan.records // REPEATED
-    with _served(root, scratch, 1, workload) as (client, _):
-        for key in range(distinct):
-            client.upsert([_item(key, key)])
-    log = ChangeLog(root / MODEL / "changes.log", MODEL)
-    payloads = [record.payload for record in log.read()]
-    with log.writing() as writer:
-        writer.read()
-        for payload in payloads * (REPEATED - 1):
-            writer.append(payload)
-        writer.commit()
-    return REPEATED * len(payloads)
+    for path in (root / MODEL).glob(f"{FILE_NAME}*"):
+        path.unlink()
 
 
 def _cpu_of_a_query(
@@ -306,7 +280,7 @@ def _beside_load(client: Client, plan: Plan, console: Console) -> None:
         before = client.sequence()
         block = _block(client, rate, plan.block_s, seed=number)
         blocks_beside.append(block)
-        changes_per_s = BATCH * (client.sequence() - before) / plan.block_s
+        changes_per_s = (client.sequence() - before) / plan.block_s
         console.print(
             f"block {number}, {changes_per_s:.0f} changes per second: {_latencies(block)}"
         )

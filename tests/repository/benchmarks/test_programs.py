@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 PROGRAMS = {
     "benchmarks --against . --scale 0.0002 --rounds 1 --seconds 0.05 --callers 2 --workers 1": "cc",
     "benchmarks.fresh --scale 0.0002 --workers 1 --new 4 --seconds 0.1 --load 0.05 --blocks 1 "
-    "--block-seconds 1 --changed 60 --records 1000 --cpu-seconds 0.2": "cc",
+    "--block-seconds 1 --changed 60 --cpu-seconds 0.2": "cc",
     "benchmarks.retrieval --size 2000 --rounds 1 --seconds 0.05 --only": "scann",
     "benchmarks.retrieval.recall --size 2000 --queries 4 --built-at 10 --k 10": "scann",
     "benchmarks.exporter --only copies --gib 0.0625 --rounds 1": "",
