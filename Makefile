@@ -107,7 +107,7 @@ bench-peers: venv ## virtual environments of the peers of make bench, 9 GB under
 bench-retrieval: venv ## filtered retrieval beside ScaNN, faiss, hnswlib, LanceDB, pgvector and Chroma: a million vectors
 	$(BIN)/python -m benchmarks.retrieval
 
-bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memory by the size of a table
+bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memory by the size of a table; changed rows until they are served
 	$(BIN)/python -m benchmarks.exporter
 
 bench-scale: venv ## routers and shards beside one process, handles and a proxy, Ray Serve as control plane; ten minutes

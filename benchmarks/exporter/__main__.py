@@ -1,5 +1,5 @@
-"""`make bench-export`: the exporter beside `cp`, beside TensorFlow's own path, and its memory by
-the size of a table.
+"""`make bench-export`: the exporter beside `cp`, beside TensorFlow's own path, its memory by the
+size of a table, and the time from a checkpoint with changed rows to a service that has them.
 
 Hosts are noisy, so only ratios taken in one run mean anything: contestants take turns, each figure
 is a median.
@@ -14,22 +14,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.exporter import contests
+from benchmarks.exporter import big_checkpoints, contests
 from benchmarks.report import Sheet
 from export.report_text import size_text
 
 GIB = 1 << 30
 CORES = 8, 256, 4096
 SIZES = {"1 GiB": GIB, "16 GiB": 16 * GIB, "1 TiB": 1 << 40}
-PARTS = ("copies", "tensorflow", "sizes")
+CHANGED_ROWS = 100_000
+PARTS = ("copies", "tensorflow", "sizes", "delta")
 
 
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.exporter", description=__doc__)
-    parser.add_argument(
-        "--gib", type=float, default=2.0, help="size of the tables that are copied (default 2)"
-    )
+    parser.add_argument("--gib", type=float, default=2.0, help="size of the tables (default 2)")
     parser.add_argument(
         "--rounds", type=int, default=3, help="turns of each contestant (default 3)"
     )
@@ -74,6 +73,14 @@ def sheets(part: str, directory: Path, size: int, rounds: int) -> Iterator[Sheet
             "memory by rowcast's",
             "largest process",
         ]
+    elif part == "delta":
+        changed_rows = min(CHANGED_ROWS, size // big_checkpoints.ROW_BYTES // 20)
+        timed = contests.time_delta(directory, size, changed_rows)
+        durations = [f"{timed[step]:.1f}" for step in ("export", "served")]
+        rows.append(
+            [f"{changed_rows:,}", size_text(size), *durations, size_text(int(timed["bytes"]))]
+        )
+        columns = ["changed rows", "table", "export s", "until served s", "written"]
     else:
         for name, steps in contests.contest_sizes(directory, SIZES).items():
             rows += [

@@ -19,8 +19,8 @@ from tests.units.export.checkpoint.tensor_bundles import (
     shape_proto,
     slice_key,
     slice_proto,
-    table,
 )
+from tests.units.export.checkpoint.tensor_bundles import table as table_of
 
 CHUNK_BYTES = 64 << 20
 SHIFTS_BYTES = 1 << 20
@@ -77,8 +77,22 @@ def write_plain(
             pairs.append(
                 (slice_key(KEY, box), entry(1, (part, dim), first, size // slices, crcs[number]))
             )
-    (directory / "c.index").write_bytes(table([(b"", header()), *pairs]))
+    (directory / "c.index").write_bytes(table_of([(b"", header()), *pairs]))
     return BigTable(directory, rows, size, data, ("--table", f"t={KEY}"))
+
+
+def change_rows(table: BigTable, count: int) -> None:
+    """Changes rows at random of a table that `write_plain` wrote in one slice."""
+    dim = table.bytes // table.rows // 4
+    rows = np.random.default_rng(1).choice(table.rows, count, replace=False)
+    values = np.memmap(table.data, np.uint8, "r+")
+    by_row = values[1:].reshape(table.rows, 4 * dim)
+    # Another value of each: the sign of its numbers.
+    by_row[rows, 3::4] ^= 0x80
+    values.flush()
+    crc = int(google_crc32c.value(values[1:]))
+    pairs = [(b"", header()), (KEY.encode(), entry(1, (table.rows, dim), 1, table.bytes, crc))]
+    (table.directory / "c.index").write_bytes(table_of(pairs))
 
 
 def write_stack(directory: Path, size: int, cores: int) -> BigTable:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
+import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,8 +17,12 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.exporter import big_checkpoints
-from benchmarks.exporter.big_checkpoints import BigTable, write_plain, write_stack
+from benchmarks.exporter.big_checkpoints import BigTable, change_rows, write_plain, write_stack
 from benchmarks.exporter.commands import EXPORT, Ran, run
+from benchmarks.services import Checkout, Service
+
+POLL_S = 0.05
+"""Time between two requests for the version that is served."""
 
 
 def tables_command(table: BigTable, out: Path, *options: str) -> list[str | Path]:
@@ -172,3 +178,51 @@ def contest_sizes(directory: Path, sizes: Mapping[str, int]) -> dict[str, dict[s
         shutil.rmtree(out)
         shutil.rmtree(hole_directory)
     return results
+
+
+def time_delta(directory: Path, size: int, changed_rows: int) -> dict[str, float]:
+    """Serves a table, changes some of its rows in the checkpoint, and exports it again.
+
+    Returns:
+      The seconds of the export of the changed checkpoint, those until a service has the version,
+      and the bytes that the export wrote.
+    """
+    table = write_plain(directory / "source", size)
+    out = directory / "out"
+    exported(table, out)
+    change_rows(table, changed_rows)
+    options = ("--poll-interval-s", "1", "--workers", "1")
+    service = Service(Checkout("this"), out, directory, "f32", *options)
+    try:
+        before = _bytes_below(out)
+        begun = time.perf_counter()
+        ran = run(tables_command(table, out))
+        while _served_version(service) < 2:
+            time.sleep(POLL_S)
+        return {
+            "export": ran.seconds,
+            "served": time.perf_counter() - begun,
+            "bytes": float(_bytes_below(out) - before),
+        }
+    finally:
+        service.close()
+        shutil.rmtree(table.directory)
+        shutil.rmtree(out)
+
+
+def _served_version(service: Service) -> int:
+    url = f"http://127.0.0.1:{service.http}/v1/models"
+    with urllib.request.urlopen(url, timeout=60) as response:
+        document = json.load(response)
+    versions = [version["version"] for model in document["models"] for version in model["versions"]]
+    return int(max(versions))
+
+
+def _bytes_below(directory: Path) -> int:
+    """Returns the size of the files below a directory; what has several names counts once."""
+    sizes = {}
+    for path in directory.rglob("*"):
+        status = path.stat()
+        if path.is_file():
+            sizes[status.st_ino] = status.st_size
+    return sum(sizes.values())

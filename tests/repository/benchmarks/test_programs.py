@@ -22,6 +22,7 @@ PROGRAMS = {
     "benchmarks.retrieval --size 2000 --rounds 1 --seconds 0.05 --only": "scann",
     "benchmarks.retrieval.recall --size 2000 --queries 4 --built-at 10 --k 10": "scann",
     "benchmarks.exporter --only copies --gib 0.0625 --rounds 1": "",
+    "benchmarks.exporter --only delta --gib 0.0625": "",
     "benchmarks.exporter --only tensorflow --gib 0.0625 --rounds 1": "tensorflow",
     "benchmarks.exporter.layout_proofs --wrong 30": "",
     "benchmarks.scale --scale 0.0002 --shards 2 --rounds 1 --seconds 0.05": "aiohttp_cors",
