@@ -392,7 +392,7 @@ class Worker:
             self._loop.call_soon_threadsafe(self._announce)
 
     def _announce_changes(self) -> None:
-        """Reports that the copy of a change log has caught up, in the thread that noticed it."""
+        """Reports that a copy of changes has caught up, in the thread that noticed it."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._announce)
 

@@ -1,5 +1,5 @@
 """The path of a change behind HTTP, gRPC and the admin API: permission, admission, bounded
-decoding, and threads that wait for the log.
+decoding, and threads that wait for the changes.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class ChangePlane:
         change it.
 
         Raises:
-          ServiceError: The client may not, or the log cannot be read in time.
+          ServiceError: The client may not, or the changes cannot be read in time.
         """
         self.authorize_client(context.principal, context.model)
         applied = partial(self.changes.applied, context.model, context.deadline)

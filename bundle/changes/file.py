@@ -409,6 +409,8 @@ class ChangesFile:
             check_same_thread=False,
             uri=True,
         )
+        # The volume of temporary files may be small, or there is none to write to.
+        connection.execute("pragma temp_store = memory")
         try:
             self._check_content(connection)
             if mode == "rw":

@@ -401,12 +401,12 @@ class ChangeResult:
 
     Attributes:
       version: The version that the change was checked against.
-      sequence: Of the change in the log of the model; 0: nothing was written.
+      sequence: Of the last state of the change; 0: nothing was written.
       changed: How many ids were changed.
       outdated: Ids that were left alone, because a later state of theirs was applied before; at
         most 100.
       unknown: Ids to delete, or to give attributes to, that no loaded version has; at most 100.
-        This is no error: the log has them for later versions.
+        This is no error: they are kept for later versions.
       outdated_count: How many ids are outdated.
       unknown_count: How many ids are unknown.
       is_repeated: The stream was applied up to this offset, or beyond from_offset, before: nothing
@@ -431,7 +431,7 @@ class AppliedChanges:
     """What was changed of a model so far.
 
     Attributes:
-      sequence: Of the last change in the log of the model; 0: there is none.
+      sequence: Of the last state of the model; 0: there is none.
       streams: By the name of a stream: the offset behind what was applied of it.
     """
 

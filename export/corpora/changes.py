@@ -63,7 +63,7 @@ class StoreChanges:
           types: The `pyarrow.DataType` of each column of the store.
         """
         upserts = [
-            ChangedItem(state.id, state, {})
+            ChangedItem.of(state.id, state, [])
             for state in self.states
             if state.attribute == WHOLE and state.content is not None
         ]

@@ -28,7 +28,7 @@ class WrittenList:
 
     Attributes:
       entry: The entry in the manifest.
-      deleted: The number of candidates that were left out, because the change log deletes them.
+      deleted: The number of candidates that were left out, because changes delete them.
     """
 
     entry: manifest.CandidateList
@@ -39,7 +39,7 @@ class WrittenList:
         if not self.deleted:
             return []
         return [
-            f"lists.{name}: {self.deleted} candidates are left out: the change log deletes them"
+            f"lists.{name}: {self.deleted} candidates are left out: changes delete them"
         ]
 
 
@@ -99,7 +99,7 @@ def write_candidate_list(
       section: The list in the recipe.
       rows: The reader of the rows of the list.
       corpus: The manifest entry of its corpus.
-      deleted: Ids of candidates that the change log deletes: these may be missing.
+      deleted: Ids of candidates that changes delete: these may be missing.
 
     Raises:
       UsageError: A file is unreadable, or lacks a column.
@@ -114,7 +114,7 @@ def write_candidate_list(
             f"lists.{name}: its ids are {kind}, those of corpus {section.corpus!r} are "
             f"{corpus.id_dtype}"
         )
-    # An id that the corpus lacks is a mistake, unless the change log has deleted the candidate.
+    # An id that the corpus lacks is a mistake, unless a change has deleted the candidate.
     unknown = _unknown(base, corpus, ids)
     is_deleted = pc.is_in(unknown, value_set=pa.array(list(deleted), ids.type))
     missing = unknown.filter(pc.invert(is_deleted))

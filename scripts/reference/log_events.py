@@ -255,21 +255,26 @@ EVENTS = {
         "Repair or remove the file ([The state file](control.md#the-state-file)).",
     ),
     "changes_not_followed": (
-        "The change log of a model is damaged or cannot be read. The worker serves the changes "
-        "that it has read; a service that starts does not serve the model. Logged once per reason.",
-        "See [If the log is damaged](../how-to/change-while-serving.md#if-the-log-is-damaged).",
+        "The changes of a model are damaged or cannot be read. The worker serves those that it has "
+        "read; a service that starts does not serve the model. Logged once per reason.",
+        "See [RowcastChangesNotFollowed](../how-to/runbook.md#rowcastchangesnotfollowed).",
     ),
     "changes_followed": (
-        "The change log of a model can be read again, and the worker serves all changes.",
+        "The changes of a model can be read again, and the worker serves all of them.",
         "",
     ),
     "changes_dropped": (
-        "A version does not serve something that the change log has, or not whole: `items` so far, "
-        "of which `first_id` is the first. Logged once for each version and reason.",
+        "A version does not serve something that was changed, or not whole: `items` so far, of "
+        "which `first_id` is the first. Logged once for each version and reason.",
         "See [RowcastChangesDropped](../how-to/runbook.md#rowcastchangesdropped).",
     ),
-    "changes_compacted": (
-        "The change log of a model was compacted. `dropped` changes were left out.",
+    "changes_forgotten": (
+        "Deletions, expired candidates and attributes of a model that no loaded bundle has any use "
+        "for were removed: those of `items` candidates or contexts.",
+        "",
+    ),
+    "changes_not_forgotten": (
+        "They could not be removed, such as while another process writes. It is tried again.",
         "",
     ),
     "changes_not_private": (
@@ -277,7 +282,7 @@ EVENTS = {
         "Set the permissions to 0600 for files and 0700 for directories.",
     ),
     "changes_failed": (
-        "A bug stopped a round of following the change logs. The round is repeated.",
+        "A bug stopped a round of following the changes. The round is repeated.",
         "",
     ),
     "search_costs_implausible": (

@@ -372,7 +372,7 @@ def log_command(path: str, arguments: Mapping[str, Any] | None) -> None:
     Args:
       path: The path of the request.
       arguments: The arguments of the command, and what came of it; None: the path says it all, or
-        the change log does.
+        the changes do.
     """
     names = _PATH.fullmatch(path)
     assert names is not None  # noqa: S101 - every route of the admin API has such a path

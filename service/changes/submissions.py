@@ -130,7 +130,7 @@ class Submissions:
           Cancelled: The client has withdrawn the change, which is never made.
           DeadlineExceeded: The change was withdrawn, and is never made; or it was being written,
             and the response to a repeated request says whether it was made.
-          ServiceError: The request does not fit the version, or the log cannot be written; nothing
+          ServiceError: The request does not fit the version, or cannot be written; nothing
             was changed.
         """
         submission = _Submission(request, version, deadline, Future())

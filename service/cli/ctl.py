@@ -58,7 +58,7 @@ CTL = typer.Typer(
     "Write the options before or after the name of the command.\n\n"
     "Exit codes: 0 the command is in effect, 1 a bug, 2 invalid usage, or an unknown model, "
     "version or label, 3 the service cannot be reached, 4 the service rejects the command (the "
-    "token is not valid, or the state file or the change log cannot be written), 5 the service "
+    "token is not valid, or the state file or the changes cannot be written), 5 the service "
     "accepted the command, but it is not in effect yet or a version cannot be loaded, 6 "
     "the command is in effect, but its output cannot be written, 130 interrupted.",
     epilog="Example: rowcast-serve ctl status",

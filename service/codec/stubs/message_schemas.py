@@ -16,8 +16,8 @@ SCHEMAS = {'State': {'type': 'string', 'enum': ['loading', 'available', 'kept', 
                                                'description': 'The version that the change was '
                                                               'checked against.'},
                                    'sequence': {'$ref': '#/components/schemas/Integer',
-                                                'description': 'Of the change in the log of the '
-                                                               'model; 0: nothing was written.'},
+                                                'description': 'Of the last state of the change; '
+                                                               '0: nothing was written.'},
                                    'changed': {'$ref': '#/components/schemas/Integer',
                                                'description': 'How many ids were changed.'},
                                    'outdated': {'items': {'$ref': '#/components/schemas/Id'},
@@ -31,8 +31,8 @@ SCHEMAS = {'State': {'type': 'string', 'enum': ['loading', 'available', 'kept', 
                                                'description': 'Ids to delete, or to give '
                                                               'attributes to, that no loaded '
                                                               'version has; at most 100. This is '
-                                                              'no error: the log has them for '
-                                                              'later versions.',
+                                                              'no error: they are kept for later '
+                                                              'versions.',
                                                'title': 'Unknown'},
                                    'outdated_count': {'$ref': '#/components/schemas/Integer',
                                                       'description': 'How many ids are outdated.'},
@@ -57,8 +57,8 @@ SCHEMAS = {'State': {'type': 'string', 'enum': ['loading', 'available', 'kept', 
                    'type': 'object'},
  'ChangesResponse': {'properties': {'model': {'type': 'string', 'title': 'Model'},
                                     'sequence': {'$ref': '#/components/schemas/Integer',
-                                                 'description': 'Of the last change in the log of '
-                                                                'the model; 0: there is none.'},
+                                                 'description': 'Of the last state of the model; '
+                                                                '0: there is none.'},
                                     'streams': {'$ref': '#/components/schemas/StreamOffsets',
                                                 'description': 'By the name of a stream: the '
                                                                'offset behind what was applied of '
