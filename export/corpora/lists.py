@@ -38,9 +38,7 @@ class WrittenList:
         """Returns the lines of the report on the list."""
         if not self.deleted:
             return []
-        return [
-            f"lists.{name}: {self.deleted} candidates are left out: changes delete them"
-        ]
+        return [f"lists.{name}: {self.deleted} candidates are left out: changes delete them"]
 
 
 def columns_of(section: ListSection) -> CorpusSection:
