@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.changes.log import ChangeLog
 from bundle.features.columns import Column
 from export.errors import UsageError
-from export.recipe.schema import read_recipe
+from export.recipe.schema import ExportJob, read_recipe
 from export.verify.published import verify_against_recipe
 from service.contract.forms import IdLists
 from service.contract.messages import (
@@ -86,8 +85,9 @@ def test_responses_after_any_history_equal_those_of_a_rebuild(
         (seed,) = seeds(request, 1, 1)[:1]
         random = np.random.default_rng(seed)
         _make_changes(changed, random, history)
-        _export_with_log(changed)
+        published = _export_with_changes(changed)
         _make_changes(changed, random, history)
+        verify_against_recipe(*published, with_changes=file_of(changed))
         changed.scan()
         assert changed.current().version == 2
         # What the bundle contains is left out, and no more.
@@ -112,23 +112,24 @@ def _make_changes(service: RunningService, random: np.random.Generator, history:
         change(service, path, *body["items"], **options)
 
 
-def _export_with_log(service: RunningService) -> None:
-    """Publishes version 2 with the changes so far; has it compared with its recipe and its log once
-    more, as `verify` does.
+def _export_with_changes(service: RunningService) -> tuple[Path, ExportJob, Path]:
+    """Publishes version 2 with the changes so far; has it compared with its recipe and these once
+    more, as `verify` does. Returns the bundle, the recipe and its folder.
     """
-    log = file_of(service)
+    file = file_of(service)
     project = service.settings.root.parent / "recipe.toml"
-    published = export(project, 2, with_changes=log)
-    assert any(f"{STEPS} changes of" in note for note in published.notes)
-    logged = ChangeLog(log, "movies")
-    logged.read()
-    assert logged.sequence == STEPS
-    assert published.manifest.changes_included == logged.position
+    published = export(project, 2, with_changes=file)
+    last = status(service)["sequence"]
+    assert any(f"up to sequence {last}" in note for note in published.notes)
+    included = published.manifest.changes_included
+    assert included is not None
+    assert included.sequence == last
     job = read_recipe(project)
     bundle = Path(str(published.directory))
-    verify_against_recipe(bundle, job, project.parent, log=log)
-    with pytest.raises(UsageError, match="name the log as --with-changes, as it was"):
+    verify_against_recipe(bundle, job, project.parent, with_changes=file)
+    with pytest.raises(UsageError, match="name the changes file of the service"):
         verify_against_recipe(bundle, job, project.parent)
+    return bundle, job, project.parent
 
 
 def _first_movies() -> dict[int, Movie]:

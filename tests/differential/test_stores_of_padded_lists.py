@@ -136,9 +136,9 @@ def test_stores_of_padded_lists_are_served_as_the_model_reads_them(tmp_path: Pat
         change(service, "contexts/upsert", *people_sent, store="users")
         assert_served(service, model, users, items)
 
-        log = file_of(service)
-        export(recipe, 2, with_changes=log)
-        verify_against_recipe(bundle / "2", job, tmp_path, log=log)
+        changes_file = file_of(service)
+        export(recipe, 2, with_changes=changes_file)
+        verify_against_recipe(bundle / "2", job, tmp_path, with_changes=changes_file)
         service.scan()
         assert service.current().version == 2
         assert_served(service, model, users, items)
