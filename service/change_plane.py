@@ -22,15 +22,15 @@ from service.errors import NotReady
 from service.security.principal import Principal, authorize_change
 
 CHANGES_MAX = 128
-"""Maximum number of changes in progress in one process. Those that wait for one log are written
+"""Maximum number of changes in progress in one process. Those that wait for one file are written
 together, so that each more costs little but its memory.
 """
 CHANGES_OF_MODEL_MAX = 64
-"""Maximum number of changes of one model in progress, so that a log whose lock is held leaves room
+"""Maximum number of changes of one model in progress, so that a file whose lock is held leaves room
 for the changes of other models.
 """
 READS_MAX = 64
-"""Maximum number of calls in progress that read a log or the files of segments."""
+"""Maximum number of calls in progress that read the changes of a model."""
 READS_OF_MODEL_MAX = 32
 """Maximum number of such calls for one model."""
 Authorize = Callable[[Principal | None, str], object]
@@ -164,7 +164,7 @@ class ChangePlane:
         return await self.run(applied, context)
 
     async def run(self, function: Callable[[], Returned], context: RequestContext) -> Returned:
-        """Calls a function that waits for a log or for files of segments, in a thread. The function
+        """Calls a function that waits for the changes of a model, in a thread. The function
         itself ends at the deadline, unless a disk hangs.
 
         Raises:

@@ -338,8 +338,8 @@ class Manifest(StrictModel):
     warm_up: WarmUpRequests | None = None
     """Requests that a service computes before it serves the version; null: The export had none."""
     changes_included: ChangesPosition | None = None
-    """The last change in the model's log that corpora and contexts contain, with those before it,
-    but for what expires; null: no log was read."""
+    """The last state of the model's changes that corpora and contexts contain, with those before
+    it, but for what expires or was sent with vectors; null: none were read."""
     verification: Verification
     files: tuple[File, ...]
 

@@ -31,7 +31,7 @@ TIMEOUT_S = 10.0
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}", re.ASCII)
 """Request ids that a service accepts; it replaces any other."""
 OF_ONE_SERVICE = ("Change", "GetChanges")
-"""Methods of the contract that concern the changes of one service, which has a log of its own."""
+"""Methods of the contract that concern the changes of one service, which others follow."""
 ELSEWHERE = (Unreachable, NotReady)
 """Failures after which a call goes to the next address at once."""
 

@@ -80,8 +80,8 @@ EXITS = (
     (
         4,
         "ctl",
-        "the service rejects the command: the token is not valid, or the state file or the change "
-        "log cannot be written",
+        "the service rejects the command: the token is not valid, or the state file or the changes "
+        "cannot be written",
     ),
     (5, "ctl", "the command is not in effect yet, or a version cannot be loaded"),
     (

@@ -44,7 +44,7 @@ def embed_all(loaded: ModelVersion, store: ChangedCorpus) -> None:
         return
     is_embedded = np.ones(positions.size, bool)
     for name, index in store.indexes.items():
-        # Vectors that are in the log or in the bundle stay.
+        # Vectors that are in the changes or in the bundle stay.
         (lacking,) = (~store.is_logged(name, positions)).nonzero()
         for start in range(0, lacking.size, _CANDIDATES_PER_BATCH):
             part = lacking[start : start + _CANDIDATES_PER_BATCH]

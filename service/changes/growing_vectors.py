@@ -46,7 +46,7 @@ class GrowingVectors:
 
     @property
     def is_logged(self) -> NDArray[np.bool_]:
-        """Which of the vectors are in the log or in the bundle, [size]; no copy."""
+        """Which of the vectors are in the changes or in the bundle, [size]; no copy."""
         return self._is_logged[: self.size]
 
     def codes(self, exported: Callable[[], Vectors]) -> BlockedCodes | None:
@@ -81,7 +81,7 @@ class GrowingVectors:
 
         Args:
           vectors: The vectors.
-          is_logged: Whether they, or which of them, are in the log or in the bundle.
+          is_logged: Whether they, or which of them, are in the changes or in the bundle.
         """
         end = self.size + len(vectors)
         # A new buffer, not a resized one: views of the old one keep it.
