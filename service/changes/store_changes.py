@@ -243,7 +243,7 @@ class ChangedCorpus:
         return GrowingVectors(entry.dim, entry.distance)
 
     def is_logged(self, name: str, positions: Positions) -> NDArray[np.bool_]:
-        """Returns which vectors of an index at some positions are in the changes or in the bundle."""
+        """Returns which vectors of an index at some positions are in the file or in the bundle."""
         is_logged = positions < self.store.base_size
         slots = positions[~is_logged] - self.store.base_size
         is_logged[~is_logged] = self._vectors[name].is_logged[slots]
