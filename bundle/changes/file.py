@@ -18,9 +18,11 @@ import secrets
 import sqlite3
 import stat
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from bundle.changes.states import WHOLE, Key, State
@@ -48,10 +50,14 @@ _STATEMENT_ROWS = 500
 """The maximum number of states or ids that a statement names."""
 _READ_LOCK_S = 10.0
 """The time for which a reader waits while another process recovers the file."""
+_PROBLEMS = (sqlite3.Error, OSError, UnicodeDecodeError)
+"""Errors of SQLite and of the system. The module of Python cannot decode messages about names that
+are damaged.
+"""
 _SCHEMA = f"""
 create table states (
   sequence integer primary key autoincrement,
-  kind text not null,
+  kind text not null check (kind in ('candidates', 'contexts', 'streams', 'marks')),
   store text not null,
   id not null,
   attribute text not null,
@@ -61,6 +67,7 @@ create table states (
   expires_s real,
   time_s real not null,
   content text,
+  checksum integer not null,
   unique (kind, store, id, attribute)
 );
 create index marks on states (sequence) where kind = 'marks';
@@ -79,7 +86,7 @@ _REPLACED_ATTRIBUTES = """
 delete from states where sequence in (
   select part.sequence from states as whole join states as part using (kind, store, id)
   where whole.sequence > ? and whole.attribute = '' and part.attribute <> ''
-    and not coalesce(part.number > whole.number, 0)
+    and part.sequence < whole.sequence and not coalesce(part.number > whole.number, 0)
 )
 """
 _ENDED = """
@@ -108,10 +115,13 @@ class ChangesFile:
         """
         self.path = path.resolve()
         self.sequence = 0
+        self._log_path = self.path.with_name(f"{self.path.name}-wal")
         self._model = model
         self._only_reads = only_read
         self._opened: sqlite3.Connection | None = None
         self._inode = 0
+        self._log_inode = 0
+        """That of SQLite's log, which goes on being written when it was removed; 0: none is yet."""
         self._size = 0
         self._data_version = -1
         self._has_mark = False
@@ -164,7 +174,7 @@ class ChangesFile:
                 (after, _PAGE_STATES - 1),
             ).fetchone()
             (end,) = bound or (self._read_end(connection),)
-            return _states(connection.execute(_NEW_STATES, (after, end))), end
+            return self._states(connection.execute(_NEW_STATES, (after, end))), end
 
     def everything(self) -> tuple[ChangesPosition | None, list[State]]:
         """Returns the last state, and the states of all candidates and contexts, ascending; errors
@@ -176,7 +186,7 @@ class ChangesFile:
             rows = connection.execute(
                 "select * from states where kind in ('candidates', 'contexts') order by sequence"
             )
-            return self.position(), _states(rows)
+            return self.position(), self._states(rows)
 
     def states_of(self, kind: str, store: str, keys: Sequence[Key]) -> dict[Key, dict[str, State]]:
         """Returns the states of those of some candidates or contexts that have any, by attribute;
@@ -193,7 +203,7 @@ class ChangesFile:
                     f"select * from states where kind = ? and store = ? and id in ({places})",  # noqa: S608
                     (kind, store, *part),
                 )
-                for state in _states(found):
+                for state in self._states(found):
                     by_key.setdefault(state.id, {})[state.attribute] = state
         return by_key
 
@@ -212,7 +222,7 @@ class ChangesFile:
                     "and (?1 is null or id = ?1)",
                     (stream,),
                 )
-                for state in _states(found):
+                for state in self._states(found):
                     by_training = offsets.setdefault(str(state.id), {})
                     by_training[int(state.attribute)] = int(state.content or 0)
         return offsets
@@ -234,7 +244,9 @@ class ChangesFile:
                 return False
             return _mark_at(connection, position.sequence) == position.mark
 
-    def after(self, position: ChangesPosition | None, bytes_max: int) -> tuple[list[State], int]:
+    def after(
+        self, position: ChangesPosition | None, bytes_max: int
+    ) -> tuple[list[State], int, int]:
         """Returns the states behind the last one of a copy of the file, those of streams and marks
         too.
 
@@ -244,35 +256,55 @@ class ChangesFile:
             is returned if there is one.
 
         Returns:
-          The states, ascending, and the sequence of the last one of the file.
+          The states, ascending; the sequence of the last one of the file; and the largest sequence
+          that the file has forgotten: see `lacks`.
 
         Raises:
-          CopyDiffers: The file does not have the states of the copy, or has forgotten deletions
-            that the copy lacks.
+          CopyDiffers: The file does not have the states of the copy.
           BundleError: See `has_news`.
         """
         with self._reading() as connection:
             if connection is None:
                 if position is not None:
                     raise CopyDiffers(f"{self.path} does not exist, and the copy has states")
-                return [], 0
-            end = self._read_end(connection)
+                return [], 0, 0
             after = 0
             if position is not None:
                 after = position.sequence
-                self._check_copy(connection, position)
+                if (
+                    after > self._read_end(connection)
+                    or _mark_at(connection, after) != position.mark
+                ):
+                    raise CopyDiffers(
+                        f"{self.path} has no state {position}, which the copy has: the copy is of "
+                        "another file, or one of them was restored from an older copy"
+                    )
             states: list[State] = []
             size = 0
             rows = connection.execute(
                 "select * from states where sequence > ? order by sequence", (after,)
             )
             for row in rows:
-                state = State(*row)
+                (state,) = self._states([row])
                 size += len(state.content or "")
                 if states and size > bytes_max:
                     break
                 states.append(state)
-            return states, end
+            # The last one may have been forgotten, so that no copy gets to it.
+            (end,) = connection.execute("select max(sequence) from states").fetchone()
+            return states, end, _forgotten(connection)
+
+    def lacks(self, forgotten: int) -> bool:
+        """Returns whether this copy of a file lacks deletions that the file has forgotten since the
+        copy was begun; errors as of `has_news`.
+
+        Args:
+          forgotten: The largest sequence of a state that the file has forgotten; 0: none was.
+        """
+        with self._reading() as connection:
+            if connection is None or not self._read_end(connection):
+                return False
+            return max(self.sequence, _forgotten(connection)) < forgotten
 
     def size_bytes(self) -> int:
         """Returns the size of what the file holds, in bytes; errors as of `has_news`."""
@@ -297,7 +329,7 @@ class ChangesFile:
             if connection is None:
                 return []
             bounds = {"after": after, "before_s": before_s, "count": _PAGE_STATES}
-            return _states(connection.execute(_ENDED, bounds))
+            return self._states(connection.execute(_ENDED, bounds))
 
     def back_up(self, target: Path) -> int:
         """Writes a copy of the file as it is now; returns its size, in bytes.
@@ -346,7 +378,7 @@ class ChangesFile:
             wait_ms = min(max(0, int((deadline - time.monotonic()) * 1000)), 2**31 - 1)
             connection.execute(f"pragma busy_timeout = {wait_ms}")
             connection.execute("begin immediate")
-        except (sqlite3.Error, OSError) as problem:
+        except _PROBLEMS as problem:
             raise self._problem(problem) from problem
         before = self.sequence
         try:
@@ -361,7 +393,7 @@ class ChangesFile:
             # Some errors have rolled back already.
             with suppress(sqlite3.Error):
                 connection.execute("rollback")
-            if isinstance(problem, sqlite3.Error | OSError):
+            if isinstance(problem, _PROBLEMS):
                 raise self._problem(problem) from problem
             raise
 
@@ -382,7 +414,7 @@ class ChangesFile:
                 yield connection
             finally:
                 connection.execute("end")
-        except (sqlite3.Error, OSError) as problem:
+        except _PROBLEMS as problem:
             raise self._problem(problem) from problem
 
     def _connection(self) -> sqlite3.Connection | None:
@@ -420,6 +452,7 @@ class ChangesFile:
             raise
         self._opened = connection
         self._inode = status.st_ino
+        self._log_inode = 0
         self._size = status.st_size
         return connection
 
@@ -447,16 +480,22 @@ class ChangesFile:
 
     def _check_place(self) -> None:
         """Checks that the file is the one that was opened, and was not cut."""
-        try:
+        with suppress(FileNotFoundError):
             status = self.path.stat()
-        except FileNotFoundError:
-            status = None
-        if status is None or status.st_ino != self._inode or status.st_size < self._size:
-            raise ChangesReplaced(
-                f"{self.path} was removed, cut or replaced while it was open; stop the service, "
-                "restore the file or a backup of it, and start the service again"
-            )
-        self._size = status.st_size
+            log_inode = _inode(self._log_path)
+            if (
+                status.st_ino == self._inode
+                and status.st_size >= self._size
+                and self._log_inode in {0, log_inode}
+            ):
+                self._size = status.st_size
+                self._log_inode = log_inode
+                return
+        raise ChangesReplaced(
+            f"{self.path}, or {self._log_path.name}, was removed, cut or replaced while it was "
+            "open; stop the service, restore the file or a backup of it, and start the service "
+            "again"
+        )
 
     def _check_content(self, connection: sqlite3.Connection) -> None:
         application_id, form = (
@@ -468,23 +507,13 @@ class ChangesFile:
                 f"{self.path} holds no changes of a model that this release reads (application "
                 f"{application_id:#x}, format {form}); format {_FORMAT} was expected"
             )
+        # Checksums do not tell which states are missing.
+        (problem,) = connection.execute("pragma integrity_check(1)").fetchone()
+        if problem != "ok":
+            raise ChangesDamaged(f"{self.path} is damaged: {problem}; restore a backup")
         model = _fact(connection, "model")
         if model != self._model:
             raise FormatError(f"{self.path} is of model {model!r}; {self._model!r} was expected")
-
-    def _check_copy(self, connection: sqlite3.Connection, position: ChangesPosition) -> None:
-        after = position.sequence
-        if after > self.sequence or _mark_at(connection, after) != position.mark:
-            raise CopyDiffers(
-                f"{self.path} has no state {position}, which the copy has: the copy is of another "
-                "file, or one of them was restored from an older copy"
-            )
-        forgotten = _forgotten(connection)
-        if after < forgotten:
-            raise CopyDiffers(
-                f"{self.path} has forgotten deletions up to sequence {forgotten}, and the copy has "
-                f"the states up to {after} alone"
-            )
 
     def _read_end(self, connection: sqlite3.Connection) -> int:
         """Returns the sequence of the last state; also as `sequence`."""
@@ -498,10 +527,27 @@ class ChangesFile:
         self.sequence = int(sequence)
         return self.sequence
 
+    def _states(self, rows: Iterable[Sequence[Any]]) -> list[State]:
+        """Returns the states that are in rows.
+
+        Raises:
+          ChangesDamaged: A state differs from its checksum.
+        """
+        states = []
+        for *fields, checksum in rows:
+            state = State(*fields)
+            if checksum != _checksum(state):
+                raise ChangesDamaged(
+                    f"{self.path} is damaged: state {state.sequence} differs from its checksum; "
+                    "restore a backup"
+                )
+            states.append(state)
+        return states
+
     def _problem(self, problem: Exception) -> BundleError:
         """Returns the error for one of SQLite or of the system."""
         about = f"{self.path} cannot be read or written: {problem}"
-        if not isinstance(problem, sqlite3.Error):
+        if isinstance(problem, OSError):
             return ChangesUnavailable(about)
         # Errors that Python itself finds have no code.
         code = getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -554,31 +600,35 @@ class StateWriter:
             _internal("streams", stream, str(training), str(offset)) for training in trainings
         )
 
-    def copy(self, states: Iterable[State]) -> int:
+    def copy(self, states: Iterable[State], forgotten: int = 0) -> int:
         """Writes states with their sequences, each in the place of what it replaces: a candidate or
         context as a whole replaces its attributes, but for those of a later number. Returns the
         last sequence.
 
         Args:
           states: The states, ascending.
+          forgotten: What the file has forgotten that a copy is begun of: see `ChangesFile.lacks`.
         """
-        copied = [*states]
+        if forgotten and not self._file.sequence:
+            self._note_forgotten(forgotten)
+        rows = [(*state, _checksum(state)) for state in states]
         # One statement for each state would take four times as long.
-        for begin in range(0, len(copied), _STATEMENT_ROWS):
-            part = copied[begin : begin + _STATEMENT_ROWS]
-            places = ", ".join([f"({', '.join('?' * len(State._fields))})"] * len(part))
+        for begin in range(0, len(rows), _STATEMENT_ROWS):
+            part = rows[begin : begin + _STATEMENT_ROWS]
+            places = ", ".join([f"({', '.join('?' * len(part[0]))})"] * len(part))
             self._connection.execute(
                 f"insert or replace into states values {places}",  # noqa: S608
                 [*itertools.chain.from_iterable(part)],
             )
+            )
         self._connection.execute(_REPLACED_ATTRIBUTES, (self._file.sequence,))
-        if copied:
-            self._file.sequence = copied[-1].sequence
+        if rows:
+            self._file.sequence, *_ = rows[-1]
         return self._file.sequence
 
     def forget(self, items: Iterable[tuple[str, str, Key]]) -> None:
         """Removes all states of some candidates or contexts, by kind, store and id. Copies of the
-        file that do not have the last one of them cannot go on.
+        file that do not have the last one of them have to begin anew.
         """
         connection = self._connection
         last = _forgotten(connection)
@@ -588,7 +638,12 @@ class StateWriter:
                 item,
             )
             last = max([last, *(sequence for (sequence,) in removed)])
-        connection.execute("insert or replace into facts values ('forgotten', ?)", (last,))
+        self._note_forgotten(last)
+
+    def _note_forgotten(self, sequence: int) -> None:
+        self._connection.execute(
+            "insert or replace into facts values ('forgotten', ?)", (sequence,)
+        )
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -608,6 +663,13 @@ class StateWriter:
                 self._connection.execute("release attempt")
 
 
+def _inode(path: Path) -> int:
+    """Returns the number of a file; 0: there is none."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_ino
+    return 0
+
+
 def _begin_wal(connection: sqlite3.Connection, path: Path) -> None:
     """Has a file written ahead, and each transaction on the disk when it ends."""
     (mode,) = connection.execute("pragma journal_mode = wal").fetchone()
@@ -624,8 +686,9 @@ def _internal(kind: str, name: str, part: str, content: str | None) -> State:
     return State(0, kind, "", name, part, None, 0, False, None, 0.0, content)
 
 
-def _states(rows: Iterable[tuple[object, ...]]) -> list[State]:
-    return [*map(State._make, rows)]
+def _checksum(state: State) -> int:
+    """Returns the checksum of a state, which SQLite does not have."""
+    return zlib.crc32(repr(state._replace(is_sent=bool(state.is_sent))).encode())
 
 
 def _mark_at(connection: sqlite3.Connection, sequence: int) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bundle.changes.file import ChangesFile, StateWriter
 from bundle.changes.states import State
-from bundle.errors import BundleError, ChangesLocked, ChangesUnavailable
+from bundle.errors import BundleError, ChangesLocked, ChangesUnavailable, CopyDiffers
 from bundle.format.changes_position import ChangesPosition
 from service.changes.changed_version import ChangedVersion, included_of
 from service.changes.embedding import ShardsFailed
@@ -335,24 +335,38 @@ class AppliedFile:
         with self.held(deadline):
             return self._file.position()
 
-    def after(self, position: ChangesPosition | None, deadline: float) -> tuple[list[State], int]:
+    def after(
+        self, position: ChangesPosition | None, deadline: float
+    ) -> tuple[list[State], int, int]:
         """Returns states behind the last one of a copy; see `ChangesFile.after`."""
         busy = f"{self.path} is being read for another copy; try again"
         with held(self._copied_lock, deadline, busy):
             return self._copied_file.after(position, _COPIED_CHARACTERS)
 
-    def copy(self, states: Sequence[State]) -> int:
+    def copy(self, states: Sequence[State], forgotten: int) -> int:
         """Writes states of the file that this one is a copy of, and serves them; returns the
         sequence of the last one.
 
+        Args:
+          states: The states, ascending.
+          forgotten: What that file has forgotten; see `ChangesFile.lacks`.
+
         Raises:
+          CopyDiffers: The copy lacks deletions that the file has forgotten.
           BundleError: The file cannot be read or written, or a thread has held the state, or a
             process has written, for `WAIT_S`.
         """
+        with self.held():
+            if self._file.lacks(forgotten):
+                raise CopyDiffers(
+                    f"{self.path} lacks deletions up to sequence {forgotten}, which the service "
+                    "that takes the changes has forgotten; remove it, so that a new copy is made"
+                )
         if states:
             with self.writing(time.monotonic() + WAIT_S) as writer:
                 last = self.sequence
-                writer.copy(state for state in states if state.sequence > last)
+                new_states = [state for state in states if state.sequence > last]
+                writer.copy(new_states, forgotten)
                 self._apply()
         return self.sequence
 

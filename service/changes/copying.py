@@ -44,10 +44,12 @@ class Copied(BaseModel):
 
     Attributes:
       sequence: The sequence of the last state that the service has.
+      forgotten: The largest sequence that it has forgotten; 0: none.
       states: The next states behind those of the copy.
     """
 
     sequence: Annotated[int, Field(ge=0, lt=SEQUENCE_END)]
+    forgotten: Annotated[int, Field(ge=0, lt=SEQUENCE_END)]
     states: list[State]
 
     @model_validator(mode="after")
@@ -74,7 +76,7 @@ class FileCopy(Protocol):
     def position(self) -> ChangesPosition | None:
         """Returns the last state; None: there are none."""
 
-    def copy(self, states: Sequence[State]) -> int:
+    def copy(self, states: Sequence[State], forgotten: int) -> int:
         """Writes states and applies them; returns the sequence of the last one."""
 
 
@@ -230,7 +232,7 @@ class Copier:
         copied = self._leader.fetch(self._model, position)
         last = position.sequence if position is not None else 0
         self.lag = max(0, copied.sequence - last)
-        sequence = self._copy.copy(copied.states)
+        sequence = self._copy.copy(copied.states, copied.forgotten)
         self.lag = max(0, copied.sequence - sequence)
         if not self.lag and not self.has_caught_up:
             self.has_caught_up = True

@@ -131,8 +131,9 @@ class Changes:
 
     def after(
         self, name: str, position: ChangesPosition | None, deadline: float | None = None
-    ) -> tuple[list[State], int]:
-        """Returns states behind the last one of a copy, and the sequence of the last one.
+    ) -> tuple[list[State], int, int]:
+        """Returns states behind the last one of a copy, the sequence of the last one, and that of
+        the last one that is forgotten; see `ChangesFile.after`.
 
         Args:
           name: The name of the model.

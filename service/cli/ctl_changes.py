@@ -252,7 +252,8 @@ def _show_status(context: typer.Context, model: Model) -> None:
 )
 def _back_up(context: typer.Context, model: Model, path: Backup) -> None:
     """Write a copy of the changes of a model as they are now to a new file, on the host of the
-    service. To go back to it, stop the service and put it in the place of changes.sqlite.
+    service. To go back to it, stop the service, remove changes.sqlite-wal, and put it in the place
+    of changes.sqlite.
     """
     admin: Admin = context.obj
     query = urlencode({"path": path.absolute()})

@@ -41,13 +41,14 @@ from service.openapi import Int64, json_content
 Result = TypeVar("Result")
 _JSON = "application/json"
 _STATES_RESPONSE = {
-    "description": "The states and the sequence of the last one of the file.",
+    "description": "States, the sequence of the last one of the file, and of one forgotten.",
     "content": {
         _JSON: {
             "schema": {
                 "type": "object",
                 "properties": {
                     "sequence": {"type": "integer", "format": "int64"},
+                    "forgotten": {"type": "integer", "format": "int64"},
                     "states": {"type": "array", "items": {"type": "array", "items": {}}},
                 },
             }
@@ -172,8 +173,9 @@ def change_routes(
         context = begin(request, "changes", model, authorize)
         position = ChangesPosition(mark=mark, sequence=sequence) if mark else None
         after = partial(plane.changes.after, model, position, context.deadline)
-        states, last = await plane.run(after, context)
-        content = orjson.dumps({"sequence": last, "states": [tuple(state) for state in states]})
+        states, last, forgotten = await plane.run(after, context)
+        rows = [tuple(state) for state in states]
+        content = orjson.dumps({"sequence": last, "forgotten": forgotten, "states": rows})
         return Response(content, media_type=_JSON)
 
     return router
