@@ -17,7 +17,7 @@ ITEM = {"id": 1000, "attributes": {"year": 2000}}
 LIMITS = {
     "max_changed_candidates": 3,
     "max_features": 8,
-    "max_log_bytes": 1 << 20,
+    "max_changes_bytes": 1 << 20,
 }
 
 

@@ -13,6 +13,7 @@ import orjson
 import pytest
 from rowcast_client import Client, RowcastError
 
+from bundle.changes.file import ChangesFile
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.exit_codes import EXIT_USAGE
 from tests.bundles.small import write_small_bundle
@@ -62,7 +63,7 @@ def assert_rejected(
     assert problem.code == code
     for word in words:
         assert word in problem.message
-    assert not file_of(service).exists()
+    assert ChangesFile(file_of(service), "movies").position() is None
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_change_that_does_not_fit_is_rejected_in_every_way(
         assert done.exit_code == EXIT_USAGE
         for word in (f"{code}: ", *words):
             assert word in done.stderr
-    assert not file_of(service).exists()
+    assert ChangesFile(file_of(service), "movies").position() is None
 
 
 @pytest.mark.parametrize(("path", "fields", "code", "words"), MESSAGES)

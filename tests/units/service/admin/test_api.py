@@ -163,18 +163,19 @@ COMMANDS_SENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (f"{MOVIES}/unpin", {}, {"command": "unpin", "model": "movies"}),
     (f"{MOVIES}/deny/add", {"ids": [1, 2]}, {"command": "deny/add", "ids": 2}),
     (f"{MOVIES}/candidates/delete", {"items": [{"id": 1}]}, {"command": "candidates/delete"}),
-    (f"{MOVIES}/changes/compact", {}, {"command": "changes/compact", "model": "movies"}),
+    (f"{MOVIES}/changes/backup?path=PATH", {}, {"command": "changes/backup", "model": "movies"}),
     ("/v1/log-level", {"level": None}, {"command": "log-level"}),
 ]
 
 
 def test_every_command_is_logged_with_who_gave_it_at_every_log_level(
-    guarded: httpx.Client,
+    guarded: httpx.Client, tmp_path: Path
 ) -> None:
     headers = {"authorization": f"Bearer {TOKEN}"}
     with log_lines() as lines:
         for path, body, _ in COMMANDS_SENT:
-            guarded.post(path, json=body, headers=headers).raise_for_status()
+            url = path.replace("PATH", f"{tmp_path}/copy")
+            guarded.post(url, json=body, headers=headers).raise_for_status()
         refused = guarded.post(f"{MOVIES}/pin", json={}, headers=headers)
         assert refused.status_code == 400
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]

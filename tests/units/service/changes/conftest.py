@@ -18,7 +18,7 @@ def start(
     serve: Callable[..., RunningService],
     hosted: Callable[..., dict[str, Any]],
 ) -> Callable[..., RunningService]:
-    """Starts services with logs of their own, over one root that has a version."""
+    """Starts services with changes files of their own, over one root that has a version."""
     write()
 
     def start(

@@ -100,7 +100,7 @@ def applied(service: RunningService) -> int:
 
 
 def until_applied(writer: RunningService, *services: RunningService) -> None:
-    """Waits until services serve all that is in the log of one of them."""
+    """Waits until services serve all that is in the changes file of one of them."""
     sequence = status(writer)["sequence"]
     followed = "rowcast_changes_followed"
     for service in (writer, *services):

@@ -1,5 +1,5 @@
-"""Services that copy the change log of another one: what breaks on the way, and
-what they serve meanwhile and afterwards.
+"""Services that copy the changes of another one: what breaks on the way, and what they serve
+meanwhile and afterwards.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tests.units.service.changes.making import (
     applied,
     candidate,
     change,
-    ids_of,
     file_of,
+    ids_of,
     nearest,
     operate,
     random_vectors,
@@ -64,7 +64,7 @@ def test_follower_that_is_not_answered_says_so(
         follower = start("follower", wire)
         until_applied(writer, follower)
         wire.is_busy = True
-        until(lambda: "has accepted no request" in status(follower)["problem"])
+        until(lambda: "has answered no request" in status(follower)["problem"])
         until(lambda: follower.value("rowcast_changes_followed", model="movies") == 0)
         wire.is_busy = False
         until(lambda: not status(follower)["problem"])
@@ -85,7 +85,7 @@ def test_follower_with_the_highest_sequence_becomes_the_writer(start: Start) -> 
         first_wire.is_cut = True
         change(writer, "candidates/upsert", candidate(6011))
         services = [late_follower, follower, writer]
-        until(lambda: [applied(service) for service in services] == [1, 2, 3])
+        until(lambda: [applied(service) for service in services] == [11, 12, 13])
         for service in services:
             service.close()
 
@@ -94,10 +94,10 @@ def test_follower_with_the_highest_sequence_becomes_the_writer(start: Start) -> 
     change(new_writer, "candidates/delete", {"id": 5003})
     until_applied(new_writer, late_follower)
     former_writer = start("writer", new_writer)
-    until(lambda: "another log" in status(former_writer)["problem"])
+    until(lambda: "has no state" in status(former_writer)["problem"])
     former_writer.close()
-    log = file_of(former_writer)
-    log.rename(log.with_name("changes.log.of-the-former-writer"))
+    former = file_of(former_writer)
+    former.rename(former.with_name("changes.of-the-former-writer"))
     former_writer = start("writer", new_writer)
     until_applied(new_writer, late_follower, former_writer)
     expected = lists_of(new_writer)

@@ -1,5 +1,5 @@
-"""What is served follows from the log and the version alone, whatever the process knew when it took
-the changes, and whenever it started.
+"""What is served follows from the changes file and the version alone, whatever the process knew
+when it took the changes, and whenever it started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from tests.units.service.changes.making import (
     deletion,
     ids_of,
     nearest,
-    operate,
     random_vectors,
     responds,
     status,
@@ -125,7 +124,6 @@ def test_what_follows_vectors_in_a_stream_follows_them_when_they_are_sent_again(
     assert send(2, 1, 2) == [False] * 2
     for next_offset in (3, 4, 5):
         assert status(service)["streams"] == {"catalog": next_offset - 1}
-        operate(service, "POST", "changes/compact", json={})
         service.close()
         service = serve()
         assert all(send(2, *range(1, next_offset)))

@@ -160,11 +160,11 @@ def test_connection_without_a_request_is_closed_whatever_it_sends(
                     connection.sendall(b"x" if begin != HIDDEN else b"\r\n")
 
 
-RECORDS = "/v1/models/movies/changes/records?log=&sequence=0&checksum=0"
+STATES = "/v1/models/movies/changes/states?mark=&sequence=0"
 UNREAD = {
-    "/start_page.js": ["/v1/models", "/metrics", RECORDS],
-    "/docs/assets/swagger-ui.css": ["/v1/models", "/metrics", RECORDS],
-    "/openapi.json": [RECORDS],
+    "/start_page.js": ["/v1/models", "/metrics", STATES],
+    "/docs/assets/swagger-ui.css": ["/v1/models", "/metrics", STATES],
+    "/openapi.json": [STATES],
 }
 """What some clients request again and again and never read, and the pages that wait for none of
 it.

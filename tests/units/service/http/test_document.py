@@ -45,7 +45,7 @@ def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> 
     validate(document)
     paths = document["paths"]
     pages = {"/v1/models", "/livez", "/readyz", "/metrics", STREAM}
-    copies = {f"{STREAM}/records"}
+    copies = {f"{STREAM}/states"}
     assert {path for path in paths if "get" in paths[path]} == pages | copies | {*MODELS}
     posts = {path: item["post"] for path, item in paths.items() if "post" in item}
     assert set(posts) == {f"{path}:{name}" for path in MODELS for name in REQUESTS} | {

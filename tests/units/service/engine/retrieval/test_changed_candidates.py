@@ -4,6 +4,7 @@ what is allowed, in whatever parts the candidates came.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
+from bundle.changes.states import WHOLE, ChangedItem, State, contents_of
 from bundle.format.manifest import Distance
 from runtime.exact import normalized, rank_exactly
 from service.changes.growing_vectors import CODED_BYTES_MIN
@@ -66,14 +68,22 @@ class Corpus:
         self.changes = ChangedCorpus(store, {"items": served})
         self.base = base
 
-    def add(
-        self, ids: NDArray[np.int64], vectors: Vectors | None = None, logged: Any = ("items",)
-    ) -> None:
-        if vectors is None:
-            vectors = VECTORS[ids]
-        columns = {"id": ids, "feature:item": ids, "attribute:percent": PERCENT[ids]}
-        batch = pa.record_batch({name: pa.array(values) for name, values in columns.items()})
-        self.changes.upsert(batch, {"items": vectors}, None, logged)
+    def add(self, ids: NDArray[np.int64], has_vectors: bool = True) -> None:
+        columns = {"feature:item": pa.array(ids), "attribute:percent": pa.array(PERCENT[ids])}
+        vectors = {"items": VECTORS[ids]} if has_vectors else {}
+        self._apply(ids, contents_of(columns, vectors, ids.size))
+
+    def delete(self, ids: NDArray[np.int64]) -> None:
+        self._apply(ids, [None] * ids.size)
+
+    def _apply(self, ids: NDArray[np.int64], contents: Sequence[str | None]) -> None:
+        """Applies states as of the version 1, by the ids of candidates."""
+        fields = (WHOLE, None, 1, False, None, 0.0)
+        items = [
+            ChangedItem(key, State(0, "candidates", "items", key, *fields, content), {})
+            for key, content in zip(ids.tolist(), contents, strict=True)
+        ]
+        assert not self.changes.apply(items, 1, lambda _: "")
 
     def find(self, k: int, queries: Vectors = QUERIES, **options: Any) -> Neighbors:
         _, indexes = self.changes.served()
@@ -164,7 +174,7 @@ def test_deleted_and_replaced_candidates_are_not_found_and_the_nearest_others_ar
     is_live = np.ones(len(VECTORS), bool)
     for number in range(2):
         is_deleted = changed % 5 == number
-        corpus.changes.delete(changed[is_deleted])
+        corpus.delete(changed[is_deleted])
         is_live[changed[is_deleted]] = False
         corpus.add(changed[changed % 50 == 9])
         for k in (10, 100):
@@ -182,9 +192,11 @@ def test_vectors_of_ended_candidates_change_no_list(base: LoadedIndex) -> None:
         corpus = Corpus(base)
         vectors = np.where(is_deleted[:, np.newaxis], factor * VECTORS[ids], VECTORS[ids])
         corpus.add(ids[~is_deleted & (ids % 2 == 0)])
-        corpus.add(ids, vectors.astype(np.float32), logged=set())
+        corpus.add(ids, has_vectors=False)
+        positions = corpus.changes.store.positions(ids)
+        corpus.changes.embed("items", positions, vectors.astype(np.float32))
         corpus.changes.note_embedded(ids, np.ones(ids.size, bool))
-        corpus.changes.delete(ids[is_deleted])
+        corpus.delete(ids[is_deleted])
         corpus.find(1)
         lists.append([corpus.ids(corpus.find(k)) for k in (1, 10, 100)])
     assert lists[0] == lists[1]
@@ -193,7 +205,7 @@ def test_vectors_of_ended_candidates_change_no_list(base: LoadedIndex) -> None:
 
 def test_candidates_without_vectors_are_in_no_list(base: LoadedIndex) -> None:
     corpus = Corpus(base)
-    corpus.add(np.arange(BASE, len(VECTORS)), logged=set())
+    corpus.add(np.arange(BASE, len(VECTORS)), has_vectors=False)
     in_bundle = np.arange(len(VECTORS)) < BASE
     for k in (1, 10, 100):
         lists = corpus.ids(corpus.find(k))
