@@ -386,7 +386,12 @@ class Changes:
         root = self._settings.root.resolve()
         if directory.exists() and directory.parent.resolve() != root:
             paths.append(directory)
-        exposed = [str(path) for path in paths if not files.make_private(path)]
+        exposed = []
+        for path in paths:
+            # SQLite removes files at any moment, and a link may be there before its file.
+            with suppress(FileNotFoundError):
+                if not files.make_private(path):
+                    exposed.append(str(path))
         if exposed:
             log.warning("changes_not_private", extra=fields(model=name, paths=exposed))
 
