@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -223,66 +222,40 @@ def test_client_that_leaves_is_cancelled_and_its_computation_ends(
 
 SECRET = "confidential"
 """A directory of the machine."""
-HOLD = f"""
-import fcntl, sys
-lock = open(sys.argv[1], "ab")
-fcntl.flock(lock, fcntl.LOCK_EX)
-print("{SECRET}", flush=True)
-sys.stdin.read()
-"""
 CLIENT = "0123456789-client"
 CHANGES = f"/v1/models/{MODEL}/changes"
 PAGES = ("/v1/models", f"/v1/models/{MODEL}", CHANGES, "/readyz", "/metrics", "/v2/health/ready")
-RECORDS = [
-    f"{CHANGES}/records?log={log}&sequence={sequence}&checksum=0"
-    for log, sequence in (("", 0), ("0" * 32, 7))
+STATES = [
+    f"{CHANGES}/states?mark={mark}&sequence={sequence}"
+    for mark, sequence in (("", 0), ("0" * 32, 7))
 ]
 
 
-def damage_vectors(root: Path, _: ExitStack) -> None:
+def damage_vectors(root: Path) -> None:
     for file in root.glob(f"{MODEL}/*/indexes/*/*.bin"):
         file.write_bytes(b"")
 
 
-def damage_manifest(root: Path, _: ExitStack) -> None:
+def damage_manifest(root: Path) -> None:
     for file in root.glob(f"{MODEL}/*/manifest.json"):
         file.write_bytes(b"{}")
 
 
-def damage_log(root: Path, _: ExitStack) -> None:
-    flip(root / MODEL / "changes.log", 150)
+def damage_changes(root: Path) -> None:
+    flip(root / MODEL / "changes.sqlite")
 
 
-def replace_log(root: Path, _: ExitStack) -> None:
-    log = root / MODEL / "changes.log"
-    log.unlink()
-    log.mkdir()
+def replace_changes(root: Path) -> None:
+    changes = root / MODEL / "changes.sqlite"
+    changes.unlink()
+    changes.mkdir()
 
 
-def replace_lock(root: Path, _: ExitStack) -> None:
-    lock = root / MODEL / "changes.log.lock"
-    lock.unlink()
-    lock.mkdir()
-
-
-def hold_lock(root: Path, held: ExitStack) -> None:
-    lock = root / MODEL / "changes.log.lock"
-    holder = held.enter_context(
-        subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline()
-
-
-FAULTS: list[tuple[Callable[[Path, ExitStack], None], bool]] = [
+FAULTS: list[tuple[Callable[[Path], None], bool]] = [
     (damage_vectors, False),
     (damage_manifest, False),
-    (damage_log, False),
-    (replace_log, True),
-    (replace_lock, True),
-    (hold_lock, False),
+    (damage_changes, False),
+    (replace_changes, True),
 ]
 """What breaks, and whether the service runs meanwhile."""
 
@@ -297,7 +270,7 @@ def received_by_clients(service: RunningService, held: ExitStack) -> str:
     ids = pb.Ids(int64s=np.array([1], np.int64).tobytes())
     kind = pb.CHANGE_KIND_CANDIDATES
     change = pb.ChangeRequest(model=model, kind=kind, action=pb.CHANGE_ACTION_DELETE, ids=ids)
-    responses = [http.get(path) for path in (*PAGES, *RECORDS)]
+    responses = [http.get(path) for path in (*PAGES, *STATES)]
     responses.append(http.post(f"/v1/models/{MODEL}:retrieve", json=SIMPLE.json))
     deletion = {"items": [{"id": 1}]}
     responses.append(http.post(f"/v1/models/{MODEL}/candidates/delete", json=deletion))
@@ -319,7 +292,7 @@ def received_by_clients(service: RunningService, held: ExitStack) -> str:
 
 @pytest.mark.parametrize(("break_it", "runs"), FAULTS)
 def test_clients_read_no_paths_and_no_command_lines_and_operators_do(
-    break_it: Callable[[Path, ExitStack], None], runs: bool, root: Path, tmp_path: Path
+    break_it: Callable[[Path], None], runs: bool, root: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / SECRET
     shutil.copytree(root, place)
@@ -334,15 +307,15 @@ def test_clients_read_no_paths_and_no_command_lines_and_operators_do(
         first = httpx.post(path, json={"items": [{"id": 2}]}, headers=headers, timeout=WAIT_S)
         first.raise_for_status()
         if runs:
-            break_it(place, held)
+            break_it(place)
             service.worker.poller.follow()
         else:
             service.close()
-            break_it(place, held)
+            break_it(place)
             service = RunningService(place, **settings)
             held.callback(service.close)
         received = received_by_clients(service, held)
         operators = httpx.get(f"{service.admin}/v1/status", timeout=WAIT_S).text
     assert SECRET in lines.getvalue() + operators
-    for private in (SECRET, sys.executable, str(tmp_path), "fcntl"):
+    for private in (SECRET, sys.executable, str(tmp_path)):
         assert private not in received

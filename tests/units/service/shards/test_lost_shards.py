@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,8 +16,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rowcast_client import Client
 
-from bundle.changes.log import ChangeLog
-from bundle.changes.records import decode, encode
+from bundle.changes.file import ChangesFile
+from bundle.changes.states import WHOLE
 from bundle.format.manifest import dump
 from bundle.format.paths import MANIFEST
 from tests.bundles.small import SmallBundle
@@ -26,8 +27,8 @@ from tests.units.service.changes.making import (
     Rejected,
     candidate,
     change,
-    ids_of,
     file_of,
+    ids_of,
     nearest,
     status,
     until_applied,
@@ -188,9 +189,7 @@ def test_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
     change(alone, "candidates/attributes", attributes)
     change(alone, "candidates/upsert", candidate(5000, movie=last))
     until(lambda: "waits for shards" in status(router)["problem"])
-    with pytest.raises(
-        Rejected, match=r"NOT_READY: .* in the log, as sequence 4, .* not served yet"
-    ):
+    with pytest.raises(Rejected, match=r"misses earlier changes .*2/2.*no change was made"):
         change(router, "candidates/delete", {"id": 1000})
     cluster.add("2/2")
     until(lambda: not status(router)["problem"])
@@ -215,12 +214,13 @@ def test_candidate_of_the_bundle_comes_back_once_its_shard_responds(
     alone.close()
 
     # An upsert that no version takes, since it lacks a feature.
-    log = ChangeLog(file_of(router), "movies")
-    upserted = decode(log.read()[0].payload)
-    columns = upserted.columns.drop_columns(["feature:year"])
-    with log.writing() as writer:
-        writer.append(encode(upserted.with_columns(columns)))
-        writer.commit()
+    file = ChangesFile(file_of(router), "movies")
+    (upserted,) = [state for state in file.everything()[1] if state.attribute == WHOLE]
+    values = json.loads(upserted.content or "")
+    del values["feature:year"]
+    with file.writing(time.monotonic() + WAIT_S) as writer:
+        writer.put([upserted._replace(content=json.dumps(values))])
+    file.close()
     until(lambda: "waits for shards" in status(router)["problem"])
     cluster.add("2/2")
     until(lambda: not status(router)["problem"])
