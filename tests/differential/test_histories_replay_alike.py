@@ -1,14 +1,13 @@
-"""A random history of changes leaves one state: in the process that makes the changes, in one that
-follows it at any moments, and in one that starts from the log. Positions are equal, too, so that
-equal scores have one order and codes one division. It is that of each change of the log that a
-bundle is not known to contain, and of the largest number of each id. A compacted log leaves the
-same candidates in the same order, and judges later changes alike.
+"""A random history of changes leaves one state, in the order of the changes: in the processes that
+make them, in one that follows at any moments, in one that copies, and in one that starts at the
+end; for versions with other schemas, and whatever changes their bundles are said to contain.
+Numbered changes leave what they leave in the order of their numbers.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,8 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from bundle.changes.log_lock import Writer
-from bundle.format.log_position import LogPosition
+from bundle.format.changes_position import ChangesPosition
 from bundle.format.manifest import Distance
-from runtime.exact import prepared
 from service.changes.changed_version import ChangedVersion
 from service.changes.model_changes import ModelChanges
 from service.codec.changes import read_change
@@ -29,6 +26,7 @@ from service.config import ServiceSettings
 from service.contract.changes import CHANGES
 from service.errors import ServiceError
 from service.versions.version import ModelVersion
+from tests.bundles.small import write_small_bundle
 from tests.differential.random_changes import KEYS, NEW, STORED, Change, RandomChanges
 from tests.e2e.process import WAIT_S
 from tests.random_cases import seeds
@@ -40,9 +38,8 @@ HISTORIES = 8
 LENGTH = 24
 COMPACTED_MIN = 12
 LIMITS = ServiceSettings(root=Path.cwd())
-UNIT = 4
-QUERIES = random_vectors(4)
 VERSIONS = (1, 2, 3)
+"""The versions that changes are sent to."""
 DISTANCES: dict[int, dict[str, Distance]] = {
     1: {"movies": "cosine", "opposite": "squared_l2"},
     2: {"movies": "dot_product", "opposite": "cosine"},
@@ -50,8 +47,6 @@ DISTANCES: dict[int, dict[str, Distance]] = {
 }
 """The distances of the indexes of each version."""
 ATTRIBUTES = ("title", "year", "genres", "rating", "classic")
-Attributes = dict[int, dict[str, Any]]
-"""The attributes of candidates by id."""
 TREE = {"num_leaves": 4, "leaves_to_search": 2, "dimensions_per_block": 4, "reorder": 10}
 
 
@@ -59,8 +54,8 @@ TREE = {"num_leaves": 4, "leaves_to_search": 2, "dimensions_per_block": 4, "reor
 def service(
     small_towers: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningService]:
-    """A service that has loaded three versions: the second one rejects unknown keys, and the
-    third one lacks an attribute.
+    """A service that has loaded four versions: the second one rejects unknown keys, the third one
+    lacks attributes, and the ids of the fourth one are strings.
     """
     root = tmp_path_factory.mktemp("histories")
     bundles = keyed.KeyedBundles(root, small_towers)
@@ -78,9 +73,10 @@ def service(
         more_indexes=("opposite",),
         distances=DISTANCES[2],
     )
-    without = frozenset({"studio"})
+    without = frozenset({"title", "genres"})
     bundles.write(3, **tree, without=without, more_indexes=("opposite",), distances=DISTANCES[3])
-    service = RunningService(root, latest_versions=3)
+    write_small_bundle(root, small_towers, version=4, id_kind="string")
+    service = RunningService(root, latest_versions=4)
     yield service
     service.close()
 
@@ -89,219 +85,169 @@ def service(
 def loaded(service: RunningService) -> list[ModelVersion]:
     """The versions before any change."""
     versions = []
-    for number in VERSIONS:
+    for number in (*VERSIONS, 4):
         with service.worker.versions.acquire("movies", number) as version:
             versions.append(version)
     return versions
 
 
 def state_of(version: ChangedVersion) -> dict[str, Any]:
-    """Returns all that requests can read, to the bit."""
+    """Returns all that requests can read, to the bit, whatever the positions are."""
     served = version.publish()
-    counts = {name: count for name, count in version.counts.items() if count}
-    state: dict[str, Any] = {"changed": counts, "dropped": dict(version.dropped)}
+    state: dict[str, Any] = {"changed": {k: count for k, count in version.counts.items() if count}}
+    exported = {**version.loaded.corpora, **version.loaded.contexts}
     for name, corpus in {**served.corpora, **served.contexts}.items():
-        unavailable = corpus.unavailable
-        positions = np.delete(np.arange(corpus.store.size), unavailable)
+        positions = np.delete(np.arange(corpus.store.size), corpus.unavailable)
         columns = corpus.store.arrays(positions, [*corpus.store.types])
-        state[f"store {name}"] = [
-            positions.tolist(),
-            {column: values.to_pylist() for column, values in columns.items()},
-        ]
+        state[f"store {name}"] = {column: values.to_pylist() for column, values in columns.items()}
+        # These are searched by the index of the bundle, and the others beside it.
+        state[f"exported {name}"] = int(np.count_nonzero(positions < exported[name].store.size))
     for name, index in served.indexes.items():
-        if index.added is not None:
-            live = index.added.live
-            vectors = np.ascontiguousarray(index.added.vectors)[live]
-            state[f"index {name}"] = [live.tolist(), vectors.view(np.uint32).tolist()]
-            codes = index.added.codes
-            if codes is not None and live.size:
-                queries = prepared(QUERIES, index.entry.distance)
-                nearest = codes.pack(live).nearest(queries, 2 * LENGTH)
-                state[f"nearest {name}"] = [positions.tolist() for positions in nearest]
+        if index.added is not None and index.added.live.size:
+            vectors = np.ascontiguousarray(index.added.vectors)[index.added.live]
+            state[f"index {name}"] = vectors.view(np.uint32).tolist()
     return state
 
 
 @pytest.fixture
-def follow(
+def start(
     service: RunningService, loaded: list[ModelVersion], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., ModelChanges]:
     """Returns what returns the changes of versions as a process has them that starts."""
     monkeypatch.setattr("service.changes.store_changes._COMPACTED_MIN", COMPACTED_MIN)
-    monkeypatch.setattr("service.changes.growing_vectors.CODED_BYTES_MIN", 0)
-    monkeypatch.setattr("runtime.code_blocks.UNIT", UNIT)
-    monkeypatch.setattr("runtime.code_blocks._SAMPLE_MIN", UNIT // 2)
+    monkeypatch.setattr("service.changes.applied_file._COPIED_CHARACTERS", 1_000)
 
-    def follow(path: Path, versions: Sequence[ModelVersion] = loaded) -> ModelChanges:
-        manager = service.worker.versions
-        changes = ModelChanges("movies", path, service.settings, manager, Writer(0))
-        for version in versions:
-            changes.log.attach(version, lambda _: None)
+    def start(path: Path, included: ChangesPosition | None = None) -> ModelChanges:
+        changes = ModelChanges("movies", path, service.settings, service.worker.versions)
+        for version in loaded:
+            manifest = version.manifest
+            if version.version == 2:
+                manifest = manifest.model_copy(update={"changes_included": included})
+            changes.file.attach(replace(version, manifest=manifest), lambda _: None)
         return changes
 
-    return follow
+    return start
 
 
 @pytest.mark.slow
 def test_any_history_leaves_one_state_in_all_processes(
-    follow: Callable[..., ModelChanges],
-    loaded: list[ModelVersion],
+    start: Callable[..., ModelChanges],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
     accepted_count = 0
     for seed in seeds(request, HISTORIES, 5):
-        path = tmp_path / str(seed) / "changes.log"
+        path = tmp_path / str(seed) / "changes.sqlite"
         random = np.random.default_rng(seed)
+        monkeypatch.setattr("bundle.changes.file._PAGE_STATES", int(random.integers(1, 12)))
         drawn = ManyForms(seed)
-        writer = follow(path)
-        assert writer.log.may_write(time.monotonic() + WAIT_S)
-        begun = False
-        while not begun:
-            begun = bool(_change(writer, drawn, int(random.choice(VERSIONS))))
-        # Bundles of another log, and of this one before it was restored from an older copy. The
-        # log comes to their sequences later, or has passed them.
-        end = end_of(writer)
-        sequence = int(random.integers(1, LENGTH))
-        lost = end.model_copy(update={"sequence": sequence, "checksum": end.checksum ^ 1})
-        others = [lost, lost.model_copy(update={"log": 32 * "a"})]
-        random.shuffle(others)
-        follower = follow(path, containing(loaded, others[0]))
+        first = start(path)
+        while not _send(first, drawn.draw(), int(random.choice(VERSIONS))):
+            pass
+        # A position of this file, or of one that lost its states. The file may get to it later.
+        included = first.file.position()
+        assert included is not None
+        included = included.model_copy(update={"sequence": int(random.integers(1, 3 * LENGTH))})
+        if random.random() < 0.3:
+            included = included.model_copy(update={"mark": 32 * "a"})
+        first.file.close()
+
+        writers = [start(path, included) for _ in range(2)]
+        follower = start(path, included)
+        copy = start(path.with_name("copy.sqlite"), included)
         for _ in range(LENGTH):
-            accepted_count += bool(_change(writer, drawn, int(random.choice(VERSIONS))))
+            writer = writers[int(random.integers(2))]
+            accepted_count += bool(_send(writer, drawn.draw(), int(random.choice(VERSIONS))))
             if random.random() < 0.3:
-                follower.log.follow()
-        follower.log.follow()
-        starting = follow(path, containing(loaded, others[1]))
-        expected = [state_of(version) for version in writer.log.versions]
-        for process in (follower, starting):
-            for changed, wanted in zip(process.log.versions, expected, strict=True):
+                follower.file.follow()
+            if random.random() < 0.2:
+                _copy(writer, copy)
+        for process in (*writers, follower):
+            process.file.follow()
+        while _copy(follower, copy):
+            pass
+        processes = {
+            "a process that writes": writers[1],
+            "one that follows": follower,
+            "one that copies": copy,
+            "one that starts": start(path, included),
+            "one that starts with the copy": start(copy.file.path, included),
+        }
+        expected = [state_of(version) for version in writers[0].file.versions]
+        for name, process in processes.items():
+            for changed, wanted in zip(process.file.versions, expected, strict=True):
                 state = state_of(changed)
-                assert state.keys() == wanted.keys(), seed
-                for name, part in state.items():
-                    assert part == wanted[name], (seed, name)
-        writer.log.close()
+                for part in state.keys() | wanted.keys():
+                    case = (seed, name, changed.loaded.version, part)
+                    assert state.get(part) == wanted.get(part), case
+        for process in (*writers, *processes.values()):
+            process.file.close()
     assert accepted_count > HISTORIES * LENGTH / 2
 
 
 @pytest.mark.slow
-def test_compacted_log_leaves_what_the_whole_log_leaves(
-    follow: Callable[..., ModelChanges],
-    loaded: list[ModelVersion],
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-) -> None:
-    dropped_count = 0
-    for seed in seeds(request, HISTORIES, 105):
-        random = np.random.default_rng(seed)
-        drawn = ManyForms(seed)
-        compacted, whole, copy = [
-            follow(tmp_path / str(seed) / name / "changes.log", loaded[:1])
-            for name in ("log", "whole", "copy")
-        ]
-        for changes in (compacted, whole, copy):
-            assert changes.log.may_write(time.monotonic() + WAIT_S)
-        for _ in range(LENGTH):
-            _change(compacted, drawn, 1)
-        # The bundle of the second version contains these changes. Copies have none of them yet.
-        # Without the third one: a candidate of the bundle that counts again, since an upsert does
-        # not fit, has another place in the order if the changes before were left out.
-        all_versions = [loaded[0], *containing(loaded[1:2], end_of(compacted))]
-        for changes in (compacted, whole, copy):
-            changes.log.attach(all_versions[1], lambda _: None)
-        copied = int(random.integers(0, 4 * LENGTH))
-        for number in range(2 * LENGTH):
-            _change(compacted, drawn, int(random.integers(1, 3)))
-            if number == copied:
-                _copy(compacted, copy)
-        _copy(compacted, whole)
-
-        versions = all_versions[int(random.integers(2)) :]
-        numbers = [version.version for version in versions]
-        if numbers == [2]:
-            for changes in (compacted, whole, copy):
-                changes.log.detach(loaded[0])
-        dropped_count += compacted.compactor.compact(time.monotonic() + WAIT_S).dropped
-        content = compacted.log.path.read_bytes()
-        repetition = compacted.compactor.compact(time.monotonic() + WAIT_S)
-        assert (repetition.dropped, repetition.bytes_before, repetition.bytes_after) == (
-            0,
-            *2 * [len(content)],
-        )
-        assert compacted.log.path.read_bytes() == content
-        _copy(compacted, copy)
-
-        for changes in (compacted, whole, copy):
-            later = ManyForms(seed + 1)
-            random = np.random.default_rng(seed)
-            results = [_change(changes, later, int(random.choice(numbers))) for _ in range(LENGTH)]
-            if changes is compacted:
-                expected_results = results
-            assert results == expected_results, seed
-            starting = follow(changes.log.path, versions)
-            for process in (changes, starting):
-                states = [read_of(version) for version in process.log.versions]
-                if process is compacted:
-                    expected = states
-                for number, state in enumerate(states):
-                    for name in state.keys() | expected[number].keys():
-                        assert state.get(name) == expected[number].get(name), (seed, number, name)
-            changes.log.close()
-    assert dropped_count > 2 * HISTORIES
-
-
-@pytest.mark.slow
 def test_numbered_changes_leave_one_state_in_any_order(
-    follow: Callable[..., ModelChanges], tmp_path: Path, request: pytest.FixtureRequest
+    start: Callable[..., ModelChanges], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    """What they leave is what a dictionary has behind them, in the order of their numbers."""
     for seed in seeds(request, HISTORIES, 205):
         random = np.random.default_rng(seed)
         drawn = Numbered(seed)
-        changes = [(drawn.draw(), int(random.choice(VERSIONS))) for _ in range(LENGTH)]
+        changes = drawn.draw_numbered(LENGTH)
         expected: list[dict[int, Any]] = []
         for name in ("in order", "shuffled"):
-            process = follow(tmp_path / str(seed) / name / "changes.log")
-            states = [by_id(version) for version in process.log.versions]
-            attributes = attributes_of(states[0])
-            assert process.log.may_write(time.monotonic() + WAIT_S)
+            process = start(tmp_path / str(seed) / name / "changes.sqlite")
+            exported = process.file.versions[0]
+            candidates: Candidates = {
+                key: (row, None) for key, (row, _) in by_id(exported).items()
+            }
             for change, version in changes:
-                _send(process, change, version)
-            states = [by_id(version) for version in process.log.versions]
-            process.log.close()
+                assert _send(process, change, version) is not None
+            states = [by_id(version) for version in process.file.versions[:3]]
+            process.file.close()
             expected = expected or states
-            assert states == expected, seed
-            wanted = attributes_after(attributes, sorted(changes, key=number_of))
-            assert attributes_of(states[0]) == wanted, seed
+            assert states == expected, (seed, name)
+            candidates = after(candidates, sorted(changes, key=order_of))
+            assert states[0].keys() == candidates.keys()
+            for key, (row, sent) in candidates.items():
+                served = states[0][key][0]
+                assert served | row == served, (seed, key)
+                if sent is not None:
+                    training, vector = sent
+                    assert states[training - 1][key][1] == vector, (seed, key)
             random.shuffle(changes)
             changes += changes[:3]
 
 
-def number_of(change: tuple[Change, int]) -> int:
-    (_, body), _ = change
-    number: int = body["items"][0]["sequence"]
-    return number
+def order_of(change: tuple[Change, int]) -> tuple[int, int]:
+    """Returns the number of a change, and the training that its vectors belong to."""
+    (_, body), version = change
+    item = body["items"][0]
+    return item["sequence"], version if "vectors" in item else 0
 
 
-def attributes_of(state: dict[int, Any]) -> Attributes:
-    return {
-        key: {name: row[f"attribute:{name}"] for name in ATTRIBUTES}
-        for key, (row, _) in state.items()
-    }
+Candidates = dict[int, tuple[dict[str, Any], tuple[int, list[float]] | None]]
+"""The attributes of candidates by column, and the vectors that were sent with their trainings."""
 
 
-def attributes_after(attributes: Attributes, changes: list[tuple[Change, int]]) -> Attributes:
-    """Returns what the first version has of its candidates, and of those that changes made, in the
-    order of the changes.
-    """
-    changed = {**attributes}
-    for (path, body), _ in changes:
+def after(candidates: Candidates, changes: list[tuple[Change, int]]) -> Candidates:
+    """Returns what candidates are behind changes, each of which is made as it stands there."""
+    changed = {**candidates}
+    for (path, body), version in changes:
         for item in body["items"]:
             key = item["id"]
-            before = changed.pop(key, None)
-            sent = item.get("attributes", {})
+            row, sent = changed.pop(key, (None, None))
+            values = {
+                f"attribute:{name}": value for name, value in item.get("attributes", {}).items()
+            }
             if path == "candidates/upsert":
-                before = dict.fromkeys(ATTRIBUTES)
-            if path != "candidates/delete" and before is not None:
-                changed[key] = before | sent
+                row = {f"attribute:{name}": None for name in ATTRIBUTES}
+                sent = None
+                if "vectors" in item:
+                    sent = version, item["vectors"]["movies"]
+            if path != "candidates/delete" and row is not None:
+                changed[key] = row | values, sent
     return changed
 
 
@@ -346,23 +292,33 @@ class Embeddings(RandomChanges):
 
 
 class Numbered(RandomChanges):
-    """Draws changes of few candidates, each with a larger number than the one before."""
+    """Draws changes of few candidates, each with a larger number than the one before; vectors once
+    more for another version, with the same number.
+    """
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self._sequence = 0
-
-    def draw(self) -> Change:
-        actions = ["upsert", "delete", *["attributes"] * 2]
-        action = self._pick(actions)
-        items = [self._item("candidates", action, key) for key in self._keys("candidates")]
-        names = self._several([*self._attributes()], 2)
-        self._sequence += 1
-        for item in items:
-            item["sequence"] = self._sequence
-            if action != "delete":
-                item["attributes"] = {name: item["attributes"][name] for name in names}
-        return f"candidates/{action}", {"items": items}
+    def draw_numbered(self, count: int) -> list[tuple[Change, int]]:
+        """Returns so many changes and some with further vectors, and the version of each."""
+        changes: list[tuple[Change, int]] = []
+        for sequence in range(1, count + 1):
+            action = self._pick(["upsert", "upsert", "delete", "attributes", "attributes"])
+            items = [self._item("candidates", action, key) for key in self._keys("candidates")]
+            names = self._several([*self._attributes()], 2)
+            for item in items:
+                item["sequence"] = sequence
+                if action != "delete":
+                    item["attributes"] = {name: item["attributes"][name] for name in names}
+            versions = [1]
+            if action == "upsert" and self._chance(0.5):
+                versions = sorted(self._several([1, 2], 2))
+                for item in items:
+                    item["vectors"] = {}
+            for version in versions:
+                sent = [
+                    item | {"vectors": {"movies": self._vector()}} if "vectors" in item else item
+                    for item in items
+                ]
+                changes.append(((f"candidates/{action}", {"items": sent}), version))
+        return changes
 
     def _keys(self, kind: str) -> list[int]:
         return self._several([*STORED[:3], *NEW[:2]], 2)
@@ -388,41 +344,11 @@ class ManyForms(Embeddings):
         return path, body
 
 
-def read_of(version: ChangedVersion) -> dict[str, Any]:
-    """Returns what requests read in whole, whatever the positions are."""
-    state = state_of(version)
-    del state["dropped"]
-    return {
-        name: part if name.startswith("changed") else part[1]
-        for name, part in state.items()
-        if not name.startswith("nearest")
-    }
-
-
-def containing(versions: list[ModelVersion], position: LogPosition) -> list[ModelVersion]:
-    """Returns versions whose bundles contain the changes of a log up to a position."""
-    included = {"changes_included": position}
-    return [
-        replace(version, manifest=version.manifest.model_copy(update=included))
-        for version in versions
-    ]
-
-
-def end_of(changes: ModelChanges) -> LogPosition:
-    end = changes.log.end()
-    assert end is not None
-    return end
-
-
-def _copy(source: ModelChanges, copy: ModelChanges) -> None:
-    """Appends to a copy what its log lacks."""
-    while records := source.log.after(copy.log.end()):
-        copy.log.copy(records)
-
-
-def _change(changes: ModelChanges, drawn: RandomChanges, version: int) -> Any:
-    """Draws a change and makes it; see `_send`."""
-    return _send(changes, drawn.draw(), version)
+def _copy(source: ModelChanges, copy: ModelChanges) -> bool:
+    """Copies some states, if any are missing; returns whether there were any."""
+    states, _ = source.file.after(copy.file.position(), time.monotonic() + WAIT_S)
+    copy.file.copy(states)
+    return bool(states)
 
 
 def _send(changes: ModelChanges, drawn: Change, version: int) -> Any:
