@@ -159,6 +159,9 @@ def changed_items(
             whole = None
         taken = taken_names.get(owner, {WHOLE})
         last = max([state.sequence for state in counting if state.attribute in taken], default=0)
+        if whole is None:
+            # It has the others. To set one that no store takes would not move it.
+            counting = new
         ordered.append((last, owner, ChangedItem.of(key, whole, counting)))
     ordered.sort(key=itemgetter(0))
     items: defaultdict[Owner, list[ChangedItem]] = defaultdict(list)
