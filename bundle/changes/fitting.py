@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +117,8 @@ class _Fitting:
         deleted += [others[row].id for row in ((sources < 0) & (positions >= 0)).nonzero()[0]]
 
         values = [self._attribute_values(item.attributes, item) for item in others]
-        is_changed = (sources != positions) | np.array([bool(each) for each in values], bool)
+        # In the order of the changes, too, whether or not an earlier upsert was applied before.
+        is_changed = is_rejected | np.array([bool(each) for each in values], bool)
         (kept,) = (is_changed & (sources >= 0)).nonzero()
         stored = overlay.store.arrays(sources[kept], [*self._types])
         fitted = [*upserts, *(others[row] for row in kept)]
@@ -178,14 +180,18 @@ class _Fitting:
         return self._attribute_values({**attributes, **item.attributes}, item)
 
     def _attribute_values(self, values: Mapping[str, Any], item: ChangedItem) -> dict[str, Any]:
-        """Returns those of some values of attributes that the store takes."""
+        """Returns those of some values of attributes that the store has; null in the place of one
+        of another type, since an older value does not count any more.
+        """
         taken = {}
         for name, value in values.items():
-            try:
-                taken[name] = checked_value(self._attributes[name], value)
-            except (KeyError, AttributeMisfit):
-                if value is not None:
-                    self._lose(no_place(f"{ATTRIBUTE}{name}"), [item])
+            fitting = None
+            if name in self._attributes:
+                with suppress(AttributeMisfit):
+                    fitting = checked_value(self._attributes[name], value)
+                taken[name] = fitting
+            if fitting is None and value is not None:
+                self._lose(no_place(f"{ATTRIBUTE}{name}"), [item])
         return taken
 
     def _reordered(
