@@ -620,7 +620,6 @@ class StateWriter:
                 f"insert or replace into states values {places}",  # noqa: S608
                 [*itertools.chain.from_iterable(part)],
             )
-            )
         self._connection.execute(_REPLACED_ATTRIBUTES, (self._file.sequence,))
         if rows:
             self._file.sequence, *_ = rows[-1]

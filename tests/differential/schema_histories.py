@@ -465,6 +465,9 @@ class Histories:
             return
         path, model = self._backup
         self._backup = None
+        # One in the middle may have the later states of what the backup has earlier ones of.
+        if self.copied.position() != self.files[0].position():
+            self._begin_copy()
         self.close()
         for file in self.directory.glob("changes.sqlite*"):
             file.unlink()
@@ -477,6 +480,9 @@ class Histories:
 
     def forget(self) -> None:
         """Removes the states of candidates that no bundle and no version has."""
+        # Days after they had an effect, which all processes have applied.
+        for _, following_file, version in self.following:
+            version.follow(following_file)
         file = self.files[0]
         kept = {
             (bundle.schema.corpus, key)
@@ -491,7 +497,9 @@ class Histories:
             writer.forget([("candidates", *item) for item in ended])
         for item in ended:
             self.model.events.pop(item)
+        # The copy has them still, and a backup would bring them back.
         self._begin_copy()
+        self._backup = None
 
     def export(self) -> None:
         """Exports a version with the changes so far."""
@@ -516,13 +524,15 @@ class Histories:
         """Copies some states; begins anew if the file was restored without some of them."""
         limit = int(self.random.integers(200))
         try:
-            states, _ = self.files[0].after(self.copied.position(), limit)
+            states, _, forgotten = self.files[0].after(self.copied.position(), limit)
         except CopyDiffers:
             self._begin_copy()
             return
-        if states:
+        if self.copied.lacks(forgotten):
+            self._begin_copy()
+        elif states:
             with self.copied.writing(time.monotonic() + WAIT_S) as writer:
-                writer.copy(states)
+                writer.copy(states, forgotten)
 
     def _begin_copy(self) -> None:
         self.copied.close()
@@ -552,7 +562,7 @@ class Histories:
                 self._check_version(bundle, version, "started")
                 lost = {reason: dropped.items for reason, dropped in version.dropped.items()}
                 _, wanted = self.model.served(bundle.schema, bundle.base, self._order_of(bundle))
-                assert lost == wanted, (file.path, bundle.is_lost, bundle.order, bundle.position, file.position(), lost, wanted, self.model.events, file.everything())
+                assert lost == wanted, (bundle.schema, lost, wanted)
 
     def _order_of(self, bundle: Bundle) -> int:
         """Returns the order of the last event of the file that a bundle contains."""

@@ -199,9 +199,7 @@ def test_numbered_changes_leave_one_state_in_any_order(
         for name in ("in order", "shuffled"):
             process = start(tmp_path / str(seed) / name / "changes.sqlite")
             exported = process.file.versions[0]
-            candidates: Candidates = {
-                key: (row, None) for key, (row, _) in by_id(exported).items()
-            }
+            candidates: Candidates = {key: (row, None) for key, (row, _) in by_id(exported).items()}
             for change, version in changes:
                 assert _send(process, change, version) is not None
             states = [by_id(version) for version in process.file.versions[:3]]
@@ -346,8 +344,9 @@ class ManyForms(Embeddings):
 
 def _copy(source: ModelChanges, copy: ModelChanges) -> bool:
     """Copies some states, if any are missing; returns whether there were any."""
-    states, _ = source.file.after(copy.file.position(), time.monotonic() + WAIT_S)
-    copy.file.copy(states)
+    deadline = time.monotonic() + WAIT_S
+    states, _, forgotten = source.file.after(copy.file.position(), deadline)
+    copy.file.copy(states, forgotten)
     return bool(states)
 
 
