@@ -250,13 +250,13 @@ def _show_status(context: typer.Context, model: Model) -> None:
 @GROUPS["changes"].command(
     "backup", epilog="Example: rowcast-serve ctl changes backup movielens /backups/changes.sqlite"
 )
-def _back_up(context: typer.Context, model: Model, path: Backup) -> None:
+def _back_up(context: typer.Context, model: Model, target: Backup) -> None:
     """Write a copy of the changes of a model as they are now to a new file, on the host of the
     service. To go back to it, stop the service, remove changes.sqlite-wal, and put it in the place
     of changes.sqlite.
     """
     admin: Admin = context.obj
-    query = urlencode({"path": path.absolute()})
+    query = urlencode({"path": target.absolute()})
     backup = admin.request(f"{scope(model)}changes/backup?{query}", {})
     admin.print(backup, lambda written: f"{written['path']}: {written['bytes']:,} bytes\n")
 
