@@ -269,7 +269,9 @@ class Bundle:
 
     def start(self, file: ChangesFile) -> ChangedVersion:
         """Returns the version with the changes of a file."""
-        version = ChangedVersion(self.loaded, self.included(file))
+        included = {"changes_included": self.position}
+        manifest = self.loaded.manifest.model_copy(update=included)
+        version = ChangedVersion(replace(self.loaded, manifest=manifest), file)
         version.follow(file)
         return version
 
@@ -312,10 +314,10 @@ class Histories:
         """Starts all processes."""
         self.files = [ChangesFile(self.path, "movies") for _ in range(2)]
         self.copied = ChangesFile(self.directory / "copy.sqlite", "movies")
-        self.following = [
-            (bundle, ChangesFile(self.path, "movies"), ChangedVersion(bundle.loaded, 0))
-            for bundle in self.bundles[: len(SCHEMAS)]
-        ]
+        self.following = []
+        for bundle in self.bundles[: len(SCHEMAS)]:
+            file = ChangesFile(self.path, "movies")
+            self.following.append((bundle, file, ChangedVersion(bundle.loaded, file)))
 
     def pick(self, values: Sequence[Any]) -> Any:
         """Returns one of some values."""

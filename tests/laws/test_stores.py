@@ -250,32 +250,9 @@ def delete(numbers: Sequence[int]) -> Change:
     return apply
 
 
-def set_attributes(rows: Mapping[int, Row], names: set[str]) -> Change:
-    def apply(changes: StoreOverlay, state: State) -> None:
-        attributes = {name: array([*rows.values()], f"attribute:{name}") for name in names}
-        old, new = changes.set_attributes(IDS[state.kind][[*rows]], attributes)
-        assert old.tolist() == [state.live.get(number, -1) for number in rows]
-        expected = []
-        for number, values in rows.items():
-            position = -1
-            if number in state.live:
-                columns = {f"attribute:{name}" for name in names}
-                changed = {column: values[column] for column in columns}
-                position = state.add(number, {**state.rows[state.live[number]], **changed})
-            expected.append(position)
-        assert new.tolist() == expected
-
-    return apply
-
-
 CHANGES = st.one_of(
     st.dictionaries(NUMBER, ROW, min_size=1, max_size=4).map(upsert),
     st.lists(NUMBER, max_size=3).map(delete),
-    st.builds(
-        set_attributes,
-        st.dictionaries(NUMBER, ROW, min_size=1, max_size=3),
-        st.sets(st.sampled_from(ATTRIBUTES)),
-    ),
 )
 HISTORIES = st.lists(CHANGES, max_size=7)
 EARLIER = st.integers(0, 7)

@@ -80,7 +80,7 @@ class Corpus:
         """Applies states as of the version 1, by the ids of candidates."""
         fields = (WHOLE, None, 1, False, None, 0.0)
         items = [
-            ChangedItem(key, State(0, "candidates", "items", key, *fields, content), {})
+            ChangedItem.of(key, State(0, "candidates", "items", key, *fields, content), [])
             for key, content in zip(ids.tolist(), contents, strict=True)
         ]
         assert not self.changes.apply(items, 1, lambda _: "")
