@@ -1,5 +1,5 @@
 """A random history of changes, sent to several processes of a host in every way, is served alike by
-all that share its log, copy it, read rows and search by shards, or start later: as by one process
+all that share its file, copy it, read rows and search by shards, or start later: as by one process
 that received each change as JSON.
 """
 
@@ -44,7 +44,7 @@ HEADERS = {"authorization": f"Bearer {TOKEN}"}
 
 
 class Hosts:
-    """Services over one root, whose hosts have change logs of their own."""
+    """Services over one root, whose hosts have changes files of their own."""
 
     def __init__(self, directory: Path, towers: Path) -> None:
         self.root = directory / "root"
@@ -108,9 +108,10 @@ def hosts(tmp_path: Path, small_towers: Path) -> Iterator[Hosts]:
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has positions be compacted, and logs be read in parts, from a few changes on."""
+    """Has positions be compacted, and states be read in parts, from a few changes on."""
     monkeypatch.setattr("service.changes.store_changes._COMPACTED_MIN", 40)
-    monkeypatch.setattr("bundle.changes.log._READ_BYTES", 20_000)
+    monkeypatch.setattr("bundle.changes.file._PAGE_STATES", 7)
+    monkeypatch.setattr("service.changes.applied_file._COPIED_CHARACTERS", 2_000)
 
 
 def has_version_2(service: RunningService) -> bool:
@@ -161,7 +162,7 @@ def test_every_service_responds_as_one_that_received_each_change(
     follower = hosts.follow("follower", writer)
     services = {
         "writer": writer,
-        "router that shares its log": router,
+        "router that shares its file": router,
         "follower": follower,
         "follower of a follower": hosts.follow("next", follower),
         "router that follows": hosts.follow("router", writer, **shards),
@@ -183,7 +184,7 @@ def test_every_service_responds_as_one_that_received_each_change(
                     until(lambda: has_version_2(service))  # noqa: B023
             drawn = changes.draw()
             result = result_of(expected, drawn)
-            until_applied(writer, router)  # Both write the same log.
+            until_applied(writer, router)  # Both write the same file.
             assert result_of(ways[number % len(ways)], drawn) == result, drawn
             if len(result) > 1 and result[1]:
                 drawn_names |= names_of(drawn)
