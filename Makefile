@@ -10,6 +10,7 @@ SCALE ?=
 SHORT ?=
 THOROUGH ?=
 PROCESSES ?= 3
+CHANGES_TESTS := tests/laws/test_stores.py tests/laws/test_changes_files.py tests/differential/test_changes_fit_other_schemas.py tests/e2e/test_changes.py
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help venv tutorial-env quickstart wheels docs demo demo-models demo-scale zoo test test-change test-serving test-all test-clients test-openapi test-triton check check-all format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export images release-check clean
@@ -62,7 +63,7 @@ test-serving: venv ## the quicker tests of what a service runs; what needs a pac
 	$(PYTEST) -m "not slow and not nightly" tests/units/bundle tests/units/object_store tests/units/runtime tests/units/service
 
 test-all: venv ## all tests: also kills at every step, memory at scale, rare conditions of clusters, benchmarks; prints the CPU seconds of each folder and of the costliest tests (THOROUGH=1: laws on ten times as many cases, drawn anew)
-	$(PYTEST) -p tests.cpu_seconds $(if $(THOROUGH),--thorough)
+	$(PYTEST) -p tests.cpu_seconds $(if $(THOROUGH),--thorough 10)
 
 test-clients: venv ## clients in Java, Go, TypeScript and C++, built and run against the small bundle; skips those whose tools are not installed (ONLY="java go")
 	$(BIN)/python -m examples.clients $(foreach name,$(ONLY),--only $(name))
@@ -125,8 +126,8 @@ soak-scale: venv ## routers and shards at 200 random moments: killed, stopped, s
 	$(BIN)/python -m benchmarks.soak.scale
 	$(BIN)/python -m benchmarks.soak.scale_on_ray
 
-soak-changes: venv ## 10,000 random histories of changes of a store, each compared with a store written anew; ten minutes
-	$(BIN)/python -m benchmarks.soak.changes
+soak-changes: venv ## 10,000 random histories of changes in stores, in files and in versions of other schemas, with backups restored, damage, full disks and 1,500 kills, each compared with an independent model; an hour
+	$(PYTEST) --thorough 250 $(CHANGES_TESTS)
 
 soak-neighbors: venv ## honest clients beside one hostile client of each kind: the responses and the latency of each are those alone; ten minutes
 	$(BIN)/python -m benchmarks.soak.neighbors

@@ -30,10 +30,13 @@ os.environ["GRPC_VERBOSITY"] = "ERROR"
 # Exports in tests start no process that loads the bundle, but in the tests of that process.
 os.environ["ROWCAST_EXPORT_LOAD"] = "false"
 
-# Hypothesis draws from fixed seeds, so that a run is repeatable; a thorough run draws others. No
-# test has a deadline, since machines differ in speed.
-settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=100, database=None)
-settings.register_profile("thorough", deadline=None, max_examples=1000, database=None)
+EXAMPLES = 100
+"""How many cases Hypothesis draws."""
+# It draws them from fixed seeds, so that a run is repeatable; a thorough run draws others. No test
+# has a deadline, since machines differ in speed.
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, max_examples=EXAMPLES, database=None
+)
 settings.load_profile("fixed")
 
 
@@ -49,7 +52,9 @@ time.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--thorough", action="store_true", help="more random cases, and other ones")
+    parser.addoption(
+        "--thorough", type=int, default=0, help="so many times as many random cases, drawn anew"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,7 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A shell that runs pytest in the background ignores the signal, and children inherit that.
     """
-    if config.getoption("--thorough", default=False):
+    times = config.getoption("--thorough", default=0)
+    if times:
+        examples = EXAMPLES * times
+        settings.register_profile("thorough", deadline=None, max_examples=examples, database=None)
         settings.load_profile("thorough")
     end_what_this_process_leaves()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

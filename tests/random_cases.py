@@ -6,21 +6,18 @@ import secrets
 
 import pytest
 
-THOROUGH = 10
-"""Times as many cases that a thorough run draws."""
-
-
 def seeds(request: pytest.FixtureRequest, cases: int, first: int) -> range:
     """Returns a seed for each case, by which a failure can be repeated.
 
     Args:
       request: Of the test.
       cases: Their number.
-      first: The first seed. With `--thorough`, seeds begin anywhere and are ten times as many.
+      first: The first seed. With `--thorough N`, seeds begin anywhere and are N times as many.
     """
-    if request.config.getoption("--thorough"):
+    times = request.config.getoption("--thorough")
+    if times:
         first = secrets.randbits(32)
-        cases *= THOROUGH
+        cases *= times
     return range(first, first + cases)
 
 

@@ -29,7 +29,6 @@ KEYS = range(5000, 5003)
 PAUSE_S = 0.01
 """Between the changes of one sender, whose kills last for seconds."""
 KILLS = 2
-KILLS_THOROUGH = 100
 
 
 @contextmanager
@@ -92,9 +91,7 @@ def test_killed_workers_lose_nothing_and_apply_nothing_twice(
     wait_for(service, "2")
     follow = ("--follow-changes", f"http://127.0.0.1:{service.ports['admin']}")
     copy = launch(*follow, "--changes-dir", str(tmp_path / "copy"))
-    kills = KILLS
-    if request.config.getoption("--thorough"):
-        kills = KILLS_THOROUGH
+    kills = KILLS * max(1, request.config.getoption("--thorough"))
     have_begun = threading.Barrier(len(KEYS) + 1)
     killed = threading.Event()
 

@@ -27,7 +27,6 @@ PROGRAMS = {
     "benchmarks.exporter.layout_proofs --wrong 30": "",
     "benchmarks.scale --scale 0.0002 --shards 2 --rounds 1 --seconds 0.05": "aiohttp_cors",
     "benchmarks.soak.commands --rounds 1 --block-s 0.1": "cc",
-    "benchmarks.soak.changes 6": "",
     "benchmarks.soak.neighbors --seconds 0.5": "",
     "benchmarks.soak.proxies --proxy nginx --hostile slow_headers": "nginx",
     "benchmarks.soak.proxies --proxy haproxy --hostile slow_headers": "haproxy",
