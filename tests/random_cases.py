@@ -6,6 +6,7 @@ import secrets
 
 import pytest
 
+
 def seeds(request: pytest.FixtureRequest, cases: int, first: int) -> range:
     """Returns a seed for each case, by which a failure can be repeated.
 
