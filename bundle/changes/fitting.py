@@ -70,11 +70,12 @@ def unfit(upserts: Sequence[ChangedItem], types: Mapping[str, Any]) -> dict[Key,
       upserts: The upserts.
       types: The `pyarrow.DataType` of each column of the store.
     """
+    needed = [column for column in types if column != "id" and not column.startswith(ATTRIBUTE)]
     reasons = {}
     for item in upserts:
-        for column in types:
-            if column not in item.values and column != "id" and not column.startswith(ATTRIBUTE):
-                reasons[item.id] = f"{column.replace(':', ' ')} is missing"
+        missing = [column for column in needed if column not in item.values]
+        if missing:
+            reasons[item.id] = f"{missing[0].replace(':', ' ')} is missing"
     complete = [item for item in upserts if item.id not in reasons]
     # One by one only if there is one that does not fit.
     if not _fits(complete, types):

@@ -5,7 +5,6 @@ not. tests/differential/test_changes_equal_a_rebuild.py exports whole models wit
 from __future__ import annotations
 
 import re
-import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -179,10 +178,11 @@ def test_bundle_is_verified_after_its_service_has_gone_on(tmp_path: Path) -> Non
     )
     exported.verify(tmp_path / FILE_NAME)
     # States that count for the bundle are compared still: one of another value is found.
-    database = sqlite3.connect(tmp_path / FILE_NAME)
-    database.execute("update states set content = replace(content, '2008', '2018') where id = 8")
-    database.commit()
-    database.close()
+    file = ChangesFile(tmp_path / FILE_NAME, "movies")
+    (exported_state,) = file.states_of("candidates", "movies", [8])[8].values()
+    with file.writing(time.monotonic() + WAIT_S) as writer:
+        writer.copy([exported_state._replace(content=orjson.dumps(film(2018)).decode())])
+    file.close()
     with pytest.raises(VerificationFailed, match=r"year of 8 is 2008.*2018"):
         exported.verify(tmp_path / FILE_NAME)
 
