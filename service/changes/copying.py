@@ -153,7 +153,6 @@ class Copier:
     """Copies the changes of one model, in a thread.
 
     Attributes:
-      lag: How many sequences the copy was behind after the last answered request.
       has_caught_up: Whether the copy had all changes at some moment since the start.
     """
 
@@ -172,8 +171,9 @@ class Copier:
           copy: The file.
           report: Called when the copy has caught up for the first time.
         """
-        self.lag = 0
         self.has_caught_up = False
+        self._behind = 0
+        """How many sequences the copy was behind after the last answered request."""
         self._failure = ""
         self._answered_s = time.monotonic()
         self._model = model
@@ -194,6 +194,11 @@ class Copier:
             f"{self._leader.url} has answered no request for {_SILENCE_S:g} s: it has too many, "
             "or does not respond"
         )
+
+    @property
+    def lag(self) -> int | None:
+        """How many sequences the copy is behind; None: this is not known while there is a problem."""
+        return None if self.problem else self._behind
 
     def start(self) -> None:
         """Begins to copy, unless it has begun."""
@@ -231,10 +236,10 @@ class Copier:
         position = self._copy.position()
         copied = self._leader.fetch(self._model, position)
         last = position.sequence if position is not None else 0
-        self.lag = max(0, copied.sequence - last)
+        self._behind = max(0, copied.sequence - last)
         sequence = self._copy.copy(copied.states, copied.forgotten)
-        self.lag = max(0, copied.sequence - sequence)
-        if not self.lag and not self.has_caught_up:
+        self._behind = max(0, copied.sequence - sequence)
+        if not self._behind and not self.has_caught_up:
             self.has_caught_up = True
             self._report()
         return bool(copied.states)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -125,7 +126,7 @@ class Changes:
         """
         for name, copier in list(self._copiers.items()):
             if not copier.has_caught_up:
-                reason = copier.problem or f"{copier.lag} are missing"
+                reason = copier.problem or f"{copier.lag or 0:,} are missing"
                 return f"the changes of model {name!r} are not copied yet: {reason}"
         return ""
 
@@ -328,7 +329,8 @@ class Changes:
             copier = self._copiers.get(name)
             if copier is not None:
                 problem = problem or copier.problem
-                self._metrics.set("change_lag", copier.lag, name)
+                lag = math.nan if copier.lag is None else copier.lag
+                self._metrics.set("change_lag", lag, name)
 
             # A problem stays for many rounds, and is logged when it begins and when it ends.
             if problem != model.file.problem:

@@ -347,7 +347,9 @@ def _status_text(status: Document) -> str:
     if status["problem"]:
         lines.append(f"problem: {status['problem']}")
     if "follows" in status:
-        lines.append(f"  follows {status['follows']}: {status['lag']:,} sequences behind")
+        lag = status["lag"]
+        behind = "not known how far behind" if lag is None else f"{lag:,} sequences behind"
+        lines.append(f"  follows {status['follows']}: {behind}")
     for stream, offset in status["streams"].items():
         lines.append(f"  stream {stream}: applied up to offset {offset}")
     for version in status["versions"]:

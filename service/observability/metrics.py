@@ -281,7 +281,7 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         "livemin",
     ),
     "change_lag": (
-        "Sequences by which a copy of changes was behind when it was last copied",
+        "Sequences by which a copy of changes is behind; NaN while it cannot be copied",
         ("model",),
         "livemax",
     ),

@@ -4,6 +4,7 @@ meanwhile and afterwards.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,12 @@ def test_follower_that_is_not_answered_says_so(
         until_applied(writer, follower)
         wire.is_busy = True
         until(lambda: "has answered no request" in status(follower)["problem"])
+        assert status(follower)["lag"] is None
         until(lambda: follower.value("rowcast_changes_followed", model="movies") == 0)
+        assert math.isnan(follower.value("rowcast_change_lag", model="movies"))
         wire.is_busy = False
         until(lambda: not status(follower)["problem"])
+        assert status(follower)["lag"] == 0
 
 
 @pytest.mark.slow
