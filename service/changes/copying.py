@@ -197,7 +197,7 @@ class Copier:
 
     @property
     def lag(self) -> int | None:
-        """How many sequences the copy is behind; None: this is not known while there is a problem."""
+        """How many sequences the copy is behind; None: there is a problem, so nobody knows."""
         return None if self.problem else self._behind
 
     def start(self) -> None:
