@@ -53,8 +53,6 @@ from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
 from service.resources import compute_threads, resident_bytes, return_freed_memory
 from service.security.tls import Certificates
-from service.serving_records.recordings import read_recordings
-from service.serving_records.warm_up import warm_up
 from service.shards import servicer
 from service.shards.router import Shards
 from service.versions.lifecycle import VersionManager
@@ -62,6 +60,7 @@ from service.versions.loader import Loader
 from service.versions.poller import Poller
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
+from service.warm_up import warm_up
 from service.workers.sockets import listen_to_requests
 from service.workers.worker_start import WorkerStart
 
@@ -166,7 +165,7 @@ class Worker:
         self._request_log = None
         if settings.record_rate:
             self._request_log = RequestLog(settings, self.metrics)
-        self._replay = Replay(settings, self.versions, functools.partial(read_recordings, settings))
+        self._replay = Replay(settings, self.versions)
         self.changes = Changes(settings, self.versions, self.metrics, self._announce_changes)
         throttle = LoadThrottle(lambda: self.engine.inflight)
         self.poller = Poller(

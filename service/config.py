@@ -38,8 +38,6 @@ for them.
 _OWNERS = {
     "follow_changes_token": "follow_changes",
     "follow_changes_ca": "follow_changes",
-    "replay_format": "replay_dir",
-    "replay_signature": "replay_dir",
 }
 """For each setting that has no effect alone, the one that it belongs to."""
 
@@ -232,16 +230,6 @@ class ServiceSettings(BaseModel):
     """
     record_dir: Path | None = None
     """Directory of the recorded requests. Default: `.rowcast-recordings` under the root."""
-    replay_dir: Path | None = None
-    """Directory with requests that TensorFlow Serving recorded, to replay them to a new version
-    before it is served: for each model a directory of TFRecord files, perhaps with `.gz`.
-    """
-    replay_format: Literal["prediction-log", "elwc"] = "prediction-log"
-    """Records of the files in replay_dir: prediction-log (`tensorflow.serving.PredictionLog`) or
-    elwc (`tensorflow.serving.ExampleListWithContext`, each a ranking of its examples).
-    """
-    replay_signature: str = ""
-    """Signature that ranks the examples of ELWC records. Default: `serving_default`."""
     poll_interval_s: float = Field(default=2.0, ge=0.05, le=3600)
     """Interval between two scans of the root for new versions, in seconds."""
     live_recall_share: float = Field(default=0.01, ge=0, le=1)

@@ -215,11 +215,6 @@ EVENTS = {
         "`requests` is lower if the time was up.",
         "",
     ),
-    "recording_unreadable": (
-        "A file of replay_dir has a record without a request that the service computes, which is "
-        "left out, or a damaged one, which ends the file.",
-        "Compare replay_format with what was recorded.",
-    ),
     "request_log_unwritable": (
         "Requests cannot be recorded. Logged once per reason.",
         "Free space, or correct the permissions.",

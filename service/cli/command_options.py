@@ -357,29 +357,6 @@ SETTINGS = (
         "ROWCAST_RECORD_DIR]",
     ),
     SettingOption(
-        "replay_dir",
-        "<path>",
-        False,
-        "Directory with requests that TensorFlow Serving recorded, to replay them to a new "
-        "version before it is served: for each model a directory of TFRecord files, perhaps with "
-        "`.gz`. [env: ROWCAST_REPLAY_DIR]",
-    ),
-    SettingOption(
-        "replay_format",
-        "<prediction-log|elwc>",
-        False,
-        "Records of the files in replay_dir: prediction-log (`tensorflow.serving.PredictionLog`) "
-        "or elwc (`tensorflow.serving.ExampleListWithContext`, each a ranking of its examples). "
-        "[default: prediction-log] [env: ROWCAST_REPLAY_FORMAT]",
-    ),
-    SettingOption(
-        "replay_signature",
-        "<text>",
-        False,
-        "Signature that ranks the examples of ELWC records. Default: `serving_default`. [default: "
-        "] [env: ROWCAST_REPLAY_SIGNATURE]",
-    ),
-    SettingOption(
         "poll_interval_s",
         "<float>",
         False,

@@ -26,10 +26,10 @@ from object_store.streamed_rows import StreamedTable
 from service.config import ServiceSettings
 from service.engine.engine import Engine
 from service.observability.metrics import Metrics
-from service.serving_records.warm_up import warm_up
 from service.versions.lifecycle import VersionManager
 from service.versions.loader import Loader
 from service.versions.rejections import InsufficientMemory, LoadRejected
+from service.warm_up import warm_up
 
 _STORED_FILES = TypeAdapter(dict[str, StoredFile])
 

@@ -176,7 +176,6 @@ def _check(settings: ServiceSettings) -> None:
     from service.request_log.record import check_writable
     from service.security.tls import Certificates
     from service.security.tokens import TokenStore
-    from service.serving_records.recordings import check_readable
 
     TokenStore.of(settings.tokens)
     TokenStore.of(settings.admin_tokens, "admin_tokens")
@@ -187,7 +186,6 @@ def _check(settings: ServiceSettings) -> None:
             raise SettingsError(f"--verify-signatures: {problem}") from problem
     Certificates.of(settings)
     check_writable(settings)
-    check_readable(settings)
     _check_hosts(settings)
     _check_output_file("ports_file", settings.ports_file)
     _check_output_file("state_file", settings.state_file)

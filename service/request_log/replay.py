@@ -9,11 +9,8 @@ longer hold are data, as they are to clients.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from itertools import islice
-from typing import Protocol
 
 from bundle.errors import UnknownRejected
 from service.codec.operations import OPERATIONS
@@ -30,76 +27,28 @@ from service.versions.rejections import LoadRejected, ShardsMissing
 from service.versions.version import ModelVersion
 
 REQUESTS_MAX = 256
-"""Maximum number of replayed requests that the service recorded, and of requests from other
-recordings.
-"""
+"""Maximum number of replayed requests."""
 SECONDS_MAX = 30.0
-"""Maximum time of the replay, pauses of the load throttle included; as much again for other
-recordings.
-"""
+"""Maximum time of the replay, pauses of the load throttle included."""
 
 _log = logging.logger(__name__)
-
-
-class ReplayedRequest(Protocol):
-    """A recorded request, whoever recorded it."""
-
-    @property
-    def call(self) -> str:
-        """The name of the call."""
-
-    def compute(self, version: ModelVersion, settings: ServiceSettings) -> None:
-        """Computes the request with a version; raises what a client would receive as an error."""
-
-
-Recordings = Callable[[str], Iterator[ReplayedRequest]]
-"""Returns the recorded requests of a model, in the order of the replay."""
-
-
-def _no_recordings(_: str) -> Iterator[ReplayedRequest]:
-    return iter(())
-
-
-@dataclass(frozen=True)
-class _OwnRequest:
-    """A request that the service recorded."""
-
-    recorded: RecordedRequest
-
-    @property
-    def call(self) -> str:
-        return self.recorded.call
-
-    def compute(self, version: ModelVersion, settings: ServiceSettings) -> None:
-        body = self.recorded.body
-        request, _ = OPERATIONS[self.call].read(body, self.recorded.protobuf, None, settings)
-        compute = COMPUTE[type(request)]
-        completed(compute(version, request, settings, Execution(self.call)))
 
 
 class Replay:
     """Tests new versions with requests that clients sent to the current version."""
 
-    def __init__(
-        self,
-        settings: ServiceSettings,
-        versions: VersionManager,
-        recordings: Recordings = _no_recordings,
-    ) -> None:
+    def __init__(self, settings: ServiceSettings, versions: VersionManager) -> None:
         """Creates the test.
 
         Args:
           settings: The settings of recordings, and the limits of requests.
           versions: The versions, of which each model has a current one.
-          recordings: Returns the requests that another server recorded.
         """
         self._settings = settings
         self._versions = versions
-        self._recordings = recordings
 
     def check(self, model_version: ModelVersion, throttle: Callable[[], object]) -> None:
-        """Replays recorded requests of the model, for a bounded time: the newest requests that the
-        service recorded, then the requests of other recordings.
+        """Replays the newest recorded requests of the model, for a bounded time.
 
         Args:
           model_version: The version that is loaded.
@@ -109,20 +58,9 @@ class Replay:
           LoadRejected: The version fails a request that the current version serves.
           ShardsMissing: A shard failed.
         """
-        recorded: list[RecordedRequest] = []
-        if self._settings.record_rate:
-            directory = record_directory(self._settings) / model_version.model
-            recorded = read_newest(directory, REQUESTS_MAX)
-        self._check_requests(model_version, map(_OwnRequest, recorded), throttle)
-        recordings = islice(self._recordings(model_version.model), REQUESTS_MAX)
-        self._check_requests(model_version, recordings, throttle)
-
-    def _check_requests(
-        self,
-        model_version: ModelVersion,
-        requests: Iterable[ReplayedRequest],
-        throttle: Callable[[], object],
-    ) -> None:
+        if not self._settings.record_rate:
+            return
+        directory = record_directory(self._settings) / model_version.model
         end = time.monotonic() + SECONDS_MAX
         replayed_count = 0
         failures = list[str]()
@@ -131,7 +69,7 @@ class Replay:
             current = None
             with suppress(ServiceError):
                 current = leases.enter_context(self._versions.acquire(model_version.model))
-            for request in requests:
+            for request in read_newest(directory, REQUESTS_MAX):
                 if time.monotonic() > end:
                     break
                 replayed_count += 1
@@ -160,12 +98,15 @@ class Replay:
                 f"{current.version} served fail; the first to fail is {failures[0]}"
             )
 
-    def _problem(self, model_version: ModelVersion, request: ReplayedRequest) -> Exception | None:
+    def _problem(self, model_version: ModelVersion, request: RecordedRequest) -> Exception | None:
         """Returns the error with which a version fails a request; None: it does not fail it, or
         only because it lacks ids.
         """
         try:
-            request.compute(model_version, self._settings)
+            read = OPERATIONS[request.call].read
+            message, _ = read(request.body, request.protobuf, None, self._settings)
+            compute = COMPUTE[type(message)]
+            completed(compute(model_version, message, self._settings, Execution(request.call)))
         except (NoSuchCandidate, UnknownRejected):
             return None
         except Exception as problem:  # noqa: BLE001 - a client would get it, whatever it is

@@ -24,7 +24,7 @@ from export.jobs.saved_model_job import prepare_inline
 from export.jobs.warm_up import WarmUpWriter, locate_requests
 from export.recipe.schema import OutputSection, WarmUpSection, read_recipe
 from export.recipe.settings import ExportSettings
-from service.serving_records.logged_requests import read_prediction_log
+from tensors.records import read_prediction_log
 from tests.bundles.tfrecords import example
 from tests.e2e.process import WAIT_S
 from tests.units.export.movies_job import (
@@ -325,15 +325,11 @@ def write(prepared: Prepared, tmp_path: Path) -> Writing:
     return write
 
 
-def test_elwc_records_are_written_as_rankings(
-    write: Writing, service: RunningService, tmp_path: Path
-) -> None:
+def test_elwc_records_are_written_as_rankings(write: Writing, tmp_path: Path) -> None:
     assert write([elwc()] * 2, format="elwc", signature="ranking") == 2
     first, _ = read_records(tmp_path / "written")
-    request = read_prediction_log(first, "movies")
-    bound = request.bind(service.current(), service.settings)
-    assert (request.call, bound.signature.name) == ("classify", "ranking")
-    request.compute(service.current(), service.settings)
+    written = read_prediction_log(first)
+    assert (written.call, written.request.model_spec.signature_name) == ("classify", "ranking")
     log = PredictionLog.FromString(first)
     assert log.classify_log.request.input.example_list_with_context == elwc()
 

@@ -16,10 +16,10 @@ from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.observability.metrics import Metrics
-from service.serving_records.warm_up import warm_up
 from service.versions.lifecycle import VersionManager
 from service.versions.loader import Loader
 from service.versions.policy import Arrangement
+from service.warm_up import warm_up
 from tests.e2e.process import WAIT_S
 
 TIMEOUT_S = 3600.0

@@ -1,33 +1,25 @@
-"""Requests that TensorFlow Serving recorded: of a bundle for its warm-up, and in files that are
-replayed to a new version.
+"""Requests of TensorFlow Serving's API: of a bundle for its warm-up, and those that the service
+recorded, which are replayed to a new version.
 """
 
 from __future__ import annotations
 
-import gzip
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import grpc
-import pytest
 
 from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.format.manifest import File, WarmUpRequests, dump
-from service.config import ServiceSettings
 from service.protocols.tensorflow_serving.protocol import PREDICTION_SERVICE
 from service.request_log.record import read_newest, record_directory
-from service.request_log.replay import Replay
-from service.serving_records.recordings import read_recordings
 from tensors.stubs import tensorflow_serving_pb2 as pb
 from tests.bundles.small import SmallBundle
-from tests.bundles.tfrecords import example, record, write_records
+from tests.bundles.tfrecords import example, record
 from tests.cases.raw_requests import tensor
 from tests.e2e.process import WAIT_S, until
 from tests.units.service.running import RunningService
-from tests.units.service.versions.driven import Driven
 
 Write = Callable[..., SmallBundle]
 
@@ -135,40 +127,6 @@ def test_damaged_and_foreign_requests_reject_the_version(
         assert message in problem_of(service, write, data, size), name
 
 
-class Replaying:
-    """Versions under a root, to each of which recordings are replayed."""
-
-    def __init__(self, root: Path, **settings: Any) -> None:
-        self.directory = root.parent / "recordings"
-        self.directory.mkdir()
-        self.settings = ServiceSettings(root=root, replay_dir=self.directory, **settings)
-        self.driven = Driven(root)
-
-        def read(model: str) -> Iterator[Any]:
-            return read_recordings(self.settings, model)
-
-        self.driven.warm_up = Replay(self.settings, self.driven.manager, read).check
-
-    def write(self, name: str, records: list[bytes], changed_s: int = 0) -> Path:
-        path = write_records(self.directory / "movies" / name, records)
-        os.utime(path, (changed_s, changed_s))
-        return path
-
-
-@pytest.fixture
-def replaying(write: Write, root: Path) -> Iterator[Callable[..., Replaying]]:
-    write()
-    started: list[Replaying] = []
-
-    def start(**settings: Any) -> Replaying:
-        started.append(Replaying(root, **settings))
-        return started[-1]
-
-    yield start
-    for service in started:
-        service.driven.manager.close()
-
-
 def without_default(small: SmallBundle, name: str = "city") -> None:
     """Removes the default of a feature: requests without it fail from then on."""
     features = dict(small.manifest.features)
@@ -176,26 +134,6 @@ def without_default(small: SmallBundle, name: str = "city") -> None:
     (small.directory / "manifest.json").write_bytes(
         dump(small.manifest.model_copy(update={"context": features, "features": features}))
     )
-
-
-def test_recordings_reject_a_version_that_fails_what_the_current_one_serves(
-    replaying: Callable[..., Replaying], write: Write, caplog: Any
-) -> None:
-    service = replaying()
-    both_fail = predict_log("serving", user=USERS)
-    service.write("a.tfrecord", [QUERY, both_fail, RETRIEVE, CLASSIFY, REGRESS])
-    write(version=2)
-    with caplog.at_level("INFO", "rowcast"):
-        service.driven.scan()
-    assert service.driven.serving() == 2, service.driven.problem(2)
-    (line,) = [line for line in caplog.records if line.message == "requests_replayed"]
-    assert (line.rowcast_fields["requests"], line.rowcast_fields["failed"]) == (5, 0)
-    without_default(write(version=3))
-    service.driven.scan()
-    assert service.driven.serving() == 2
-    problem = service.driven.problem(3)
-    assert problem.startswith("2 of 5 recorded requests that version 2 served fail")
-    assert "inputs.city is missing" in problem
 
 
 def test_requests_of_the_protocol_are_recorded_and_replayed(
@@ -217,30 +155,3 @@ def test_requests_of_the_protocol_are_recorded_and_replayed(
     assert service.problem(2).startswith(
         "1 of 2 recorded requests that version 1 served fail; the first to fail is a embed"
     )
-
-
-def test_newest_files_are_read_first_and_damaged_ones_as_far_as_they_are_sound(
-    replaying: Callable[..., Replaying], caplog: Any
-) -> None:
-    service = replaying()
-    zipped = service.write("old.gz", [], changed_s=10)
-    zipped.write_bytes(gzip.compress(record(QUERY)))
-    os.utime(zipped, (10, 10))
-    cut = service.write("new", [RETRIEVE, REGRESS], changed_s=20)
-    cut.write_bytes(cut.read_bytes()[:-3])
-    os.utime(cut, (20, 20))
-    service.write("elwc", [ELWC.SerializeToString(), QUERY], changed_s=5)
-    service.write("_hidden", [QUERY], changed_s=30)
-    with caplog.at_level("WARNING", "rowcast"):
-        read = list(read_recordings(service.settings, "movies"))
-    assert [request.call for request in read] == ["predict"] * 3
-    signatures = [request.message.model_spec.signature_name for request in read[:2]]
-    assert signatures == ["retrieve", "query"]
-    lines = [line for line in caplog.records if line.message == "recording_unreadable"]
-    problems = {line.rowcast_fields["file"]: line.rowcast_fields["problem"] for line in lines}
-    assert problems["new"] == "record 2 is cut short; copy the file again"
-    assert problems["elwc"].startswith("record 1 holds a classify_log without examples")
-    assert list(read_recordings(service.settings, "another")) == []
-    update = {"replay_format": "elwc", "replay_signature": "ranking"}
-    read = list(read_recordings(service.settings.model_copy(update=update), "movies"))
-    assert {request.call for request in read} == {"classify"}

@@ -1,6 +1,9 @@
 """The warm-up of a version before it is served: the requests that its bundle has for it, which are
 computed as TensorFlow Serving computes the warm-up requests of a SavedModel, then synthetic ones.
 
+The model and version in a record are those of the server that recorded it, and are ignored, as
+TensorFlow Serving ignores them.
+
 A record that cannot be read, or whose request fails, rejects the version. Every record is read and
 compared with its signature; computations end after a time, as pauses for other requests may be
 long.
@@ -15,20 +18,30 @@ from bundle.errors import RecordDamaged
 from bundle.storage import files
 from bundle.storage.tfrecords import READ_ERRORS, read_records
 from service.config import ServiceSettings
-from service.engine.engine import Engine
-from service.errors import SHARD_FAILURES
+from service.engine.computation import completed
+from service.engine.engine import COMPUTE, Engine
+from service.engine.execution import Execution
+from service.errors import SHARD_FAILURES, TooLarge
 from service.observability import logging
-from service.serving_records.logged_requests import (
-    compute_bound,
-    read_prediction_log,
-)
+from service.protocols.binding import BoundRequest, bind, tensor_errors, tensors_of
+from service.protocols.exchange import COMPUTED
+from service.protocols.tensorflow_serving import messages
+from service.protocols.tensorflow_serving.protocol import CLASSIFIED, REGRESSED
 from service.versions.rejections import LoadRejected, ShardsMissing
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
+from tensors import records
 from tensors.errors import NoRequest
 
 SECONDS_MAX = 30.0
 """Maximum time of the computations, pauses of the load throttle included."""
+
+_CALLS = {
+    "predict": (messages.read_predict, COMPUTED),
+    "classify": (messages.read_example_request, CLASSIFIED),
+    "regress": (messages.read_example_request, REGRESSED),
+}
+"""For each call, what reads its message, and the calls of the engine that compute it."""
 
 _log = logging.logger(__name__)
 
@@ -106,18 +119,43 @@ def _check(
 ) -> None:
     """Reads a record, and computes its request unless time is up."""
     try:
-        request = read_prediction_log(record, version.model)
+        logged = records.read_prediction_log(record)
     except NoRequest as problem:
         raise LoadRejected(f"{record_name} {problem}") from problem
 
     try:
-        bound = request.bind(version, settings)
+        bound = _bound_request(logged, version, settings)
         if has_time:
-            compute_bound(request.call, bound, version, settings)
+            compute = COMPUTE[type(bound.request)]
+            execution = Execution(logged.call)
+            result = completed(compute(version, bound.request, settings, execution))
+            # The tensors of the response can fail, too, such as by their size.
+            tensors_of(bound, result)
     except Exception as problem:
         # A client would receive it, whatever it is.
-        message = f"{record_name}: the {request.call} request fails: {problem}"
+        message = f"{record_name}: the {logged.call} request fails: {problem}"
         # The version is not at fault: it is loaded again later.
         if version.shards is not None and isinstance(problem, SHARD_FAILURES):
             raise ShardsMissing(message) from problem
         raise LoadRejected(message) from problem
+
+
+def _bound_request(
+    logged: records.LoggedCall, version: ModelVersion, settings: ServiceSettings
+) -> BoundRequest:
+    """Returns a request in the form that a version computes.
+
+    Raises:
+      ServiceError: The version has no signature for it, or it exceeds a limit.
+    """
+    message = logged.request
+    # The version that is loaded computes it.
+    message.model_spec.name = version.model
+    message.model_spec.ClearField("version_choice")
+    # The limits are those of clients: a request that passes is one that a client can send.
+    size_bytes = message.ByteSize()
+    if size_bytes > settings.max_request_bytes:
+        raise TooLarge.of_limit("request", f"{size_bytes} bytes", settings.max_request_bytes)
+    read, computed = _CALLS[logged.call]
+    with tensor_errors():
+        return bind(version, read(message, settings), logged.call, computed, settings)
