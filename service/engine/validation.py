@@ -11,7 +11,7 @@ ids count with their longest text, strings of a store with their average.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,9 +33,14 @@ from service.versions.version import (
 )
 
 Loaded = TypeVar("Loaded")
+Prepared = TypeVar("Prepared")
 
 SHOWN_CHARS = 128
 """Maximum number of characters that a message shows of a name or id that a client sent."""
+_STATEMENTS_MAX = 1024
+"""Maximum number of shapes of requests that a version remembers: clients choose formulas, and with
+them the shapes.
+"""
 _NAMES_SHOWN_MAX = 20
 """Maximum number of accepted names that a message lists."""
 NUMBER_BYTES = 16
@@ -57,6 +62,27 @@ def check_finite(array: NDArray[Any], what: str) -> None:
     # A square of what is not finite is not finite either. Unlike others, vdot does not warn.
     if not math.isfinite(np.vdot(array, array)) and not np.isfinite(array).all():
         raise NotFinite(what)
+
+
+def prepared(
+    model_version: ModelVersion, shape: Hashable, prepare: Callable[[], Prepared]
+) -> Prepared:
+    """Returns what requests of one shape have in common, which the first of them prepares.
+
+    Args:
+      model_version: The model version, which keeps it.
+      shape: What it depends on: the names that a request sends, and which of its fields are set.
+      prepare: Checks the names of a request, and returns what they stand for. It raises the errors
+        of names, which are not kept.
+    """
+    statements = model_version.statements
+    statement: Prepared | None = statements.get(shape)
+    if statement is None:
+        statement = prepare()
+        if len(statements) >= _STATEMENTS_MAX:
+            statements.clear()
+        statements[shape] = statement
+    return statement
 
 
 def check_names(

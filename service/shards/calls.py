@@ -25,7 +25,7 @@ from service.engine.neighbors import (
     SearchOptions,
 )
 from service.engine.retrieval import search
-from service.engine.retrieval.queries import check_sent_vectors
+from service.engine.retrieval.plan import check_sent_vectors
 from service.engine.retrieval.served_search import IndexSearch
 from service.engine.validation import NotFinite, check_bytes, show_version
 from service.errors import FieldViolation, InvalidArgument, NotFound

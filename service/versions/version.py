@@ -690,6 +690,8 @@ class ModelVersion:
       changes: The sequence of the last change of its candidates and contexts; 0: it is as it
         was exported.
       lists: The lists of candidates by name.
+      statements: What requests of one shape have in common, by shape, which
+        `service.engine.validation.prepared` maintains.
     """
 
     model: str
@@ -711,6 +713,7 @@ class ModelVersion:
     parts: Mapping[str, LoadedIndex] = field(default_factory=dict)
     changes: int = 0
     lists: Mapping[str, LoadedList] = field(default_factory=dict)
+    statements: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def sizes(self) -> Sizes:

@@ -5,55 +5,19 @@ one with fewer candidates, in another order, or with other scores.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.config import ServiceSettings
-from service.contract.messages import Explanation, Offsets, SelectionRequest
-from service.engine.execution import Execution
+from service.contract.messages import Explanation, Offsets
 from service.engine.neighbors import Positions
 from service.engine.ranking.formulas import Scores
-from service.engine.retrieval.sources import Sources
-from service.versions.version import ModelVersion
 
 PoolPositions = NDArray[np.int64]
 """Positions among the candidates of a pool."""
 ORDER_OF_RETRIEVAL = "the order of retrieval"
 """The name of the order that candidates have before a stage or a ranking has scored them."""
-
-
-class Selection(NamedTuple):
-    """A request for the k best candidates of n queries, checked, and all that its steps need.
-
-    Attributes:
-      sources: Where the candidates come from.
-      n: The number of queries, or contexts.
-      k: The number of candidates that each wants.
-      needs_pool: Whether more candidates are retrieved than are returned, to be ranked, reordered
-        or divided into pages.
-      execution: The batch of the request.
-    """
-
-    model_version: ModelVersion
-    request: SelectionRequest
-    sources: Sources
-    n: int
-    k: int
-    needs_pool: bool
-    settings: ServiceSettings
-    execution: Execution
-
-    @property
-    def end(self) -> int:
-        """The number of candidates of a query that are picked, those of earlier pages included."""
-        return self.k + (self.request.offset or 0)
-
-    def with_options(self, **options: Any) -> Selection:
-        """Returns the selection with other options of its request."""
-        return self._replace(request=replace(self.request, **options))
 
 
 class Pool(NamedTuple):

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import normalized
-from runtime.vectors import SEARCHABLE, find_unsearchable
-from service.config import ServiceSettings
 from service.contract.forms import IdLists
 from service.contract.messages import (
     Explanation,
@@ -35,9 +33,7 @@ from service.engine import filters, lookup
 from service.engine.execution import Execution
 from service.engine.neighbors import AllowedCandidates, Neighbors, Queries
 from service.engine.retrieval import served_search
-from service.engine.validation import check_names, check_queries
-from service.errors import FieldViolation, InvalidArgument
-from service.versions.version import LoadedStore, ModelVersion, ServedIndex
+from service.versions.version import LoadedStore, ServedIndex
 
 Positions = NDArray[Any]
 
@@ -67,85 +63,6 @@ class QueryVectors(NamedTuple):
     offsets: Offsets | None = None
     unwanted: Sequence[Positions] = ()
     not_found: IdLists | None = None
-
-
-def count(
-    model_version: ModelVersion,
-    index: ServedIndex,
-    request: RetrievalRequest,
-    settings: ServiceSettings,
-    execution: Execution,
-) -> tuple[int, Vectors | None]:
-    """Returns the number of queries of a retrieval, and the vectors that were sent, checked; None:
-    the queries are ids or contexts.
-
-    Raises:
-      InvalidArgument: There are no queries, or they are given in several ways; or a vector does not
-        fit the index.
-      TooLarge: There are more than `max_queries`.
-    """
-    has_contexts = request.context is not None or request.context_ids is not None
-    if has_contexts + (request.vectors is not None) + (request.ids is not None) != 1:
-        fields = ("context", "vectors", "ids", "context_ids")
-        value = ", ".join([name for name in fields if getattr(request, name) is not None])
-        expected = "exactly one of context (or context ids), vectors, and ids"
-        raise InvalidArgument.of_field("request", value or "no query", expected, "has")
-
-    offsets = request.query_offsets
-    field = "ids"
-    vectors = None
-    if request.ids is not None:
-        n = int(request.ids.size)
-    elif request.vectors is not None:
-        field = "vectors"
-        vectors = _sent_vectors(index.entry.dim, request.vectors)
-        n = len(vectors)
-    else:
-        tower = model_version.towers[index.entry.query_tower]
-        context = request.context or {}
-        check_names(context, tower.inputs, "context", "a feature", f"query tower {tower.name!r}")
-        n = lookup.count_queries(model_version, context, request.context_ids, settings, execution)
-        if offsets is not None:
-            message = "query_offsets are accepted only with vectors or ids"
-            violation = FieldViolation("query_offsets", "neither", "vectors or ids beside them")
-            raise InvalidArgument(message, violation)
-        return n, None
-    check_queries(execution.largest(n, offsets), settings)
-    if vectors is not None:
-        check_sent_vectors(vectors)
-    if offsets is None:
-        return n, vectors
-    query_count = max(1, offsets.size - 1)
-    check_offsets(offsets, query_count, n, "query_offsets")
-    empty = np.flatnonzero(offsets[1:] == offsets[:-1])
-    if empty.size:
-        value = f"none for query {empty[0]}"
-        raise InvalidArgument.of_field(field, value, "at least one", "has")
-    return query_count, vectors
-
-
-def _sent_vectors(dim: int, vectors: Vectors) -> Vectors:
-    """Returns the vectors of a request, [n, dim] float32."""
-    array = vectors
-    if array.dtype != np.float32:
-        # What float32 cannot hold becomes an infinity, which is rejected below.
-        with np.errstate(over="ignore"):
-            array = array.astype(np.float32)
-    array = np.ascontiguousarray(array)
-    has_rows = array.ndim < 2 or (array.ndim == 2 and array.shape[1] == dim)
-    if not has_rows or array.size % dim:
-        raise InvalidArgument.of_field(
-            "vectors", list(array.shape), f"[n, {dim}] float32", "has shape"
-        )
-    return array.reshape(-1, dim)
-
-
-def check_sent_vectors(vectors: Vectors) -> None:
-    """Rejects [n, dim] vectors of a request that cannot be searched."""
-    unsearchable = find_unsearchable(vectors)
-    if unsearchable is not None:
-        value = f"{unsearchable.value} in vector {unsearchable.position}"
-        raise InvalidArgument.of_field("vectors", value, SEARCHABLE, "holds")
 
 
 async def of_candidates(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 
-from service.engine.retrieval import picking
+from service.engine.retrieval import pick
 from tests.bundles.small import SmallBundle
 from tests.units.service.changes.making import Rejected, responds
 from tests.units.service.engine.served import CountingTower, SlowTower, StepClock
@@ -61,13 +61,13 @@ def test_diversity_is_left_out_first(
 ) -> None:
     write(size=200)
     service = serve(request_timeout_s=HOUR_S)
-    quick = picking.pick_diverse
+    quick = pick.pick_diverse
 
     def slow_diverse(*arguments: Any) -> list[int]:
         clock.add(2000)
         return quick(*arguments)
 
-    monkeypatch.setattr(picking, "pick_diverse", slow_diverse)
+    monkeypatch.setattr(pick, "pick_diverse", slow_diverse)
     body: Body = {"k": 9, "pool_size": 100, **USER}
     plain = responds(service, "recommend", **body)["ids"]
     diverse = responds(service, "recommend", diversity=0.9, **body)

@@ -22,7 +22,8 @@ from service.engine.computation import Computation
 from service.engine.neighbors import Neighbors, concatenate
 from service.engine.ranking.formulas import Scores
 from service.engine.retrieval import served_search
-from service.engine.retrieval.pool import Pool, PoolPositions, Selection
+from service.engine.retrieval.plan import Selection
+from service.engine.retrieval.pool import Pool, PoolPositions
 from service.versions.version import LoadedStore
 
 Codes = NDArray[np.int64]
@@ -91,9 +92,9 @@ async def pick_best(selection: Selection, pool: Pool) -> tuple[PoolPositions, Of
     request = selection.request
     execution = selection.execution
     crowding = request.crowding or {}
-    codes = _codes(selection.sources.corpus, pool.positions, crowding)
+    codes = _codes(selection.corpus, pool.positions, crowding)
     maxima = list(crowding.values())
-    entries = [source.entry for source in selection.sources.planned]
+    entries = [source.entry for source in selection.sources]
     limited = [number for number, entry in enumerate(entries) if entry.max_count]
     if limited:
         is_limited = pool.sources[:, np.newaxis] == np.array(limited, np.int32)
@@ -112,7 +113,7 @@ async def pick_best(selection: Selection, pool: Pool) -> tuple[PoolPositions, Of
         with np.errstate(over="ignore"):  # beyond float32 it is above, or below, every score
             min_score = np.float32(request.min_score)
     vectors = None
-    index = selection.sources.index
+    index = selection.first_index
     if diversity and index is not None:
         vectors = await served_search.vectors_at(index, pool.positions, execution)
 
