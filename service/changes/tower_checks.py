@@ -84,7 +84,7 @@ class TowerChecks:
             )
             if tower.entry.role != "ranking" or not columns or is_sent_by_clients:
                 continue
-            outputs = frozenset([*tower.heads, *formulas.ordering(tower, "").outputs])
+            outputs = tower.heads | formulas.outputs_of(tower, tower.formula)
             ranking = PoolTower(loaded, tower, tower.plan(outputs), self._context(tower))
             offsets = np.array([0, ids.size], np.int64)
             candidates = Candidates(offsets, columns, loaded.corpora[corpus])

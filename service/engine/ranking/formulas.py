@@ -5,7 +5,6 @@ request.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -23,36 +22,9 @@ Scores = NDArray[np.float32]
 _parsed = lru_cache(256)(parse_formula)
 
 
-@dataclass(frozen=True)
-class Ordering:
-    """What gives a candidate its score."""
-
-    tower: LoadedTower
-    formula: Formula | None
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The outputs of the tower that the score needs."""
-        if self.formula is None:
-            return (self.tower.entry.result,)
-        return tuple(name for name in self.formula.names if name in self.tower.heads)
-
-    def scores(
-        self, values: Mapping[str, NDArray[Any]], id_of: Callable[[int], Any] | None
-    ) -> Scores:
-        """Returns [m] scores of candidates by the tower's outputs, and whatever else the formula
-        takes.
-
-        Raises:
-          InvalidArgument: See `evaluated`.
-        """
-        if self.formula is None:
-            return values[self.tower.entry.result]
-        return evaluated(self.formula, values, id_of)
-
-
-def ordering(tower: LoadedTower, text: str, other_names: Collection[str] = ()) -> Ordering:
-    """Returns what candidates are ordered by: the request's formula, else the bundle's.
+def formula_of(tower: LoadedTower, text: str, other_names: Collection[str] = ()) -> Formula | None:
+    """Returns what orders the candidates of a tower: the request's formula, else the bundle's;
+    None: its result does.
 
     Args:
       tower: The tower.
@@ -63,9 +35,16 @@ def ordering(tower: LoadedTower, text: str, other_names: Collection[str] = ()) -
       InvalidArgument: The text is no formula, or names none of these; names the nearest one.
     """
     if not text:
-        return Ordering(tower, tower.formula)
+        return tower.formula
     owner = f"tower {tower.name!r}"
-    return Ordering(tower, parsed(text, {*tower.heads, *other_names}, "an output", owner))
+    return parsed(text, {*tower.heads, *other_names}, "an output", owner)
+
+
+def outputs_of(tower: LoadedTower, formula: Formula | None) -> frozenset[str]:
+    """Returns the outputs of a tower that the score of its candidates needs."""
+    if formula is None:
+        return frozenset([tower.entry.result])
+    return tower.heads.intersection(formula.names)
 
 
 def parsed(text: str, names: Collection[str], what: str, owner: str) -> Formula:

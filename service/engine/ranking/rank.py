@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from bundle.errors import FeatureError
 from bundle.features.columns import Column, checked_offsets, checked_weights, repeated
 from bundle.features.reader import NonFiniteRow
 from bundle.features.sources import Fetched
+from bundle.format.formula import Formula
 from bundle.tables.offsets import lengths_of, offsets_of
 from service.config import ServiceSettings
 from service.contract.limits import at_most
@@ -44,6 +46,7 @@ from service.engine.validation import (
     check_values,
     choose_corpus,
     choose_ranking_tower,
+    prepared,
 )
 from service.errors import InvalidArgument, RowNotFinite
 from service.versions.version import LoadedStore, LoadedTower, ModelVersion, TowerPlan
@@ -118,21 +121,127 @@ class Candidates:
         return Candidates(selected.searchsorted(self.offsets), columns, self.corpus, positions)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What a ranking computes, validated.
+@dataclass(frozen=True, eq=False)
+class _Statement:
+    """What rankings of one shape have in common: names, since stores are others after each change.
 
     Attributes:
       tower: The ranking tower.
       outputs: The outputs of the tower that the request needs: its heads, and those of the formula.
-      ordering: Gives the score that candidates are ordered by.
-      k: How many candidates to return per context; 0 returns all of them in the order sent.
+      formula: Gives the score that candidates are ordered by; None: the result of the tower.
+      corpus: The store that has features of candidates that are not sent; None: none is needed.
+    """
+
+    tower: str
+    outputs: frozenset[str]
+    formula: Formula | None
+    corpus: str | None
+
+
+class RankingPlan(NamedTuple):
+    """What a ranking computes, checked.
+
+    Attributes:
+      tower: The ranking tower.
+      outputs: The outputs of the tower that the request needs.
+      formula: Gives the score that candidates are ordered by; None: the result of the tower.
+      k: The number of candidates to return per context; 0: all of them, in the order sent.
+      corpus: The store that has the features that the request does not send; None: none is needed.
+      offsets: [n + 1]; context i owns the candidates offsets[i]:offsets[i + 1].
     """
 
     tower: LoadedTower
     outputs: TowerPlan
-    ordering: formulas.Ordering
+    formula: Formula | None
     k: int
+    corpus: LoadedStore | None
+    offsets: Offsets
+
+    def scores(self, outputs: Mapping[str, Scores], ids: Ids | None) -> Scores:
+        """Returns [m] scores of candidates by the outputs of the tower.
+
+        Raises:
+          InvalidArgument: The formula has no finite value for a candidate.
+        """
+        if self.formula is None:
+            return outputs[self.tower.entry.result]
+        id_of = None
+        if ids is not None:
+            id_of = ids.__getitem__
+        return formulas.evaluated(self.formula, outputs, id_of)
+
+
+def plan_ranking(
+    model_version: ModelVersion,
+    request: RankingRequest,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> RankingPlan:
+    """Returns the plan of a request: what its names stand for, and that its sizes are within the
+    limits.
+
+    Raises:
+      InvalidArgument, TooLarge, NotFound: See service/errors.py.
+    """
+    ids = request.candidate_ids
+    features = request.candidate_features
+    shape = (
+        RankingRequest,
+        request.tower,
+        request.heads,
+        request.formula,
+        tuple(request.context),
+        tuple(features),
+        ids is None,
+    )
+    statement = prepared(model_version, shape, lambda: _prepare(model_version, request))
+    k = check_k(request.k, 0, settings.max_k)
+    columns = [*request.context.values(), *features.values()]
+    check_values(settings, columns, ids, request.context_ids)
+    if ids is None:
+        count = lookup.count_examples(model_version.manifest, features)
+    else:
+        count = int(ids.size)
+    offsets = request.offsets
+    at_most(settings, "max_candidates", execution.largest(count, offsets), "request")
+    if offsets is None:
+        offsets = np.array([0, count], np.int64)
+    else:
+        context_count = max(0, int(offsets.size) - 1)
+        check_queries(execution.largest(context_count), settings)
+        check_offsets(offsets, context_count, count, "offsets")
+
+    tower = model_version.towers[statement.tower]
+    outputs = tower.plan(statement.outputs)
+    corpus = None
+    if statement.corpus is not None:
+        corpus = model_version.corpora[statement.corpus]
+    return RankingPlan(tower, outputs, statement.formula, k, corpus, offsets)
+
+
+def _prepare(model_version: ModelVersion, request: RankingRequest) -> _Statement:
+    """Checks the names of a request."""
+    name, tower = choose_ranking_tower(model_version, request.tower)
+    where = f"tower {name!r}"
+    check_names(request.context, tower.by_role["context"], "context", "a feature", where)
+    features = request.candidate_features
+    check_names(features, tower.by_role["candidate"], "candidate_features", "a feature", where)
+    check_names(request.heads, tower.heads, "heads", "a head", where)
+    formula = formulas.formula_of(tower, request.formula)
+    if request.candidate_ids is None and not features:
+        expected = "candidate_ids, candidate_features, or both"
+        raise InvalidArgument.of_field("request", "no candidates", expected, "has")
+
+    # Only the parts of the tower run that give these.
+    outputs = formulas.outputs_of(tower, formula).union(request.heads)
+    corpus_name = None
+    if request.candidate_ids is not None:
+        # What a request sends wins over the store, so that a client can try another value.
+        missing = set(tower.plan(outputs).inputs["candidate"]) - features.keys()
+        corpus = choose_corpus(model_version, missing)
+        if corpus is not None:
+            corpus_name = corpus.name
+    return _Statement(name, outputs, formula, corpus_name)
 
 
 async def rank(
@@ -147,25 +256,28 @@ async def rank(
       InvalidArgument, TooLarge, NotFound: See service/errors.py.
       FeatureError: A column does not fit its feature.
     """
-    plan = _plan(model_version, request, settings)
-    candidates = _candidates(model_version, request, plan.outputs, settings, execution)
-    counts = lengths_of(candidates.offsets)
-    context_count = int(counts.size)
-    m = int(candidates.offsets[-1])
+    plan = plan_ranking(model_version, request, settings, execution)
+    offsets = plan.offsets
+    context_count = offsets.size - 1
+    m = int(offsets[-1])
+    ids = request.candidate_ids
+    positions = None
+    if plan.corpus is not None and ids is not None:
+        positions = lookup.candidate_positions(
+            plan.corpus, ids, request.not_found, "candidate_ids", offsets
+        )
     scorable = np.arange(m)
     not_found = None
-    if request.not_found is NotFoundRule.SKIP and request.candidate_ids is not None:
-        if candidates.positions is not None:
-            scorable = np.flatnonzero(candidates.positions >= 0)
-        not_found = lookup.not_found_ids(request.candidate_ids, scorable, candidates.offsets)
+    if request.not_found is NotFoundRule.SKIP and ids is not None:
+        if positions is not None:
+            scorable = np.flatnonzero(positions >= 0)
+        not_found = lookup.not_found_ids(ids, scorable, offsets)
     # The limit is one of each request of a batch, and merging must not change who is rejected.
     for first, end in execution.parts(context_count):
-        _check_response(request, plan, candidates.offsets[first : end + 1], scorable, settings)
+        _check_response(request, plan.k, offsets[first : end + 1], scorable, settings)
     execution.count_examples(context_count, scorable.size)
-    candidates = replace(
-        candidates,
-        request_columns=lookup.fit(model_version, candidates.request_columns, m, execution),
-    )
+    columns = lookup.fit(model_version, request.candidate_features, m, execution)
+    candidates = Candidates(offsets, columns, plan.corpus, positions)
 
     context = lookup.complete(
         model_version,
@@ -187,29 +299,25 @@ async def rank(
             model_version, plan, context, candidates, scorable, execution
         )
 
-    ids = request.candidate_ids
     if ids is not None and scorable.size < m:
         ids = ids[scorable]
-    id_of = None
-    if ids is not None:
-        id_of = ids.__getitem__
-    scores = plan.ordering.scores(outputs, id_of)
+    scores = plan.scores(outputs, ids)
     if not request.formula:
         execution.count_scores(plan.tower, scores, context_count)
     heads = {head: outputs[head] for head in request.heads}
     # Everything is scored before anything is dropped: a formula may need all heads.
-    ranked = _select(model_version, ids, scorable, candidates.offsets, scores, heads, request)
+    ranked = _select(model_version, ids, scorable, offsets, scores, heads, request)
     if not_found is not None:
         execution.count("not_found_ids", not_found.ids.size, model_version.model, execution.call)
         ranked = replace(ranked, not_found=not_found)
     if messages:
-        ranked = replace(ranked, failed=_failed_candidates(messages, candidates.offsets))
+        ranked = replace(ranked, failed=_failed_candidates(messages, offsets))
     return ranked
 
 
 async def _score_scorable(
     model_version: ModelVersion,
-    plan: _Plan,
+    plan: RankingPlan,
     context: Columns,
     candidates: Candidates,
     scorable: NDArray[np.int64],
@@ -248,7 +356,7 @@ async def _score_scorable(
 
 async def _misfits(
     model_version: ModelVersion,
-    plan: _Plan,
+    plan: RankingPlan,
     context: Columns,
     candidates: Candidates,
     feature: str,
@@ -456,28 +564,9 @@ def pick_best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int6
     return order[rank_in_context < k], offsets_of(np.minimum(counts, k))
 
 
-def _plan(model_version: ModelVersion, request: RankingRequest, settings: ServiceSettings) -> _Plan:
-    """Validates the names and limits of a request."""
-    name, tower = choose_ranking_tower(model_version, request.tower)
-    where = f"tower {name!r}"
-    check_names(request.context, tower.by_role["context"], "context", "a feature", where)
-    features = request.candidate_features
-    check_names(features, tower.by_role["candidate"], "candidate_features", "a feature", where)
-    check_names(request.heads, tower.heads, "heads", "a head", where)
-
-    ordering = formulas.ordering(tower, request.formula)
-    k = check_k(request.k, 0, settings.max_k)
-    columns = [*request.context.values(), *request.candidate_features.values()]
-    check_values(settings, columns, request.candidate_ids, request.context_ids)
-
-    # Only the parts of the tower run that give these.
-    outputs = tower.plan(frozenset([*request.heads, *ordering.outputs]))
-    return _Plan(tower, outputs, ordering, k)
-
-
 def _check_response(
     request: RankingRequest,
-    plan: _Plan,
+    k: int,
     offsets: Offsets,
     scorable: NDArray[np.int64],
     settings: ServiceSettings,
@@ -486,58 +575,21 @@ def _check_response(
 
     Args:
       request: The request, or several that were merged.
-      plan: The plan.
+      k: The number of candidates that are returned of each context; 0: all.
       offsets: The offsets of the candidates of one request.
       scorable: The positions of the candidates that can be scored, of all requests, ascending.
       settings: The limit.
     """
     first, end = offsets[[0, -1]].tolist()
     returned = end - first
-    if plan.k:  # ids that do not exist are in the response, whatever k is
+    if k:  # ids that do not exist are in the response, whatever k is
         scorable_count = np.diff(scorable.searchsorted([first, end])).item()
         not_found_count = end - first - scorable_count
-        returned = int(np.minimum(lengths_of(offsets), plan.k).sum()) + not_found_count
+        returned = int(np.minimum(lengths_of(offsets), k).sum()) + not_found_count
     ids = request.candidate_ids
     if ids is not None:
         ids = ids[first:end]
     check_scores(returned, ids, len(request.heads), settings)
-
-
-def _candidates(
-    model_version: ModelVersion,
-    request: RankingRequest,
-    plan: TowerPlan,
-    settings: ServiceSettings,
-    execution: Execution,
-) -> Candidates:
-    """Returns the candidates of a request, with their corpus if it has to supply features."""
-    ids = request.candidate_ids
-    if ids is None and not request.candidate_features:
-        expected = "candidate_ids, candidate_features, or both"
-        raise InvalidArgument.of_field("request", "no candidates", expected, "has")
-    if ids is None:
-        count = lookup.count_examples(model_version.manifest, request.candidate_features)
-    else:
-        count = int(ids.size)
-    offsets = request.offsets
-    at_most(settings, "max_candidates", execution.largest(count, offsets), "request")
-
-    if offsets is None:
-        offsets = np.array([0, count], np.int64)
-    else:
-        context_count = max(0, int(offsets.size) - 1)
-        check_queries(execution.largest(context_count), settings)
-        check_offsets(offsets, context_count, count, "offsets")
-
-    # What a request sends wins over the store, so that a client can try another value.
-    missing = set(plan.inputs["candidate"]) - request.candidate_features.keys()
-    if ids is None or not missing:
-        return Candidates(offsets, request.candidate_features)
-    corpus = choose_corpus(model_version, missing)
-    if corpus is None:
-        return Candidates(offsets, request.candidate_features)
-    positions = lookup.candidate_positions(corpus, ids, request.not_found, "candidate_ids", offsets)
-    return Candidates(offsets, request.candidate_features, corpus, positions)
 
 
 def _select(

@@ -180,9 +180,10 @@ def _result(selection: Selection, pool: Pool, best: Pool) -> RetrievalResult:
     )
     if isinstance(request, RetrievalRequest):
         return result
-    names = tuple(selection.source_names)
+    names: tuple[str, ...] = ()
     source_numbers = None
-    if names:
+    if selection.has_sources:
+        names = tuple([source.name for source in selection.sources])
         source_numbers = best.sources
     return replace(
         result,
@@ -212,9 +213,9 @@ def _explain(selection: Selection, pool: Pool, best: Pool) -> tuple[Explanation,
         allowed = "pass the filter, the exclusions and the deny list"
         if explanation.shortfall:  # nothing was searched
             shortfall = explanation.shortfall
-        elif selection.source_names and request.offset is not None:
+        elif selection.has_sources and request.offset is not None:
             shortfall = f"the pool of {count} candidates has no more"
-        elif selection.source_names:
+        elif selection.has_sources:
             shortfall = (
                 f"the sources have {count} candidates that {allowed}; min_score, crowding and "
                 f"max_count leave {size}"

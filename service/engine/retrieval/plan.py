@@ -111,10 +111,10 @@ class Selection(NamedTuple):
 
     Attributes:
       corpus: The corpus of all candidates.
-      first_index: The first index: it gives retrieval scores, and the vectors that diversity compares.
-        None: no source is an index.
+      first_index: The first index: it gives retrieval scores, and the vectors that diversity
+        compares. None: no source is an index.
       sources: The sources, in the order of the request.
-      source_names: Their names in the response; (): the request names an index, or none.
+      has_sources: Whether the request names them, so that the response does, too.
       n: The number of queries, or contexts.
       k: The number of candidates that each wants.
       needs_pool: Whether more candidates are retrieved than are returned, to be ranked, reordered
@@ -133,7 +133,7 @@ class Selection(NamedTuple):
     corpus: LoadedStore
     first_index: ServedIndex | None
     sources: Sequence[PlannedSource]
-    source_names: Sequence[str]
+    has_sources: bool
     n: int
     k: int
     needs_pool: bool
@@ -158,11 +158,11 @@ class Selection(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _SourceNames:
-    """What a source of a request stands for: at most one of an index and a list."""
+    """What a source of a request stands for: an index, a list, or else ids."""
 
     name: str
-    index: str | None = None
-    list: str | None = None
+    index: str = ""
+    list: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +173,8 @@ class _Statement:
     change.
 
     Attributes:
-      corpus, index, tower: Names; None: there is none.
+      corpus, tower: Names.
+      index: The name of the first index; empty: there is none.
       sources, inputs, formula: See `Selection`.
       outputs: The outputs of the tower that the score needs.
       keep: The number of candidates that the stage keeps as exported; 0: there is no stage.
@@ -182,11 +183,11 @@ class _Statement:
     """
 
     corpus: str
-    index: str | None
+    index: str
     sources: tuple[_SourceNames, ...]
     inputs: tuple[str, ...]
     formula: Formula | None
-    tower: str | None = None
+    tower: str = ""
     outputs: frozenset[str] = frozenset()
     keep: int = 0
     stage_tower: str = ""
@@ -225,7 +226,7 @@ def plan_retrieval(
         index.corpus,
         index,
         (PlannedSource(0, source.name, _NO_OPTIONS, index),),
-        (),
+        False,
         n,
         k,
         is_reordered or request.offset is not None,
@@ -256,14 +257,11 @@ def plan_recommendation(
     )
     k = check_k(request.k, K_DEFAULT, settings.max_k)
     corpus = model_version.corpora[statement.corpus]
-    index = None
-    if statement.index is not None:
-        index = model_version.indexes[statement.index]
+    index = model_version.indexes.get(statement.index)
     listed: list[Ids | None] = []
     if request.sources:
         _check_sources(request, index, k)
         listed = [source.ids.ids for source in request.sources if source.ids is not None]
-    assert statement.tower is not None  # noqa: S101 - recommendations are ranked
     tower = model_version.towers[statement.tower]
     stage = _plan_stage(model_version, statement, request, k)
     _check_sizes(request, settings, *listed)
@@ -272,27 +270,23 @@ def plan_recommendation(
     )
     _check_response(corpus, request, n, k, settings, execution)
     _check_options(request, k)
-    planned = [
-        PlannedSource(
-            number,
-            names.name,
-            request.sources[number] if request.sources else _NO_OPTIONS,
-            None if names.index is None else model_version.indexes[names.index],
-            None if names.list is None else model_version.lists[names.list],
-        )
-        for number, names in enumerate(statement.sources)
-    ]
-    source_names: Sequence[str] = ()
+    sources = []
+    for number, names in enumerate(statement.sources):
+        entry = _NO_OPTIONS
+        if request.sources:
+            entry = request.sources[number]
+        in_index = model_version.indexes.get(names.index)
+        in_list = model_version.lists.get(names.list)
+        sources.append(PlannedSource(number, names.name, entry, in_index, in_list))
     if request.sources:
-        source_names = [source.name for source in planned]
-        _check_candidates(corpus, planned, request, n, settings, execution)
+        _check_candidates(corpus, sources, request, n, settings, execution)
     return Selection(
         model_version,
         request,
         corpus,
         index,
-        planned,
-        source_names,
+        sources,
+        bool(request.sources),
         n,
         k,
         True,
@@ -364,17 +358,15 @@ def _prepare_recommendation(
         sources = (_SourceNames(index_name, index_name),)
         corpus = index.corpus
         owner = f"index {index_name!r}"
-    indexes = [
-        model_version.indexes[source.index] for source in sources if source.index is not None
-    ]
+    indexes = [model_version.indexes[source.index] for source in sources if source.index]
     formula_names = _numeric_attributes(corpus)
     if indexes:
         formula_names.append("retrieval_score")
-    order = formulas.ordering(tower, request.formula, formula_names)
+    formula = formulas.formula_of(tower, request.formula, formula_names)
 
     # One context serves all steps: the sources, the stage and the ranking.
     query_towers = [model_version.towers[index.entry.query_tower] for index in indexes]
-    lists = [model_version.lists[source.list] for source in sources if source.list is not None]
+    lists = [model_version.lists[source.list] for source in sources if source.list]
     list_inputs = [entry.entry.by for entry in lists if entry.entry.by is not None]
     accepted = {*model_version.ranking_inputs(name, "context"), *list_inputs}
     for query_tower in query_towers:
@@ -384,7 +376,7 @@ def _prepare_recommendation(
     _check_attributes(corpus, request)
 
     # Of these inputs, only what the request computes with is read from the store.
-    outputs = frozenset(order.outputs)
+    outputs = formulas.outputs_of(tower, formula)
     inputs = dict.fromkeys([*tower.plan(outputs).inputs["context"], *list_inputs])
     keep = 0
     stage_tower = ""
@@ -394,16 +386,17 @@ def _prepare_recommendation(
         keep = stage.keep
         stage_tower = stage.tower
         before = model_version.towers[stage_tower]
-        stage_outputs = frozenset(formulas.ordering(before, "").outputs)
+        stage_outputs = formulas.outputs_of(before, before.formula)
         inputs |= dict.fromkeys(before.plan(stage_outputs).inputs["context"])
     for query_tower in query_towers:
         inputs |= dict.fromkeys(query_tower.inputs)
+    first_index = next((index.name for index in indexes), "")
     return _Statement(
         corpus.name,
-        indexes[0].name if indexes else None,
+        first_index,
         sources,
         tuple(inputs),
-        order.formula,
+        formula,
         name,
         outputs,
         keep,
@@ -454,7 +447,7 @@ def _named_sources(
             sources.append(_SourceNames(entry.name or name, name))
         elif entry.list is not None:
             name = choose_list(model_version, entry.list).name
-            sources.append(_SourceNames(entry.name or name, None, name))
+            sources.append(_SourceNames(entry.name or name, list=name))
         else:
             sources.append(_SourceNames(entry.name or "ids"))
     # Responses name sources: two of the same name could not be distinguished there.
@@ -470,10 +463,10 @@ def _corpus_of(model_version: ModelVersion, sources: Iterable[_SourceNames]) -> 
     """Returns the corpus of all sources, whose candidates are ranked together."""
     corpora = {}
     for source in sources:
-        if source.index is not None:
+        if source.index:
             corpus = model_version.indexes[source.index].corpus
             corpora[corpus.name] = corpus
-        if source.list is not None:
+        if source.list:
             name = model_version.lists[source.list].entry.corpus
             corpora[name] = model_version.corpora[name]
     if len(corpora) > 1:

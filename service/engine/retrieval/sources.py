@@ -246,7 +246,7 @@ class Retriever:
         is_exact = isinstance(request, RetrievalRequest) and request.exact
         options = SearchOptions(count, is_exact, request.recall, request.explain, request.filter)
         neighbors = await served_search.nearest(index, searched, options, execution)
-        if not request.crowding or request.offset is not None or self.selection.source_names:
+        if not request.crowding or request.offset is not None or self.selection.has_sources:
             return neighbors
 
         async def find(query: int, wider_count: int) -> Neighbors:
