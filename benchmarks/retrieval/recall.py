@@ -154,7 +154,7 @@ def _ids(
     request = RetrievalRequest(Target(), k=k, vectors=query[np.newaxis], filter=wanted, exact=exact)
     settings = ServiceSettings(root=Path())
     execution = Execution("retrieve")
-    result = completed(pipeline.retrieve(version, request, settings, execution))
+    result = completed(pipeline.select(version, request, settings, execution))
     return {*result.ids.tolist()}
 
 

@@ -107,7 +107,7 @@ def main() -> None:
         request = RetrievalRequest(
             Target(), k=K, vectors=query[np.newaxis], filter=wanted, recall=recall
         )
-        computation = pipeline.retrieve(version, request, settings, Execution("retrieve"))
+        computation = pipeline.select(version, request, settings, Execution("retrieve"))
         return completed(computation).ids
 
     serve(search, dict.fromkeys((ALL, 10, 1), _RECALLS), directory)

@@ -54,7 +54,7 @@ from service.contract.messages import RecommendationRequest, Target
 from service.contract.reading import from_body
 from service.engine.computation import completed
 from service.engine.execution import Execution
-from service.engine.retrieval.pipeline import recommend
+from service.engine.retrieval.pipeline import select
 from service.engine.validation import NotFinite, check_attributes, choose_index
 from service.errors import ServiceError
 from service.exit_codes import EXIT_BUG, EXIT_USAGE
@@ -572,7 +572,7 @@ class _Recommender:
             request = from_body(RecommendationRequest, body, Target(), self._settings)
             request = request.without(self._version.manifest.unread_inputs)
             execution = Execution("recommend")
-            computation = recommend(self._version, request, self._settings, execution)
+            computation = select(self._version, request, self._settings, execution)
             result = completed(computation)
         except _AT_FAULT as problem:
             # One user fails all that are computed together. Halving finds this user in a few calls.

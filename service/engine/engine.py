@@ -34,7 +34,6 @@ from service.contract.messages import (
 from service.engine import examples, lookup, towers, warmup
 from service.engine.computation import Computation
 from service.engine.context import RequestContext
-from service.engine.example_counts import ExampleCounts
 from service.engine.execution import Execution, NotTogether
 from service.engine.faults import error_of, numbers_at_fault
 from service.engine.live_recall import LiveRecall
@@ -64,9 +63,9 @@ from service.versions.version import ModelVersion
 log = logging.logger(__name__)
 
 COMPUTE: Mapping[type, Callable[..., Computation[Any]]] = {
-    RetrievalRequest: pipeline.retrieve,
+    RetrievalRequest: pipeline.select,
     RankingRequest: rank.rank,
-    RecommendationRequest: pipeline.recommend,
+    RecommendationRequest: pipeline.select,
     EmbeddingRequest: towers.embed,
     LookupRequest: lookup.look_up,
 }
@@ -224,7 +223,7 @@ class Engine:
             request = request.without(version.manifest.unread_inputs)
 
         def find_key() -> Hashable:
-            key = merging.key_of(request, ExampleCounts(version))
+            key = merging.key_of(request, lookup.ExampleCounts(version))
             if key is None:
                 return None
             return version, key
@@ -380,7 +379,7 @@ class Engine:
             try:
                 # Jobs with equal keys have the same version, which the key contains.
                 requests = [job.request for job in batch]
-                merged = merging.merge(requests, ExampleCounts(batch[0].lease.version))
+                merged = merging.merge(requests, lookup.ExampleCounts(batch[0].lease.version))
                 result = await self._execute(batch, merged.request, pool, ends=merged.ends)
                 return merging.split(result, merged.ends)
             except NotTogether as problem:

@@ -32,24 +32,14 @@ _IDS_LOGGED_MAX = 10
 
 
 class NotTogether(Exception):
-    """Requests of a batch may get another result than they would alone: each is computed alone.
+    """Requests of a batch may get another result than they would alone, such as where a shard could
+    not give a row: each is computed alone.
 
     Attributes:
       fetched: What shards gave, for the computations that follow; None: nothing to keep.
     """
 
-    fetched: Fetched | None = None
-
-
-class RowsLost(NotTogether):
-    """A batch of several requests reads rows that no shard could give: each is computed alone, to
-    know its own.
-
-    Attributes:
-      fetched: What the shards gave, for the computations that follow.
-    """
-
-    def __init__(self, fetched: Fetched) -> None:
+    def __init__(self, fetched: Fetched | None = None) -> None:
         super().__init__()
         self.fetched = fetched
 

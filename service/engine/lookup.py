@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
 from service.contract.forms import IdLists
 from service.contract.limits import at_most
+from service.contract.merging import NotAlike
 from service.contract.messages import (
     Columns,
     Ids,
@@ -34,9 +35,10 @@ from service.contract.messages import (
     LookupResult,
     NotFoundRule,
     Offsets,
+    RetrievalRequest,
 )
 from service.contract.names import LISTED_MAX, name_list
-from service.engine.execution import Execution, RowsLost
+from service.engine.execution import Execution, NotTogether
 from service.engine.validation import (
     check_queries,
     check_rows,
@@ -126,6 +128,31 @@ def count_examples(manifest: Manifest, columns: Columns) -> int:
         if column.values.size and column.values.size % length.values == 0:
             return int(column.values.size) // length.values
     return 1
+
+
+class ExampleCounts(NamedTuple):
+    """How many examples a request holds, as far as it is known before the request is checked: what
+    merging reads from a version.
+    """
+
+    version: ModelVersion
+
+    def count_examples(self, columns: Columns) -> int:
+        """See `Counter`."""
+        manifest = self.version.manifest
+        if not columns.keys() <= manifest.inputs.keys():
+            raise NotAlike
+        return count_examples(manifest, columns)
+
+    def dim(self, request: RetrievalRequest) -> int:
+        """See `Counter`."""
+        indexes = self.version.indexes
+        index = indexes.get(request.index)
+        if index is None and not request.index and len(indexes) == 1:
+            (index,) = indexes.values()
+        if index is None:
+            raise NotAlike
+        return int(index.entry.dim)
 
 
 def count_queries(
@@ -384,7 +411,7 @@ async def _fetch_rows(
     """Fetches remote rows within the deadline; counts those that are lost.
 
     Raises:
-      RowsLost: Some are lost, and the batch has several requests.
+      NotTogether: Some are lost, and the batch has several requests.
     """
     if model_version.shards is None or not wanted:
         return {}
@@ -399,7 +426,7 @@ async def _fetch_rows(
         execution.rows_fetched += rows.size
         execution.rows_lost += int(np.count_nonzero(fetched[name].is_lost(rows)))
     if execution.rows_lost and execution.request_count > 1:
-        raise RowsLost(fetched)
+        raise NotTogether(fetched)
     return fetched
 
 

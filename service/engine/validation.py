@@ -45,10 +45,6 @@ _NAMES_SHOWN_MAX = 20
 """Maximum number of accepted names that a message lists."""
 NUMBER_BYTES = 16
 """The longest float32, such as -1.2345678e-38, with its separators."""
-_INTEGER_BYTES = 24
-"""The longest int64, which is quoted beyond 2^53, with its separators."""
-_POSITION_BYTES = 12
-"""The longest position of a candidate among those of its request, with its comma."""
 
 
 class NotFinite(ArithmeticError):
@@ -219,9 +215,13 @@ def check_values(
     settings: ServiceSettings, columns: Iterable[Column], *id_arrays: Ids | None
 ) -> None:
     """Rejects a request that holds more values and ids than `max_values`."""
-    value_count = sum([column.values.size for column in columns])
-    id_count = sum([ids.size for ids in id_arrays if ids is not None])
-    at_most(settings, "max_values", value_count + id_count, "request")
+    count = 0
+    for column in columns:
+        count += column.values.size
+    for ids in id_arrays:
+        if ids is not None:
+            count += ids.size
+    at_most(settings, "max_values", count, "request")
 
 
 def check_rows(n: int, dim: int, where: str, settings: ServiceSettings) -> None:
@@ -238,30 +238,6 @@ def check_rows(n: int, dim: int, where: str, settings: ServiceSettings) -> None:
     """
     what = f"{n} vectors of {dim} numbers"
     check_bytes(n * dim * NUMBER_BYTES, what, settings, f"send fewer {where} at a time")
-
-
-def check_scores(count: int, ids: Ids | None, heads: int, settings: ServiceSettings) -> None:
-    """Rejects a ranking whose response would have too many scores.
-
-    Args:
-      count: The number of candidates that are returned.
-      ids: The ids of all candidates, which are returned too.
-      heads: The number of heads that are returned beside each score.
-      settings: The limit.
-
-    Raises:
-      TooLarge: The scores exceed `max_response_bytes`.
-    """
-    id_bytes = 0
-    if ids is not None and ids.size:
-        id_bytes = _INTEGER_BYTES
-        if ids.dtype == object:
-            # The average id, with two quotes and a comma: which ids the k best have is not known.
-            id_bytes = sum(map(len, ids.tolist())) // ids.size + 3
-    candidate_bytes = id_bytes + _POSITION_BYTES + (1 + heads) * NUMBER_BYTES
-    what = f"{count} candidates with {heads} heads"
-    remedy = "lower k, or send fewer candidates or heads at a time"
-    check_bytes(count * candidate_bytes, what, settings, remedy)
 
 
 def check_bytes(size: int, what: str, settings: ServiceSettings, remedy: str = "") -> None:

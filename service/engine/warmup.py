@@ -82,7 +82,7 @@ def run(
     for name, index in model_version.indexes.items():
         for search in _searches(name, index):
             with contextlib.suppress(NotFinite):
-                completed(pipeline.retrieve(model_version, search, settings, execution))
+                completed(pipeline.select(model_version, search, settings, execution))
             throttle()
     for compute, request in _requests(model_version):
         with contextlib.suppress(*_NOT_COMPUTED):
@@ -147,4 +147,4 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
             request = RecommendationRequest(
                 Target(), context=features, k=1, pool_size=1, index=index_name, tower=name
             )
-            yield pipeline.recommend, request
+            yield pipeline.select, request

@@ -5,7 +5,6 @@ request.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedTower
 
 Scores = NDArray[np.float32]
-
-_parsed = lru_cache(256)(parse_formula)
 
 
 def formula_of(tower: LoadedTower, text: str, other_names: Collection[str] = ()) -> Formula | None:
@@ -60,7 +57,7 @@ def parsed(text: str, names: Collection[str], what: str, owner: str) -> Formula:
       InvalidArgument: The text is no formula, or takes another name; names the nearest one.
     """
     try:
-        formula = _parsed(text)
+        formula = parse_formula(text)
     except FormulaError as problem:
         raise _invalid(text, problem, "a formula of numbers, names and functions") from problem
     check_names(formula.names, names, "formula", what, owner)

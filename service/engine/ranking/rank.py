@@ -7,7 +7,7 @@ other, so that scores have the same bits either way.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -38,11 +38,12 @@ from service.engine.execution import Execution
 from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Scores
 from service.engine.validation import (
+    NUMBER_BYTES,
     NotFinite,
+    check_bytes,
     check_k,
     check_names,
     check_queries,
-    check_scores,
     check_values,
     choose_corpus,
     choose_ranking_tower,
@@ -51,22 +52,14 @@ from service.engine.validation import (
 from service.errors import InvalidArgument, RowNotFinite
 from service.versions.version import LoadedStore, LoadedTower, ModelVersion, TowerPlan
 
+_INTEGER_BYTES = 24
+"""The longest int64 in JSON, which is quoted beyond 2^53, with its separators."""
+_POSITION_BYTES = 12
+"""The longest position of a candidate among those of its request, with its comma."""
 _RANGE_MIN = 512
 """Minimum number of candidates of a range: to divide a request takes about 0.3 ms, as long as a
 small tower computes these.
 """
-
-
-class CandidatesNotFinite(RowNotFinite):
-    """Candidates read rows with NaN or an infinity; the others can be ranked without them.
-
-    Attributes:
-      messages: Why a candidate cannot be ranked, by its position among all candidates.
-    """
-
-    def __init__(self, rows: Sequence[NonFiniteRow]) -> None:
-        super().__init__(rows[0].table, rows[0].id)
-        self.messages = {row.example: str(RowNotFinite(row.table, row.id)) for row in rows}
 
 
 @dataclass(frozen=True)
@@ -328,6 +321,11 @@ async def _score_scorable(
 
     Args:
       scorable: The positions of the candidates to score, ascending.
+
+    Raises:
+      FeatureError: A column does not fit its feature.
+      RowNotFinite: An output is not finite because of a row that a context reads.
+      NotFinite: An output holds NaN or an infinity, and no row does.
     """
     messages: dict[int, str] = {}
     while True:
@@ -335,12 +333,16 @@ async def _score_scorable(
         if scorable.size < candidates.offsets[-1]:
             scored = candidates.only(scorable)
         try:
-            outputs = await score(
+            outputs = await scores_unchecked(
                 model_version, plan.tower, plan.outputs, context, scored, execution
             )
-        except CandidatesNotFinite as problem:
+            towers.check_outputs(plan.tower, outputs)
+        except NotFinite:
+            rows = await rows_not_finite(model_version, plan.outputs, context, scored, execution)
+            if not rows:
+                raise
             execution.check_alone()
-            failed = problem.messages
+            failed = {row.example: str(RowNotFinite(row.table, row.id)) for row in rows}
         except FeatureError as problem:
             execution.check_alone()
             failed = await _misfits(
@@ -428,33 +430,6 @@ def _failed_candidates(
     return tuple(failed)
 
 
-async def score(
-    model_version: ModelVersion,
-    tower: LoadedTower,
-    plan: TowerPlan,
-    context: Columns,
-    candidates: Candidates,
-    execution: Execution,
-) -> dict[str, Scores]:
-    """Computes outputs of a ranking tower for contexts and candidates; by name, [m] float32 each.
-
-    Raises:
-      FeatureError: A column does not fit its feature.
-      RowNotFinite: An output is not finite because of a row that a context reads.
-      CandidatesNotFinite: Outputs are not finite because of rows that candidates read.
-      NotFinite: An output holds NaN or an infinity.
-    """
-    outputs = await scores_unchecked(model_version, tower, plan, context, candidates, execution)
-    try:
-        towers.check_outputs(tower, outputs)
-    except NotFinite as problem:
-        rows = await rows_not_finite(model_version, plan, context, candidates, execution)
-        if rows:
-            raise CandidatesNotFinite(rows) from problem
-        raise
-    return outputs
-
-
 async def rows_not_finite(
     model_version: ModelVersion,
     plan: TowerPlan,
@@ -462,7 +437,8 @@ async def rows_not_finite(
     candidates: Candidates,
     execution: Execution,
 ) -> list[NonFiniteRow]:
-    """Returns the rows with NaN or an infinity that candidates read; arguments as of `score`.
+    """Returns the rows with NaN or an infinity that candidates read; arguments as of
+    `scores_unchecked`.
 
     Raises:
       RowNotFinite: A context reads such a row.
@@ -497,7 +473,12 @@ async def scores_unchecked(
     candidates: Candidates,
     execution: Execution,
 ) -> dict[str, Scores]:
-    """Does what `score` does, without looking for what is not finite."""
+    """Computes outputs of a ranking tower for contexts and candidates; by name, [m] float32 each,
+    which may not be finite.
+
+    Raises:
+      FeatureError: A column does not fit its feature.
+    """
     candidates = _with_crossed(plan, context, candidates)
     offsets = candidates.offsets
     m = int(candidates.offsets[-1])
@@ -571,7 +552,7 @@ def _check_response(
     scorable: NDArray[np.int64],
     settings: ServiceSettings,
 ) -> None:
-    """Rejects a request whose response would have too many scores.
+    """Rejects a request whose response would have more bytes than `max_response_bytes`.
 
     Args:
       request: The request, or several that were merged.
@@ -586,10 +567,18 @@ def _check_response(
         scorable_count = np.diff(scorable.searchsorted([first, end])).item()
         not_found_count = end - first - scorable_count
         returned = int(np.minimum(lengths_of(offsets), k).sum()) + not_found_count
+    heads = len(request.heads)
+    candidate_bytes = _POSITION_BYTES + (1 + heads) * NUMBER_BYTES
     ids = request.candidate_ids
-    if ids is not None:
-        ids = ids[first:end]
-    check_scores(returned, ids, len(request.heads), settings)
+    if ids is not None and end > first:
+        id_bytes = _INTEGER_BYTES
+        if ids.dtype == object:
+            # The average id, with two quotes and a comma: which ids the k best have is not known.
+            id_bytes = sum(map(len, ids[first:end].tolist())) // (end - first) + 3
+        candidate_bytes += id_bytes
+    what = f"{returned} candidates with {heads} heads"
+    remedy = "lower k, or send fewer candidates or heads at a time"
+    check_bytes(returned * candidate_bytes, what, settings, remedy)
 
 
 def _select(

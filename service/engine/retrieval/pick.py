@@ -1,5 +1,8 @@
-"""The last step of a pool: the k best of each query that a minimum score, crowding, quotas of
-sources and diversity leave.
+"""A pool: the candidates of n queries on their way to a result; and its last step, the k best of
+each query that a minimum score, crowding, quotas of sources and diversity leave.
+
+Each step takes a pool and returns one with fewer candidates, in another order, or with other
+scores.
 
 The maximum of a source is one more limit of crowding: its candidates are those with one value. For
 a minimum, room is kept: once the positions that are free are as many as the candidates that sources
@@ -11,27 +14,92 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.tables.offsets import offsets_of
-from service.contract.messages import Offsets
+from service.contract.messages import Explanation, Offsets
 from service.engine.computation import Computation
-from service.engine.neighbors import Neighbors, concatenate
+from service.engine.neighbors import Neighbors, Positions, concatenate
 from service.engine.ranking.formulas import Scores
 from service.engine.retrieval import served_search
 from service.engine.retrieval.plan import Selection
-from service.engine.retrieval.pool import Pool, PoolPositions
 from service.versions.version import LoadedStore
 
+PoolPositions = NDArray[np.int64]
+"""Positions among the candidates of a pool."""
+ORDER_OF_RETRIEVAL = "the order of retrieval"
+"""The name of the order that candidates have before a stage or a ranking has scored them."""
 Codes = NDArray[np.int64]
 """[m, a] numbers of the values that m candidates have of a attributes; -1: no value."""
 _GROWTH = 4
 """Factor by which a search grows where crowding leaves too few candidates. A larger one fetches
 more than is needed; a smaller one searches more often.
 """
+
+
+class Pool(NamedTuple):
+    """The candidates of n queries; query i owns offsets[i]:offsets[i + 1].
+
+    Attributes:
+      positions: [m] int64 in the corpus.
+      offsets: [n + 1].
+      sources: [m] int32, the number of the source of each.
+      retrieval_scores: [m] float32.
+      scores: [m] float32 that order the candidates: those of the ranking, of a stage, or of the
+        retrieval.
+      order: The name of that order in messages.
+      explanations: How the neighbors of each query were found in the first index.
+      is_ranked: [m], which candidates the ranking has scored; the others follow these in their
+        order. None: all that have the same kind of score.
+      dropped: [n], the number of candidates that a stage has dropped; (): there was none.
+      has_vectors: Whether the vectors of all candidates can be read.
+      reasons: What was left out, and why; a sentence each.
+    """
+
+    positions: Positions
+    offsets: Offsets
+    sources: NDArray[np.int32]
+    retrieval_scores: Scores
+    scores: Scores
+    explanations: tuple[Explanation, ...] = ()
+    order: str = ORDER_OF_RETRIEVAL
+    is_ranked: NDArray[np.bool_] | None = None
+    dropped: Sequence[int] = ()
+    has_vectors: bool = True
+    reasons: tuple[str, ...] = ()
+
+    def only(self, candidates: PoolPositions) -> Pool:
+        """Returns some of the candidates, by their ascending positions in the pool."""
+        return self.select(candidates, candidates.searchsorted(self.offsets))
+
+    def select(self, candidates: PoolPositions, offsets: Offsets) -> Pool:
+        """Returns some of the candidates in another order.
+
+        Args:
+          candidates: [c] positions in the pool, those of one query after those of another.
+          offsets: [n + 1], which of these belong to each query.
+        """
+        is_ranked = self.is_ranked
+        if is_ranked is not None:
+            is_ranked = is_ranked[candidates]
+        return self._replace(
+            positions=self.positions[candidates],
+            offsets=offsets,
+            sources=self.sources[candidates],
+            retrieval_scores=self.retrieval_scores[candidates],
+            scores=self.scores[candidates],
+            is_ranked=is_ranked,
+        )
+
+    def because(self, *reasons: str) -> Pool:
+        """Returns the pool with further reasons; an empty one is none."""
+        added = [reason for reason in reasons if reason]
+        if not added:
+            return self
+        return self._replace(reasons=(*self.reasons, *added))
 
 
 async def widen_pools(

@@ -2,11 +2,11 @@
 k best. A retrieval is a recommendation with one source, and without a stage and a ranking; its
 score may be a formula.
 
-plan_retrieval, plan_recommendation   what is selected from, and for which queries; all checked
-Retriever.retrieve                    the pool: the candidates of all sources
-pass_stage                            the best by a cheaper tower, which go on
-Scorer.rank                           the scores of a tower, a formula, or both
-pick_best                             the k best that the options of the request leave
+plan                 what is selected from, and for which queries; all of it checked
+Retriever.retrieve   the pool: the candidates of all sources
+pass_stage           the best of each context by a cheaper tower, which go on
+Scorer.rank          the scores of a tower, a formula, or both
+pick_best            the k best that min_score, crowding, quotas and diversity leave
 """
 
 from __future__ import annotations
@@ -26,87 +26,53 @@ from service.contract.messages import (
 )
 from service.engine import lookup
 from service.engine.execution import Execution
-from service.engine.ranking.pool_scores import PoolTower
 from service.engine.retrieval import queries
-from service.engine.retrieval.pick import pick_best
-from service.engine.retrieval.plan import Selection, plan_recommendation, plan_retrieval
-from service.engine.retrieval.pool import Pool
-from service.engine.retrieval.queries import QueryVectors
+from service.engine.retrieval.pick import Pool, pick_best
+from service.engine.retrieval.plan import Selection, plan
 from service.engine.retrieval.rank import Scorer, pass_stage, plan_last_steps
 from service.engine.retrieval.sources import Retriever
 from service.versions.version import ModelVersion
 
 
-async def retrieve(
+async def select(
     model_version: ModelVersion,
-    request: RetrievalRequest,
+    request: RetrievalRequest | RecommendationRequest,
     settings: ServiceSettings,
     execution: Execution,
 ) -> RetrievalResult:
-    """Retrieves candidates for n queries with one model version.
+    """Selects candidates for n queries, or contexts, with one model version.
 
     Raises:
       InvalidArgument, TooLarge, NotFound: See service/errors.py.
       FeatureError: A column does not fit its feature.
     """
-    selection = plan_retrieval(model_version, request, settings, execution)
-    index = selection.first_index
-    assert index is not None  # noqa: S101 - the only source
+    selection = plan(model_version, request, settings, execution)
     features: Columns = {}
     query_vectors = None
-    if request.ids is not None:
-        query_vectors = await queries.of_candidates(index, request, request.ids, execution)
-    elif selection.vectors is not None:
-        query_vectors = QueryVectors(selection.vectors, request.query_offsets)
+    if selection.has_queries:
+        query_vectors = await queries.of_request(selection)
     else:
-        features = _complete(selection)
+        features = lookup.complete(
+            model_version,
+            selection.inputs,
+            request.context or {},
+            request.context_ids,
+            selection.n,
+            execution,
+        )
     scorer = None
-    if selection.formula is not None:
+    if selection.ranking is not None:
+        scorer = Scorer.of(selection, selection.ranking, features, bool(request.formula))
+    elif selection.formula is not None:
         scorer = Scorer(selection, None, selection.formula, True, "score")
+    retriever = Retriever(selection, features, query_vectors)
     with lookup.naming_all_not_sent(model_version, context=(selection.inputs, features)):
-        result = await _select(selection, Retriever(selection, features, query_vectors), scorer)
+        result = await _select(selection, retriever, scorer)
     if query_vectors is None or query_vectors.not_found is None:
         return result
     count = query_vectors.not_found.ids.size
     execution.count("not_found_ids", count, model_version.model, execution.call)
     return replace(result, not_found=query_vectors.not_found)
-
-
-async def recommend(
-    model_version: ModelVersion,
-    request: RecommendationRequest,
-    settings: ServiceSettings,
-    execution: Execution,
-) -> RetrievalResult:
-    """Retrieves candidates for n contexts and ranks them, with one model version.
-
-    Raises:
-      InvalidArgument, TooLarge, NotFound: See service/errors.py.
-      FeatureError: A column does not fit its feature.
-    """
-    selection = plan_recommendation(model_version, request, settings, execution)
-    tower = selection.tower
-    outputs = selection.outputs
-    assert tower is not None  # noqa: S101 - recommendations are ranked
-    assert outputs is not None  # noqa: S101 - see above
-    features = _complete(selection)
-    pool_tower = PoolTower(model_version, tower, outputs, features)
-    scorer = Scorer(selection, pool_tower, selection.formula, bool(request.formula))
-    with lookup.naming_all_not_sent(model_version, context=(selection.inputs, features)):
-        return await _select(selection, Retriever(selection, features), scorer)
-
-
-def _complete(selection: Selection) -> Columns:
-    """Returns the columns of the contexts, those of their store among them."""
-    request = selection.request
-    return lookup.complete(
-        selection.model_version,
-        selection.inputs,
-        request.context or {},
-        request.context_ids,
-        selection.n,
-        selection.execution,
-    )
 
 
 async def _select(

@@ -92,18 +92,20 @@ class PlannedSource:
     candidates: LoadedList | None = None
 
 
-class Stage(NamedTuple):
-    """The stage before the ranking of a request.
+class Ranking(NamedTuple):
+    """A tower that orders the candidates of a request.
 
     Attributes:
-      tower: The cheaper tower, which gives the score.
+      tower: The tower.
       outputs: The outputs of the tower that the score needs.
-      keep: The number of candidates of each context that go on.
+      formula: Gives the score; None: the result of the tower is it.
+      keep: The number of candidates of each context that go on to the next tower; 0: all.
     """
 
     tower: LoadedTower
     outputs: TowerPlan
-    keep: int
+    formula: Formula | None
+    keep: int = 0
 
 
 class Selection(NamedTuple):
@@ -121,11 +123,11 @@ class Selection(NamedTuple):
         or divided into pages.
       inputs: The inputs of contexts that are computed with.
       execution: The batch of the request.
-      formula: Gives the score, of the request or else of the tower; None: there is none.
-      vectors: The vectors that were sent, [v, dim] float32; None: none were.
-      tower: The tower that ranks; None: candidates are not ranked.
-      outputs: The outputs of the tower that the score needs; None: as above.
-      stage: The stage before the ranking; None: there is none.
+      formula: Gives the score of a retrieval; None: the search does.
+      has_queries: Whether the request has sent vectors or ids to search for, and no contexts.
+      vectors: These vectors, [v, dim] float32; None: none were sent.
+      ranking: How candidates are ranked; None: they are not.
+      stage: The cheaper ranking before that; None: there is none.
     """
 
     model_version: ModelVersion
@@ -141,10 +143,10 @@ class Selection(NamedTuple):
     settings: ServiceSettings
     execution: Execution
     formula: Formula | None
-    vectors: Vectors | None = None
-    tower: LoadedTower | None = None
-    outputs: TowerPlan | None = None
-    stage: Stage | None = None
+    has_queries: bool
+    vectors: Vectors | None
+    ranking: Ranking | None
+    stage: Ranking | None
 
     @property
     def end(self) -> int:
@@ -177,9 +179,6 @@ class _Statement:
       index: The name of the first index; empty: there is none.
       sources, inputs, formula: See `Selection`.
       outputs: The outputs of the tower that the score needs.
-      keep: The number of candidates that the stage keeps as exported; 0: there is no stage.
-      stage_tower: The tower of the stage.
-      stage_outputs: Its outputs that the score of the stage needs.
     """
 
     corpus: str
@@ -189,122 +188,94 @@ class _Statement:
     formula: Formula | None
     tower: str = ""
     outputs: frozenset[str] = frozenset()
-    keep: int = 0
-    stage_tower: str = ""
-    stage_outputs: frozenset[str] = frozenset()
 
 
-def plan_retrieval(
+def plan(
     model_version: ModelVersion,
-    request: RetrievalRequest,
+    request: RetrievalRequest | RecommendationRequest,
     settings: ServiceSettings,
     execution: Execution,
 ) -> Selection:
-    """Returns the plan of a retrieval.
+    """Returns the plan of a request.
 
     Raises:
       InvalidArgument, TooLarge, NotFound: See service/errors.py.
     """
     k = check_k(request.k, K_DEFAULT, settings.max_k)
-    shape = (
-        *_shape(request),
-        request.vectors is None,
-        request.ids is None,
-        request.query_offsets is None,
-    )
-    statement = prepared(model_version, shape, lambda: _prepare_retrieval(model_version, request))
-    (source,) = statement.sources
-    index = model_version.indexes[source.name]
-    _check_sizes(request, settings, request.ids)
-    _check_options(request, k)
-    n, vectors = _count_queries(model_version, index, request, settings, execution)
-    _check_response(index.corpus, request, n, k, settings, execution)
-    is_reordered = bool(request.formula or request.crowding or request.diversity)
-    return Selection(
-        model_version,
-        request,
-        index.corpus,
-        index,
-        (PlannedSource(0, source.name, _NO_OPTIONS, index),),
-        False,
-        n,
-        k,
-        is_reordered or request.offset is not None,
-        statement.inputs,
-        settings,
-        execution,
-        statement.formula,
-        vectors,
-    )
-
-
-def plan_recommendation(
-    model_version: ModelVersion,
-    request: RecommendationRequest,
-    settings: ServiceSettings,
-    execution: Execution,
-) -> Selection:
-    """Returns the plan of a recommendation.
-
-    Raises:
-      InvalidArgument, TooLarge, NotFound: See service/errors.py.
-    """
-    shape: tuple[Hashable, ...] = (*_shape(request), request.tower, request.skip_stage)
-    if request.sources:
-        shape = (*shape, *map(_shape_of_source, request.sources))
-    statement = prepared(
-        model_version, shape, lambda: _prepare_recommendation(model_version, request)
-    )
-    k = check_k(request.k, K_DEFAULT, settings.max_k)
+    statement = prepared(model_version, _shape(request), lambda: _prepare(model_version, request))
     corpus = model_version.corpora[statement.corpus]
     index = model_version.indexes.get(statement.index)
-    listed: list[Ids | None] = []
-    if request.sources:
-        _check_sources(request, index, k)
-        listed = [source.ids.ids for source in request.sources if source.ids is not None]
-    tower = model_version.towers[statement.tower]
-    stage = _plan_stage(model_version, statement, request, k)
-    _check_sizes(request, settings, *listed)
-    n = lookup.count_queries(
-        model_version, request.context, request.context_ids, settings, execution
-    )
-    _check_response(corpus, request, n, k, settings, execution)
-    _check_options(request, k)
-    sources = []
-    for number, names in enumerate(statement.sources):
-        entry = _NO_OPTIONS
+    entries: Sequence[Source] = (_NO_OPTIONS,)
+    has_queries = False
+    formula = vectors = ranking = stage = None
+    if isinstance(request, RetrievalRequest):
+        assert index is not None  # noqa: S101 - the only source
+        _check_sizes(request, settings, request.ids)
+        n, vectors = _count_queries(model_version, index, request, settings, execution)
+        formula = statement.formula
+        has_queries = request.context is None and request.context_ids is None
+    else:
         if request.sources:
-            entry = request.sources[number]
-        in_index = model_version.indexes.get(names.index)
-        in_list = model_version.lists.get(names.list)
-        sources.append(PlannedSource(number, names.name, entry, in_index, in_list))
-    if request.sources:
+            entries = request.sources
+            _check_sources(request, index, k)
+        tower = model_version.towers[statement.tower]
+        ranking = Ranking(tower, tower.plan(statement.outputs), statement.formula)
+        stage = _plan_stage(model_version, statement.tower, request, k)
+        listed = [source.ids.ids for source in entries if source.ids is not None]
+        _check_sizes(request, settings, *listed)
+        n = lookup.count_queries(
+            model_version, request.context, request.context_ids, settings, execution
+        )
+    _check_options(request, k)
+    attributes = request.attributes
+    neighbor_bytes = 2 * NUMBER_BYTES + corpus.store.text_bytes("id")
+    for name in attributes:
+        neighbor_bytes += corpus.store.text_bytes(f"attribute:{name}")
+    count = execution.largest(n) * min(k, corpus.entry.size)
+    check_bytes(
+        count * neighbor_bytes,
+        f"{count} neighbors with {len(attributes)} attributes",
+        settings,
+        "lower k, request fewer attributes, or send fewer queries at a time",
+    )
+    sources = [
+        PlannedSource(
+            number,
+            names.name,
+            entries[number],
+            model_version.indexes.get(names.index),
+            model_version.lists.get(names.list),
+        )
+        for number, names in enumerate(statement.sources)
+    ]
+    has_sources = entries[0] is not _NO_OPTIONS
+    if has_sources:
         _check_candidates(corpus, sources, request, n, settings, execution)
+    is_reordered = bool(ranking or request.formula or request.crowding or request.diversity)
     return Selection(
         model_version,
         request,
         corpus,
         index,
         sources,
-        bool(request.sources),
+        has_sources,
         n,
         k,
-        True,
+        is_reordered or request.offset is not None,
         statement.inputs,
         settings,
         execution,
-        statement.formula,
-        None,
-        tower,
-        tower.plan(statement.outputs),
+        formula,
+        has_queries,
+        vectors,
+        ranking,
         stage,
     )
 
 
-def _shape(request: SelectionRequest) -> tuple[Hashable, ...]:
-    """Returns what the statement of a request depends on, of the options of all requests."""
-    return (
-        type(request),
+def _shape(request: RetrievalRequest | RecommendationRequest) -> Hashable:
+    """Returns what the statement of a request depends on."""
+    shape = (
         request.index,
         request.formula,
         request.attributes,
@@ -312,10 +283,24 @@ def _shape(request: SelectionRequest) -> tuple[Hashable, ...]:
         request.context if request.context is None else tuple(request.context),
         request.context_ids is None,
     )
+    if isinstance(request, RetrievalRequest):
+        queries = (request.vectors is None, request.ids is None, request.query_offsets is None)
+        return shape, queries
+    sources = tuple(map(_shape_of_source, request.sources))
+    return shape, request.tower, request.skip_stage, sources
 
 
 def _shape_of_source(source: Source) -> Hashable:
     return source.name, source.index, source.list, source.ids is None
+
+
+def _prepare(
+    model_version: ModelVersion, request: RetrievalRequest | RecommendationRequest
+) -> _Statement:
+    """Checks the names of a request."""
+    if isinstance(request, RetrievalRequest):
+        return _prepare_retrieval(model_version, request)
+    return _prepare_recommendation(model_version, request)
 
 
 def _prepare_retrieval(model_version: ModelVersion, request: RetrievalRequest) -> _Statement:
@@ -378,16 +363,10 @@ def _prepare_recommendation(
     # Of these inputs, only what the request computes with is read from the store.
     outputs = formulas.outputs_of(tower, formula)
     inputs = dict.fromkeys([*tower.plan(outputs).inputs["context"], *list_inputs])
-    keep = 0
-    stage_tower = ""
-    stage_outputs: frozenset[str] = frozenset()
     stage = model_version.manifest.stages.get(name)
     if stage is not None and not request.skip_stage:
-        keep = stage.keep
-        stage_tower = stage.tower
-        before = model_version.towers[stage_tower]
-        stage_outputs = formulas.outputs_of(before, before.formula)
-        inputs |= dict.fromkeys(before.plan(stage_outputs).inputs["context"])
+        stage_plan = _stage_outputs(model_version.towers[stage.tower])
+        inputs |= dict.fromkeys(stage_plan.inputs["context"])
     for query_tower in query_towers:
         inputs |= dict.fromkeys(query_tower.inputs)
     first_index = next((index.name for index in indexes), "")
@@ -399,9 +378,6 @@ def _prepare_recommendation(
         formula,
         name,
         outputs,
-        keep,
-        stage_tower,
-        stage_outputs,
     )
 
 
@@ -519,7 +495,7 @@ def _check_sources(request: RecommendationRequest, index: ServedIndex | None, k:
 def _check_candidates(
     corpus: LoadedStore,
     sources: Iterable[PlannedSource],
-    request: RecommendationRequest,
+    request: SelectionRequest,
     contexts: int,
     settings: ServiceSettings,
     execution: Execution,
@@ -543,22 +519,23 @@ def _check_candidates(
 
 
 def _plan_stage(
-    model_version: ModelVersion, statement: _Statement, request: RecommendationRequest, k: int
-) -> Stage | None:
+    model_version: ModelVersion, tower: str, request: RecommendationRequest, k: int
+) -> Ranking | None:
     """Returns the stage of a request; None: it has none."""
     if request.keep < 0:
         raise InvalidArgument.of_field("keep", request.keep, "at least 0")
-    if not statement.stage_tower:
+    entry = model_version.manifest.stages.get(tower)
+    if entry is None or request.skip_stage:
         if not request.keep:
             return None
-        reason = f"no stage comes before {statement.tower!r}"
-        if statement.tower in model_version.manifest.stages:
+        reason = f"no stage comes before {tower!r}"
+        if entry is not None:
             reason = "skip_stage is true"
         violation = FieldViolation("keep", str(request.keep), "a stage that keeps candidates")
         raise InvalidArgument(f"keep is {request.keep}, and {reason}; leave it out", violation)
 
     # What a request sends holds as it is; what the bundle says grows to the length of the list.
-    keep = request.keep or statement.keep
+    keep = request.keep or entry.keep
     if request.offset is None and not request.keep:
         keep = max(keep, k)
     # A stage that kept fewer candidates than a list, or a page, returns would make each short.
@@ -575,8 +552,13 @@ def _plan_stage(
         violation = FieldViolation("keep", str(keep), expected.rstrip(","))
         message = f"{field} is {keep}, fewer than {minimum}; {expected} was expected"
         raise InvalidArgument(message, violation)
-    tower = model_version.towers[statement.stage_tower]
-    return Stage(tower, tower.plan(statement.stage_outputs), keep)
+    stage_tower = model_version.towers[entry.tower]
+    return Ranking(stage_tower, _stage_outputs(stage_tower), stage_tower.formula, keep)
+
+
+def _stage_outputs(tower: LoadedTower) -> TowerPlan:
+    """Returns the outputs of the tower of a stage, which no formula of a request changes."""
+    return tower.plan(formulas.outputs_of(tower, tower.formula))
 
 
 def _check_sizes(
@@ -697,29 +679,3 @@ def check_sent_vectors(vectors: Vectors) -> None:
     if unsearchable is not None:
         value = f"{unsearchable.value} in vector {unsearchable.position}"
         raise InvalidArgument.of_field("vectors", value, SEARCHABLE, "holds")
-
-
-def _check_response(
-    corpus: LoadedStore,
-    request: SelectionRequest,
-    n: int,
-    k: int,
-    settings: ServiceSettings,
-    execution: Execution,
-) -> None:
-    """Rejects a request whose response would have too many neighbors.
-
-    Raises:
-      TooLarge: The neighbors exceed `max_response_bytes`.
-    """
-    attributes = request.attributes
-    neighbor_bytes = 2 * NUMBER_BYTES + corpus.store.text_bytes("id")
-    for name in attributes:
-        neighbor_bytes += corpus.store.text_bytes(f"attribute:{name}")
-    count = execution.largest(n) * min(k, corpus.entry.size)
-    check_bytes(
-        count * neighbor_bytes,
-        f"{count} neighbors with {len(attributes)} attributes",
-        settings,
-        "lower k, request fewer attributes, or send fewer queries at a time",
-    )

@@ -21,7 +21,6 @@ from runtime.exact import normalized
 from service.contract.forms import IdLists
 from service.contract.messages import (
     Explanation,
-    Ids,
     NotFoundRule,
     Offsets,
     RetrievalRequest,
@@ -33,6 +32,7 @@ from service.engine import filters, lookup
 from service.engine.execution import Execution
 from service.engine.neighbors import AllowedCandidates, Neighbors, Queries
 from service.engine.retrieval import served_search
+from service.engine.retrieval.plan import Selection
 from service.versions.version import LoadedStore, ServedIndex
 
 Positions = NDArray[Any]
@@ -65,21 +65,21 @@ class QueryVectors(NamedTuple):
     not_found: IdLists | None = None
 
 
-async def of_candidates(
-    index: ServedIndex, request: RetrievalRequest, ids: Ids, execution: Execution
-) -> QueryVectors:
-    """Returns the vectors of queries by example.
-
-    Args:
-      index: The index.
-      request: The request, whose `query_offsets` were checked.
-      ids: The ids of the request.
-      execution: The batch of the request.
+async def of_request(selection: Selection) -> QueryVectors:
+    """Returns the vectors that a request has sent, or those of the ids that it has.
 
     Raises:
       NoSuchCandidate: An id is not in the corpus, and the request does not skip it.
     """
+    request = selection.request
+    index = selection.first_index
+    assert isinstance(request, RetrievalRequest)  # noqa: S101 - recommendations are for contexts
+    assert index is not None  # noqa: S101 - the only source
     offsets = request.query_offsets
+    if selection.vectors is not None:
+        return QueryVectors(selection.vectors, offsets)
+    ids = request.ids
+    assert ids is not None  # noqa: S101 - without vectors, they are the queries
     positions = lookup.candidate_positions(index.corpus, ids, request.not_found, "ids", offsets)
     not_found = None
     if request.not_found is NotFoundRule.SKIP:
@@ -91,7 +91,7 @@ async def of_candidates(
         if existing.size < ids.size:
             positions = positions[existing]
             offsets = existing.searchsorted(ends)
-    vectors = await served_search.vectors_at(index, positions, execution)
+    vectors = await served_search.vectors_at(index, positions, selection.execution)
     if offsets is None:
         return QueryVectors(
             vectors, None, np.split(positions, np.arange(1, positions.size)), not_found

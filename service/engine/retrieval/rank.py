@@ -31,9 +31,8 @@ from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Scores
 from service.engine.ranking.pool_scores import LeftOut, PoolTower
 from service.engine.ranking.rank import Candidates
-from service.engine.retrieval.pick import pick_best
-from service.engine.retrieval.plan import Selection, Stage
-from service.engine.retrieval.pool import Pool, PoolPositions
+from service.engine.retrieval.pick import Pool, PoolPositions, pick_best
+from service.engine.retrieval.plan import Ranking, Selection
 
 MARGIN = 2
 """Multiple of the expected time that must remain: that is an average, and the response is still to
@@ -212,6 +211,15 @@ class Scorer:
     is_requested: bool = False
     retrieval_score: str = "retrieval_score"
 
+    @classmethod
+    def of(
+        cls, selection: Selection, ranking: Ranking, features: Columns, is_requested: bool = False
+    ) -> Scorer:
+        """Returns what scores candidates by a tower, for contexts with some features."""
+        tower, outputs, formula, _ = ranking
+        pool_tower = PoolTower(selection.model_version, tower, outputs, features)
+        return cls(selection, pool_tower, formula, is_requested)
+
     def latency(self, candidates: int) -> LatencyEstimate:
         """Returns how long it takes to score some candidates by the tower."""
         assert self.tower is not None  # noqa: S101 - else time is not planned
@@ -309,7 +317,7 @@ class Scorer:
         return scores
 
 
-async def pass_stage(selection: Selection, stage: Stage, pool: Pool, features: Columns) -> Pool:
+async def pass_stage(selection: Selection, stage: Ranking, pool: Pool, features: Columns) -> Pool:
     """Returns the candidates of a pool that a stage keeps, best first; without the time for the
     stage, those that were retrieved first.
 
@@ -321,8 +329,7 @@ async def pass_stage(selection: Selection, stage: Stage, pool: Pool, features: C
     """
     execution = selection.execution
     name = stage.tower.name
-    tower = PoolTower(selection.model_version, stage.tower, stage.outputs, features)
-    scorer = Scorer(selection, tower, stage.tower.formula)
+    scorer = Scorer.of(selection, stage, features)
     # Contexts that have no more candidates than the stage keeps need no scores.
     sizes = lengths_of(pool.offsets)
     needed = (sizes > stage.keep).repeat(sizes).nonzero()[0]
@@ -355,7 +362,7 @@ async def pass_stage(selection: Selection, stage: Stage, pool: Pool, features: C
 
 async def _drop(
     selection: Selection,
-    stage: Stage,
+    stage: Ranking,
     pool: Pool,
     scored: PoolPositions,
     stage_scores: Scores,

@@ -30,9 +30,9 @@ from service.contract.messages import Columns, Explanation, RetrievalRequest, Ve
 from service.engine import filters, towers
 from service.engine.neighbors import Neighbors, Positions, Queries, SearchOptions
 from service.engine.ranking.formulas import Scores
-from service.engine.retrieval import pick, queries, served_search
+from service.engine.retrieval import queries, served_search
+from service.engine.retrieval.pick import Pool, widen_pools
 from service.engine.retrieval.plan import PlannedSource, Selection
-from service.engine.retrieval.pool import Pool
 from service.engine.retrieval.queries import QueryVectors
 from service.engine.retrieval.rank import MARGIN, LatencyEstimate
 from service.engine.validation import NotFinite
@@ -253,7 +253,7 @@ class Retriever:
             wider = options._replace(k=wider_count)
             return await served_search.nearest(index, searched.only(query), wider, execution)
 
-        return await pick.widen_pools(
+        return await widen_pools(
             neighbors, find, index.corpus, request.crowding, count, self.selection.k
         )
 
