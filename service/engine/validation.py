@@ -37,7 +37,7 @@ Prepared = TypeVar("Prepared")
 
 SHOWN_CHARS = 128
 """Maximum number of characters that a message shows of a name or id that a client sent."""
-_STATEMENTS_MAX = 1024
+_STATEMENTS_MAX = 256
 """Maximum number of shapes of requests that a version remembers: clients choose formulas, and with
 them the shapes.
 """

@@ -183,8 +183,8 @@ def plan_ranking(
         request.tower,
         request.heads,
         request.formula,
-        tuple(request.context),
-        tuple(features),
+        frozenset(request.context),
+        frozenset(features),
         ids is None,
     )
     statement = prepared(model_version, shape, lambda: _prepare(model_version, request))

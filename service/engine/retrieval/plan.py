@@ -279,8 +279,9 @@ def _shape(request: RetrievalRequest | RecommendationRequest) -> Hashable:
         request.index,
         request.formula,
         request.attributes,
-        request.crowding and tuple(request.crowding),
-        request.context if request.context is None else tuple(request.context),
+        frozenset(request.crowding or ()),
+        frozenset(request.context or ()),
+        request.context is None,
         request.context_ids is None,
     )
     if isinstance(request, RetrievalRequest):
