@@ -9,8 +9,7 @@ feature has no default is the request rejected.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -238,41 +237,38 @@ def complete(
     return fit(model_version, {**columns, **stored}, n, execution)
 
 
-@contextmanager
-def naming_all_not_sent(
-    model_version: ModelVersion, **fields: tuple[Iterable[str], Collection[str]]
-) -> Iterator[None]:
+def name_all_not_sent(
+    problem: NotSent,
+    model_version: ModelVersion,
+    **fields: tuple[Iterable[str], Collection[str]],
+) -> None:
     """Names all inputs that a request lacks, where what is computed names the first of them.
 
     Args:
+      problem: The error that names the first.
       model_version: The model version.
       fields: By the field of the request that would hold them, the inputs that are computed with,
         and those that were sent or are stored.
 
     Raises:
       InvalidArgument: Several inputs without a default were not sent.
-      NotSent: One was not, or not for an example.
     """
-    try:
-        yield
-    except NotSent as problem:
-        paths = [
-            f"{field}.{name}"
-            for field, (inputs, known) in fields.items()
-            for name in inputs
-            if name not in known and model_version.manifest.default_of(name) is None
-        ]
-        if len(paths) < 2:
-            raise
-        message = (
-            f"{name_list(paths)}: no values were sent, and the features have no defaults; a value "
-            "for each example was expected"
-        )
-        violations = [
-            FieldViolation(path, "no value", "a value for each example")
-            for path in paths[:LISTED_MAX]
-        ]
-        raise InvalidArgument(message, *violations) from problem
+    paths = [
+        f"{field}.{name}"
+        for field, (inputs, known) in fields.items()
+        for name in inputs
+        if name not in known and model_version.manifest.default_of(name) is None
+    ]
+    if len(paths) < 2:
+        return
+    message = (
+        f"{name_list(paths)}: no values were sent, and the features have no defaults; a value "
+        "for each example was expected"
+    )
+    violations = [
+        FieldViolation(path, "no value", "a value for each example") for path in paths[:LISTED_MAX]
+    ]
+    raise InvalidArgument(message, *violations) from problem
 
 
 def fit(model_version: ModelVersion, columns: Columns, n: int, execution: Execution) -> Columns:

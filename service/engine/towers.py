@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.errors import NotSent
 from bundle.features.columns import OutputBlock
 from service.config import ServiceSettings
 from service.contract.messages import Columns, EmbeddingRequest, EmbeddingResult, Offsets, Vectors
@@ -170,8 +171,11 @@ async def embed(
     check_rows(execution.largest(n), tower.result_dim, "features", settings)
     execution.count_examples(n)
     features = lookup.fit(model_version, request.features, n, execution)
-    with lookup.naming_all_not_sent(model_version, features=(tower.inputs, features)):
+    try:
         vectors = await result(model_version, tower, features, n, execution)
+    except NotSent as problem:
+        lookup.name_all_not_sent(problem, model_version, features=(tower.inputs, features))
+        raise
     return EmbeddingResult(model_version.model, model_version.version, vectors)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import FeatureError
+from bundle.errors import FeatureError, NotSent
 from bundle.features.columns import Column, checked_offsets, checked_weights, repeated
 from bundle.features.reader import NonFiniteRow
 from bundle.features.sources import Fetched
@@ -280,17 +280,9 @@ async def rank(
         context_count,
         execution,
     )
-    candidate_inputs: Iterable[str] = ()
-    if m:
-        candidate_inputs = plan.outputs.inputs["candidate"]
-    with lookup.naming_all_not_sent(
-        model_version,
-        context=(plan.outputs.inputs["context"], context),
-        candidate_features=(candidate_inputs, {*context, *candidates.input_names}),
-    ):
-        outputs, scorable, messages = await _score_scorable(
-            model_version, plan, context, candidates, scorable, execution
-        )
+    outputs, scorable, messages = await _score_scorable(
+        model_version, plan, context, candidates, scorable, execution
+    )
 
     if ids is not None and scorable.size < m:
         ids = ids[scorable]
@@ -349,6 +341,16 @@ async def _score_scorable(
                 model_version, plan, context, scored, problem.feature, execution
             )
             if not failed:
+                if isinstance(problem, NotSent):
+                    inputs = plan.outputs.inputs
+                    candidate_inputs = inputs["candidate"] if candidates.offsets[-1] else ()
+                    stored_or_sent = {*context, *candidates.input_names}
+                    lookup.name_all_not_sent(
+                        problem,
+                        model_version,
+                        context=(inputs["context"], context),
+                        candidate_features=(candidate_inputs, stored_or_sent),
+                    )
                 raise
         else:
             return outputs, scorable, messages

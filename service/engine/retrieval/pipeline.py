@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from bundle.errors import NotSent
 from bundle.tables.offsets import lengths_of
 from service.config import ServiceSettings
 from service.contract.messages import (
@@ -66,8 +67,12 @@ async def select(
     elif selection.formula is not None:
         scorer = Scorer(selection, None, selection.formula, True, "score")
     retriever = Retriever(selection, features, query_vectors)
-    with lookup.naming_all_not_sent(model_version, context=(selection.inputs, features)):
+    try:
         result = await _select(selection, retriever, scorer)
+    except NotSent as problem:
+        context = (selection.inputs, features)
+        lookup.name_all_not_sent(problem, model_version, context=context)
+        raise
     if query_vectors is None or query_vectors.not_found is None:
         return result
     count = query_vectors.not_found.ids.size

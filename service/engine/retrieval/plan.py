@@ -9,7 +9,7 @@ to the numbers and arrays of one request.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -73,7 +73,7 @@ _NO_OPTIONS = Source()
 """What a request that names an index says of it as a source."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class PlannedSource:
     """A source of a request.
 
@@ -287,12 +287,10 @@ def _shape(request: RetrievalRequest | RecommendationRequest) -> Hashable:
     if isinstance(request, RetrievalRequest):
         queries = (request.vectors is None, request.ids is None, request.query_offsets is None)
         return shape, queries
-    sources = tuple(map(_shape_of_source, request.sources))
+    sources = tuple(
+        [(source.name, source.index, source.list, source.ids is None) for source in request.sources]
+    )
     return shape, request.tower, request.skip_stage, sources
-
-
-def _shape_of_source(source: Source) -> Hashable:
-    return source.name, source.index, source.list, source.ids is None
 
 
 def _prepare(
@@ -611,8 +609,7 @@ def _check_options(request: SelectionRequest, k: int) -> None:
             raise InvalidArgument(message, FieldViolation("offset", str(offset), expected))
     if not 0 <= request.diversity <= 1:
         raise InvalidArgument.of_field("diversity", request.diversity, "0 to 1")
-    crowding: Mapping[str, int] = request.crowding or {}
-    for name, maximum in crowding.items():
+    for name, maximum in (request.crowding or {}).items():
         if maximum < 1:
             raise InvalidArgument.of_field(f"crowding.{name}", maximum, "at least 1")
 
