@@ -254,7 +254,7 @@ class ServiceSettings(BaseModel):
     inline_max_us: int | None = Field(default=None, ge=0, le=1_000_000)
     """Maximum estimated time of a request that is computed on the event loop instead of the compute
     threads, in microseconds. A batch of several may take as long, and at least 2000. Default: 500,
-    or 10000 in a process with one compute thread.
+    2000 while requests come one after the other, or 10000 in a process with one compute thread.
     """
     max_concurrent_requests: int = Field(default=512, ge=1, le=100_000)
     """Maximum number of requests in progress in one process. Further requests are rejected at once.

@@ -73,7 +73,11 @@ _INLINE_S = 0.0005
 """Maximum expected time of a request on the event loop where compute threads run beside it, in
 seconds. Handing it over costs about as much; a longer one would delay all other connections.
 """
-_INLINE_ALONE_S = 0.01
+_INLINE_ALONE_S = 0.002
+"""The same while requests come one after the other, so that no other one waits: a hand-over delays
+the response, and the loop turns to other connections as often as between batches.
+"""
+_INLINE_ONE_THREAD_S = 0.01
 """The same where there is one compute thread: handing a request over gains little there."""
 _LOG_INTERVAL_S = 1.0
 """Minimum time between two log lines about overload."""
@@ -105,16 +109,20 @@ class Engine:
         self._metrics = metrics
         self._compute_functions = compute
         # A setting of the operator wins over the limit for the number of threads.
-        inline_max_s = _INLINE_ALONE_S
+        inline_max_s = _INLINE_ONE_THREAD_S
+        alone_max_s = _INLINE_ONE_THREAD_S
         if threads > 1:
             inline_max_s = _INLINE_S
+            alone_max_s = _INLINE_ALONE_S
         if settings.inline_max_us is not None:
             inline_max_s = settings.inline_max_us / 1e6
+            alone_max_s = inline_max_s
         self._scheduler = Scheduler(
             self._compute,
             ComputePool(threads),
             metrics,
             inline_max_s=inline_max_s,
+            alone_max_s=alone_max_s,
             max_queued_candidates=settings.max_queued_candidates,
             retry_after_s=settings.retry_after_s,
         )

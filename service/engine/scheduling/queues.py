@@ -108,19 +108,17 @@ class Batch:
         self._resume: Resume = functools.partial(computation.send, None)
 
     def step(self) -> RemoteCall[Any] | None:
-        """Computes to the next call of other processes; None: the batch is complete."""
-        try:
-            return self._resume()
-        except StopIteration as end:
-            self.results = end.value
-            return None
-
-    def measured_step(self) -> RemoteCall[Any] | None:
-        """Computes a step in a compute thread; adds the time that it would take on the loop."""
+        """Computes to the next call of other processes, and adds the time that it takes; None: the
+        batch is complete.
+        """
         began = time.perf_counter()
         began_cpu = time.thread_time()
         faults = _major_faults()
-        call = self.step()
+        call = None
+        try:
+            call = self._resume()
+        except StopIteration as end:
+            self.results = end.value
         # Time in which other threads held the GIL and the cores is no cost of the batch; time that
         # a disk took is.
         if _major_faults() > faults:
@@ -264,12 +262,15 @@ class Queues:
       running_s: The expected time of the batches that compute threads work on.
     """
 
-    def __init__(self, batch_max: int, inline_max_s: float, threads: int) -> None:
+    def __init__(
+        self, batch_max: int, inline_max_s: float, alone_max_s: float, threads: int
+    ) -> None:
         """Creates empty queues.
 
         Args:
           batch_max: Maximum number of jobs in one batch.
           inline_max_s: Maximum expected time of a job that is computed on the event loop.
+          alone_max_s: The same while requests come one after the other.
           threads: The number of compute threads.
         """
         short_batch_max_s = max(inline_max_s, _SHORT_BATCH_MAX_S)
@@ -279,6 +280,7 @@ class Queues:
         self.suspended: dict[asyncio.Future[Any], Batch] = {}
         self.running_s = 0.0
         self._inline_max_s = inline_max_s
+        self._alone_max_s = alone_max_s
         self._threads = threads
 
     def __iter__(self) -> Iterator[Job]:
@@ -302,9 +304,19 @@ class Queues:
         threads_s = self.long.expected_s + self.running_s / 2
         return self.inline.expected_s + threads_s / self._threads
 
-    def add(self, job: Job, estimate_s: float | None) -> None:
-        """Appends a job to the queue that fits its estimate; None: nothing is known of its kind."""
-        if estimate_s is not None and estimate_s <= self._inline_max_s:
+    def add(self, job: Job, estimate_s: float | None, is_alone: bool) -> None:
+        """Appends a job to the queue that fits its estimate.
+
+        Args:
+          job: The job.
+          estimate_s: The time that its computation is expected to take; None: nothing is known of
+            its kind.
+          is_alone: Whether no other request would wait for the event loop meanwhile.
+        """
+        inline_max_s = self._inline_max_s
+        if is_alone:
+            inline_max_s = self._alone_max_s
+        if estimate_s is not None and estimate_s <= inline_max_s:
             self.inline.add(job)
         else:
             self.long.add(job)
@@ -348,6 +360,11 @@ class Sweep:
         self._clock = clock
         self._jobs: dict[Job, None] = {}
         self._running = False
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether a job has no result yet."""
+        return bool(self._jobs)
 
     def add(self, job: Job) -> None:
         """Looks over a job from now on."""

@@ -4,9 +4,10 @@
    expected time.
 2. Requests that arrive in two turns of the event loop, or while the process is busy, and that share
    a batch key are computed as one batch, up to 16. No request waits for others: an idle process
-   computes at once.
-3. Requests that are expected to be short are computed on the event loop; long ones in the compute
-   pool. Neither waits for a network: the batch is put aside while other processes are called.
+   computes at once, and where requests come one after the other, without any turn between.
+3. Requests that are expected to be short are computed on the event loop, up to 2 ms if they come
+   alone; long ones in the compute pool. Neither waits for a network: the batch is put aside while
+   other processes are called.
 4. Before a batch is computed, requests whose deadline passed or whose client left are dropped, each
    by itself.
 5. Every request gets the bits that it would get alone.
@@ -46,6 +47,10 @@ requests are read and rejected later; with less, an overloaded service computes 
 _TURN_MAX_S = 0.05
 """Maximum time of one turn in which further batches are begun, in seconds: bounds how long health
 checks and other connections wait.
+"""
+_ALONE_AFTER_S = 0.05
+"""Time without two requests at once, after which a request is computed in the turn in which it
+arrives. With less, the pauses of concurrent clients would separate their batches.
 """
 _ACCEPT_S = 0.0005
 """Time within which gRPC accepts the next call if one waits, in seconds: accepting takes about five
@@ -117,6 +122,7 @@ class Scheduler:
         metrics: Metrics,
         *,
         inline_max_s: float,
+        alone_max_s: float,
         max_queued_candidates: int,
         retry_after_s: float,
         batch_max: int = 16,
@@ -129,6 +135,7 @@ class Scheduler:
           pool: The compute threads, for long batches.
           metrics: Counts batches and dropped jobs.
           inline_max_s: Maximum expected time of a job that is computed on the event loop.
+          alone_max_s: The same while requests come one after the other.
           max_queued_candidates: Maximum cost of the jobs that wait.
           retry_after_s: Minimum retry-after of a rejected request.
           batch_max: Maximum number of jobs in one batch.
@@ -138,7 +145,7 @@ class Scheduler:
         self._pool = pool
         self._metrics = metrics
         self._clock = clock
-        self.queues = Queues(batch_max, inline_max_s, pool.threads)
+        self.queues = Queues(batch_max, inline_max_s, alone_max_s, pool.threads)
         self._admission = Admission(
             clock, max_queued_candidates=max_queued_candidates, retry_after_s=retry_after_s
         )
@@ -146,6 +153,9 @@ class Scheduler:
         self._share = LoopShare()
         self._sweep = Sweep(self._drop, clock)
         self._dispatching = False
+        self._computed_in_turn = False
+        self._together_at = clock()
+        """The time at which two requests were last there at once."""
 
     @property
     def wait_s(self) -> float:
@@ -179,11 +189,20 @@ class Scheduler:
             now = self._clock()
             queues = self.queues
             estimate_s = self._admission.admit(job, queues.expected_s, queues.cost, now)
-            queues.add(job, estimate_s)
-            self._wake(now)
+            is_alone = self._is_alone(now)
+            queues.add(job, estimate_s, is_alone)
         except BaseException:
             job.lease.release()
             raise
+        if is_alone:
+            self._computed_in_turn = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
+            self._dispatch(now)
+        else:
+            self._wake(now)
+        # Whoever comes alone mostly has a result by now, which nothing has to look over.
+        if job.future.done():
+            return job.future.result()
         self._sweep.add(job)
         try:
             return await job.future
@@ -192,6 +211,17 @@ class Scheduler:
             raise
         finally:
             self._sweep.remove(job)
+
+    def _is_alone(self, now: float) -> bool:
+        """Returns whether requests come one after the other, and none of them waits."""
+        if self._computed_in_turn or self._sweep.has_jobs:
+            self._together_at = now
+        is_together = now - self._together_at < _ALONE_AFTER_S
+        return not (is_together or self._dispatching or self._admission.is_overloaded(now))
+
+    def _end_turn(self) -> None:
+        """Notes that the loop turns to something else than the request that was computed last."""
+        self._computed_in_turn = False
 
     def _wake(self, now: float) -> None:
         """Has the loop turn to the queues soon, if it is not about to."""
@@ -278,7 +308,7 @@ class Scheduler:
         while self.queues.inline.size:
             jobs = self._drop_dead(self.queues.inline.take(), now)
             if jobs:
-                self._step_on_loop(Batch(jobs, self._compute(jobs, None), True), now)
+                self._step_on_loop(Batch(jobs, self._compute(jobs, None), True))
             now = self._clock()
             self._share.observe(now, now - began)
             if now >= end:
@@ -304,15 +334,13 @@ class Scheduler:
         self._metrics.call_rejected(job.context.call, job.lease.version.model, reason)
         _settle(job, problem)
 
-    def _step_on_loop(self, batch: Batch, began: float) -> None:
-        call = batch.step()
-        batch.seconds += self._clock() - began
-        self._continue_batch(batch, call)
+    def _step_on_loop(self, batch: Batch) -> None:
+        self._continue_batch(batch, batch.step())
 
     def _step_in_thread(self, batch: Batch) -> None:
         self.queues.running_s += batch.expected_s
         self._pool.submit(
-            batch.measured_step,
+            batch.step,
             functools.partial(self._hand_over, asyncio.get_running_loop(), batch),
         )
 
@@ -368,7 +396,7 @@ class Scheduler:
             return
         batch.receive(call)
         if batch.on_loop:
-            self._step_on_loop(batch, self._clock())
+            self._step_on_loop(batch)
         else:
             self.queues.resumed.append(batch)
             self._wake(self._clock())

@@ -53,6 +53,7 @@ class Simulation:
             pool,
             Metrics(),
             inline_max_s=inline_max_s,
+            alone_max_s=inline_max_s,
             max_queued_candidates=max_queued,
             retry_after_s=0.1,
             batch_max=4,
@@ -179,6 +180,27 @@ async def test_scheduler_short_requests_that_cost_less_together_come_to_share_on
         simulation.batches.clear()
         await asyncio.gather(*(simulation.run(number, key="k") for number in range(4)))
     assert simulation.batches == [[0, 1, 2, 3]]
+
+
+async def test_scheduler_requests_one_after_another_are_computed_as_they_arrive(
+    simulate: Make,
+) -> None:
+    simulation = simulate()
+    await simulation.learn()
+    simulation.now += 1
+    for request in ("a", "b"):
+        # Nothing but the task of the job has run.
+        running = simulation.run(request, key="k")
+        await asyncio.sleep(0)
+        assert simulation.batches[-1] == [request]
+        assert await running == request
+
+    # The first of several that arrive at once knows nothing of the others.
+    assert await asyncio.gather(*[simulation.run(name, key="k") for name in "cde"]) == list("cde")
+    assert simulation.batches[2:] == [["c"], ["d", "e"]]
+    # From then on, requests share their batches.
+    assert await asyncio.gather(*[simulation.run(name, key="k") for name in "fg"]) == list("fg")
+    assert simulation.batches[4:] == [["f", "g"]]
 
 
 @pytest.mark.parametrize(("cost", "together"), [(100, [[1, 2, 3]]), (200, [[1], [2], [3]])])
