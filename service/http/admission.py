@@ -14,41 +14,27 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.codec.failures import details_message, details_value, failure_of
+from service.codec.failures import failure_of
 from service.codec.metadata import (
-    JSON,
-    PROTOBUF,
     REQUEST_ID,
     TIMEOUT_MS,
     TIMEOUT_MS_MAX,
     TRACE_PARENT,
     Headers,
-    accepts_protobuf,
+    read_headers,
     request_id_of,
 )
 from service.codec.operations import OPERATIONS
 from service.dataplane import Dataplane
-from service.errors import TRANSPORT_STATUS, Overloaded, Unauthenticated
+from service.errors import Overloaded, Unauthenticated
 from service.http.other_protocols import OtherProtocol, error_response
 
 _CALL = re.compile(
     r"/v1/models/(?P<model>[^/]+)"
     r"(?:/versions/(?P<version>[^/]+)|/labels/(?P<label>[^/]+))?:(?P<call>[^/]+)"
 )
-_READ_HEADERS = (
-    REQUEST_ID,
-    TRACE_PARENT,
-    TIMEOUT_MS,
-    "accept",
-    "authorization",
-    "content-length",
-    "content-type",
-    "transfer-encoding",
-)
-_HEADERS = {name.encode(): name for name in _READ_HEADERS}
 _DISTINGUISHING = frozenset({b"accept", b"authorization", b"content-type", TIMEOUT_MS.encode()})
 """Headers whose values decide whether and how a call is rejected."""
 _TRANSFER_ENCODING = b"transfer-encoding"
@@ -65,7 +51,6 @@ _REJECTIONS_MAX = 64
 _KEY_BYTES_MAX = 4_096
 """Maximum size of what distinguishes such a request."""
 _CODE = Overloaded.code.value
-_STATUS = TRANSPORT_STATUS[Overloaded.code].http
 _REQUEST_ID = REQUEST_ID.encode()
 
 
@@ -183,7 +168,7 @@ class Admission:
         protocol = names.get("protocol")
         if scope["method"] != "POST" or (protocol is None and names["call"] not in OPERATIONS):
             return None
-        headers = _headers_of(scope)
+        headers = read_headers(scope["headers"])
         problem = self._problem(names["model"], names["call"], headers)
         if problem is None:
             return None
@@ -216,7 +201,7 @@ class Admission:
         common = [header for header in headers if header[0] != _REQUEST_ID]
         self._rejections[key] = _Rejection(counters, status, common, around_id, len(request_id))
 
-    def _problem(self, model: str, call: str, headers: dict[str, str]) -> Overloaded | None:
+    def _problem(self, model: str, call: str, headers: Headers) -> Overloaded | None:
         """Returns why the service rejects a call; None: the application handles it."""
         if is_unusual(headers):
             return None
@@ -273,31 +258,12 @@ def _size_of(key: tuple[Any, ...]) -> int:
     return len(method) + len(path) + sum([len(name) + len(value) for name, value in headers])
 
 
-def _headers_of(scope: Scope) -> dict[str, str]:
-    """Returns the headers that admission reads; the last value of a header that was sent twice."""
-    # Others are not decoded: a browser sends dozens.
-    headers = {}
-    for name, value in scope["headers"]:
-        if name in _HEADERS:
-            headers[_HEADERS[name]] = value.decode("latin-1")
-    return headers
-
-
 def _response(
-    headers: dict[str, str], problem: Overloaded, request_id: str, protocol: OtherProtocol | None
+    headers: Headers, problem: Overloaded, request_id: str, protocol: OtherProtocol | None
 ) -> _Response:
     """Returns the response to a rejected request."""
     failure = failure_of(problem, request_id)
-    status = _STATUS
-    if protocol is not None:
-        status, body = error_response(failure)
-        media_type = JSON
-    elif accepts_protobuf(headers):
-        media_type = PROTOBUF
-        body = details_message(failure).SerializeToString()
-    else:
-        media_type = JSON
-        body = orjson.dumps(details_value(failure))
+    status, media_type, body = error_response(failure, headers, protocol)
     response_headers = [
         (b"content-type", media_type.encode()),
         (b"content-length", str(len(body)).encode()),

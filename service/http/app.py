@@ -21,15 +21,13 @@ from service.contract.changes import CHANGES
 from service.dataplane import Dataplane
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.http.admission import Admission
-from service.http.calls import CallEndpoint
+from service.http.calls import CallEndpoint, MethodNotAllowed
 from service.http.change_routes import add_change_routes, raise_query_problem
 from service.http.docs import SCHEME, document_calls, serve_document
-from service.http.errors import MethodNotAllowed
 from service.http.middleware import PROBES, RequestContextMiddleware
 from service.http.other_protocols import OtherProtocol, check_spoken
-from service.http.pages import DOCUMENTATION, HeadAsGet
+from service.http.pages import DOCUMENTATION, HeadAsGet, add_start_page
 from service.http.routes import add_routes
-from service.http.start_page import add_start_page
 from service.query_strings import query_check
 
 _CALL_AS_PATH = re.compile(rf"(/v1/models/[^:]{{1,80}})/({'|'.join(OPERATIONS)})")

@@ -34,7 +34,6 @@ from service.errors import (
     TooLarge,
 )
 from service.http.admission import is_unusual
-from service.http.errors import MethodNotAllowed
 from service.http.other_protocols import OtherProtocol, check_spoken
 from service.query_strings import check_query
 from service.security.principal import authorize
@@ -43,6 +42,21 @@ _JSON = JSON.encode()
 _PROTOBUF = PROTOBUF.encode()
 _SWEEP_S = 0.05
 """Interval at which the sweep looks at all bodies that arrive."""
+
+
+class MethodNotAllowed(InvalidArgument):
+    """The path does not have this method."""
+
+    def __init__(self, method: str, allowed: str) -> None:
+        """Creates the error.
+
+        Args:
+          method: The method of the request, which may be of any length.
+          allowed: The methods of the path, as the header `allow` lists them.
+        """
+        message = f"method {method[:20]} is not allowed for this path; {allowed} is"
+        super().__init__(message, FieldViolation("method", method[:20], allowed))
+        self.allowed = allowed
 
 
 class BodyTimeout(DeadlineExceeded):

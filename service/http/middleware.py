@@ -14,8 +14,6 @@ from service.changes.copying import STATES
 from service.codec import json
 from service.codec.failures import (
     Failure,
-    details_message,
-    details_value,
     failure_of,
     log_failure,
 )
@@ -35,12 +33,10 @@ from service.codec.metadata import (
 )
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
-from service.errors import TRANSPORT_STATUS, Cancelled, Unauthenticated
-from service.http.calls import BodyTimeout
-from service.http.errors import MethodNotAllowed
+from service.errors import Cancelled, Unauthenticated
+from service.http.calls import BodyTimeout, MethodNotAllowed
 from service.http.other_protocols import OtherProtocol, error_response, protocol_of
-from service.http.pages import DOCUMENTATION, PartwiseSending, Turns
-from service.http.start_page import is_of_start_page
+from service.http.pages import DOCUMENTATION, PartwiseSending, Turns, is_of_start_page
 from service.http_protocol import UnknownConnection
 from service.observability import logging
 from service.security.client_certificate import client_name
@@ -209,14 +205,8 @@ def _response(
     failure: Failure, problem: Exception, headers: Headers, protocol: OtherProtocol | None
 ) -> Response:
     """Returns the response to a failed request, whose body may not have been read."""
-    if protocol is None:
-        response = response_of(
-            headers, lambda: details_message(failure), lambda: details_value(failure)
-        )
-        response.status_code = TRANSPORT_STATUS[failure.code].http
-    else:
-        status, body = error_response(failure)
-        response = Response(body, status, media_type=JSON)
+    status, media_type, body = error_response(failure, headers, protocol)
+    response = Response(body, status, media_type=media_type)
     # Headers of HTTP beside the form of the protocol.
     if failure.retry_after_s is not None:
         response.headers["retry-after"] = str(failure.retry_after_s)

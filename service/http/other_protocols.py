@@ -13,7 +13,8 @@ import orjson
 from fastapi import FastAPI
 from starlette.types import Scope
 
-from service.codec.failures import Failure
+from service.codec.failures import Failure, details_message, details_value
+from service.codec.metadata import JSON, PROTOBUF, Headers, accepts_protobuf
 from service.codec.operations import Exchange
 from service.dataplane import Dataplane
 from service.errors import TRANSPORT_STATUS, FieldViolation, NotFound
@@ -68,9 +69,22 @@ class OtherProtocol:
         return {"version": None, "label": None, "call": self.call_name, **match.groupdict()}
 
 
-def error_response(failure: Failure) -> tuple[int, bytes]:
-    """Returns the status and the JSON of a failure, which all protocols write alike."""
-    return TRANSPORT_STATUS[failure.code].http, orjson.dumps({"error": failure.message})
+def error_response(
+    failure: Failure, headers: Headers, protocol: OtherProtocol | None
+) -> tuple[int, str, bytes]:
+    """Returns the status, the media type and the body of a failure.
+
+    Args:
+      failure: The failure.
+      headers: The headers of the request, which name the form of rowcast's own responses.
+      protocol: The protocol of the request; all write failures alike. None: it is rowcast's own.
+    """
+    status = TRANSPORT_STATUS[failure.code].http
+    if protocol is not None:
+        return status, JSON, orjson.dumps({"error": failure.message})
+    if accepts_protobuf(headers):
+        return status, PROTOBUF, details_message(failure).SerializeToString()
+    return status, JSON, orjson.dumps(details_value(failure))
 
 
 def protocol_of(protocols: Sequence[OtherProtocol], path: str) -> OtherProtocol | None:
