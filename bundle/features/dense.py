@@ -31,6 +31,7 @@ class Dense:
 
     Attributes:
       column_name: The name of its column, which is the name of its input.
+      inputs: The name of its input.
       shape: The shape of one example.
     """
 
@@ -43,6 +44,7 @@ class Dense:
           drop_weights: Whether the input is sent with weights, which another feature takes.
         """
         self.column_name = name
+        self.inputs = (name,)
         self.shape = feature.shape
         self._spec = feature
         self._drop_weights = drop_weights
@@ -53,7 +55,7 @@ class Dense:
             self._default = self._stated(feature.default)
 
     @property
-    def floats(self) -> int | None:
+    def native(self) -> int | None:
         """The number of float32 values that it takes of each example as they are sent. None: It
         takes something else.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,12 @@ from bundle.tables.key_index import KeyIndex
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary
 
+if TYPE_CHECKING:
+    from bundle.native import _rows
+
 Weights = NDArray[np.float32]
+_COMBINERS = ("sum", "mean", "sqrtn")
+"""The combiners, in the order in which compiled code numbers them."""
 
 
 class TableFeature:
@@ -105,12 +110,24 @@ class TableFeature:
         self._defaults = _defaults(self.inputs, self.column_name, entry)
 
     @property
-    def reads_rows(self) -> bool:
-        """Whether its ids are rows, all of which are read as they are."""
+    def is_remote(self) -> bool:
+        """Whether its rows are fetched before they are read."""
+        return isinstance(self.table, RemoteTable)
+
+    @property
+    def native(self) -> _rows.Rows | tuple[_rows.Rows, int] | None:
+        """What compiled code reads it with: rows, and the number of the combiner of a bag. None:
+        compiled code cannot read it, since its ids are no rows that are all read as they are.
+        """
         entry = self.entry
         if entry.ids != IDENTITY or entry.kind == "sequence":
-            return False
-        return entry.padding is None and entry.max_norm is None and entry.empty_row is None
+            return None
+        if entry.padding is not None or entry.max_norm is not None or entry.empty_row is not None:
+            return None
+        rows = self.table.native
+        if rows is not None and entry.kind == "bag":
+            return rows, _COMBINERS.index(self.combiner)
+        return rows
 
     @property
     def has_default(self) -> bool:

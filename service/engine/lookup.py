@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
 from bundle.errors import NotSent, RowUnavailable, UnknownRejected, rejection_of_unknown
+from bundle.features import diagnosis
 from bundle.features.columns import Column, OutputBlock, checked_offsets
-from bundle.features.reader import NonFiniteRow
+from bundle.features.diagnosis import NonFiniteRow
 from bundle.features.sources import Fetched
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, inputs_of
 from bundle.tables.id_values import distinct
@@ -380,7 +381,7 @@ async def rows_not_finite(
     fetched = None
     if model_version.shards is not None:
         fetched = await fetch(model_version, [(blocks, columns, n)], execution)
-    nonfinite_rows = model_version.reader.rows_not_finite(names, columns, n, fetched)
+    nonfinite_rows = diagnosis.rows_not_finite(model_version.reader, names, columns, n, fetched)
     for row in nonfinite_rows:
         execution.count("non_finite_rows", 1, model_version.model, row.table)
     return nonfinite_rows

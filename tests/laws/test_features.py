@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from bundle.errors import RowUnavailable, UnknownRejected
 from bundle.features.columns import Column, OutputBlock
+from bundle.features.diagnosis import rows_not_finite
 from bundle.features.reader import FeatureReader
 from bundle.features.sources import FetchedRows, RemoteTable, remote_tables
 from bundle.format import manifest as entries
@@ -164,7 +165,8 @@ def test_a_row_that_is_not_finite_is_named(tmp_path: Path) -> None:
         for table in tables
     }
     columns = {name: Column(np.array([1, 2])) for name in features}
-    (lost,) = FeatureReader(features, tables, {}).rows_not_finite([*features], columns, 2)
+    reader = FeatureReader(features, tables, {})
+    (lost,) = rows_not_finite(reader, [*features], columns, 2)
     assert (lost.feature, lost.table, lost.id, lost.example) == ("infinite", "infinite", 2, 1)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError, NotSent
 from bundle.features.columns import Column, checked_offsets, checked_weights, repeated
-from bundle.features.reader import NonFiniteRow
+from bundle.features.diagnosis import NonFiniteRow
 from bundle.features.sources import Fetched
 from bundle.format.formula import Formula
 from bundle.tables.offsets import lengths_of, offsets_of
