@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bundle.errors import FeatureError, FormatError
 from bundle.features.columns import Activation, Column, OutputBlock, column_of_position, spread
 from bundle.features.dense import Dense
 from bundle.features.input_lengths import InputLengths
-from bundle.features.lookup import Lookup, keep
+from bundle.features.lookup import Divided, Lookup
 from bundle.features.opening import FeatureSources, join_features, open_sources
 from bundle.features.sources import Fetched, RemoteTable, small_tables
 from bundle.features.table_feature import TableFeature
@@ -35,6 +37,12 @@ from bundle.tables.key_index import KeyIndex
 from bundle.tables.offsets import Offsets
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+_KEPT_MAX = 256
+"""The maximum number of prepared lookups; a model's towers and their parts need few."""
 
 __all__ = ["Activation", "Column", "FeatureReader", "OutputBlock", "open_features"]
 
@@ -81,9 +89,11 @@ class FeatureReader:
         sources = FeatureSources(tables, vocabularies, keys or {})
         self._features, self._defaults = join_features(features, sources)
         self._small = small_tables(self.tables.values())
-        # A plain dictionary: a cache of a bound method would refer back to this reader, and the
+        # Plain dictionaries: a cache of a bound method would refer back to this reader, and the
         # memory of a retired version would wait for the garbage collector.
         self._lookups: dict[tuple[str, ...], Lookup] = {}
+        self._divided: dict[tuple[tuple[str, ...], frozenset[str]], Divided] = {}
+        """The features of arrays, by their names and by the inputs that were not sent."""
         self._check_pads()
 
     def _check_pads(self) -> None:
@@ -152,8 +162,8 @@ class FeatureReader:
             return self._lookups[names]
         except KeyError:
             features = [(name, self.feature(name)) for name in names]
-            lookup = Lookup(features, self._small, self._defaults)
-            keep(self._lookups, names, lookup)
+            lookup = Lookup(features, self._small)
+            _keep(self._lookups, names, lookup)
             return lookup
 
     def activation(self, name: str, columns: Mapping[str, Column], n: int) -> Activation:
@@ -216,22 +226,29 @@ class FeatureReader:
         unwritten: list[OutputBlock] = []
         for block in blocks:
             lookup = self._lookup(block.names)
-            for sent in lookup.write_defaults(block, columns):
-                if sent is not block:
-                    lookup = self._lookup(sent.names)
-                unwritten += lookup.write_native(sent, columns)
+            # The usual request sends all inputs.
+            if lookup.inputs.issubset(columns):
+                unwritten += lookup.write_native(block, columns)
+                continue
+            missing = lookup.inputs.difference(columns)
+            key = (block.names, missing)
+            try:
+                divided = self._divided[key]
+            except KeyError:
+                divided = lookup.divided(block.ends, missing, self._defaults)
+                _keep(self._divided, key, divided)
+            for start, stop, default in divided.defaults:
+                block.array[:, start:stop] = default
+            for start, stop, names, ends in divided.looked_up:
+                sent = OutputBlock(block.array[:, start:stop], names, ends)
+                unwritten += self._lookup(names).write_native(sent, columns)
         if not unwritten:
             return {}
         # One lookup for the features of all arrays, which then share the reads of tables.
         unwritten_names = [name for block in unwritten for name in block.names]
         activations = self.activations(unwritten_names, columns, n, fetched)
         for array, names, _ in unwritten:
-            flat = []
-            for name in names:
-                values = activations[name].values
-                if values.ndim != 2:
-                    values = values.reshape(n, math.prod(values.shape[1:]))
-                flat.append(values)
+            flat = [_flat(activations[name].values) for name in names]
             np.concatenate(flat, axis=1, out=array, casting="unsafe")
         return {
             name: activation.unknown
@@ -270,6 +287,7 @@ class FeatureReader:
         """Closes the tables."""
         # Compiled readers keep the maps of the tables open.
         self._lookups.clear()
+        self._divided.clear()
         for table in self.tables.values():
             table.close()
 
@@ -298,3 +316,18 @@ def open_features(
         # The reader closes the tables from now on.
         opened.pop_all()
     return features
+
+
+def _flat(values: NDArray[Any]) -> NDArray[Any]:
+    """Returns the values of each example, [n, width]."""
+    if values.ndim == 2:
+        return values
+    # NumPy could not compute the width of no examples.
+    return values.reshape(len(values), math.prod(values.shape[1:]))
+
+
+def _keep(cache: dict[Key, Value], key: Key, value: Value) -> None:
+    """Adds a value to a cache; a full cache is emptied first."""
+    if len(cache) >= _KEPT_MAX:
+        cache.clear()
+    cache[key] = value
