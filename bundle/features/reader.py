@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.bounded_cache import BoundedCache
 from bundle.errors import FeatureError, FormatError
 from bundle.features.columns import Activation, Column, OutputBlock, column_of_position, spread
 from bundle.features.dense import Dense
@@ -37,9 +38,6 @@ from bundle.tables.key_index import KeyIndex
 from bundle.tables.offsets import Offsets
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 _KEPT_MAX = 256
 """The maximum number of prepared lookups; a model's towers and their parts need few."""
@@ -89,10 +87,11 @@ class FeatureReader:
         sources = FeatureSources(tables, vocabularies, keys or {})
         self._features, self._defaults = join_features(features, sources)
         self._small = small_tables(self.tables.values())
-        # Plain dictionaries: a cache of a bound method would refer back to this reader, and the
-        # memory of a retired version would wait for the garbage collector.
-        self._lookups: dict[tuple[str, ...], Lookup] = {}
-        self._divided: dict[tuple[tuple[str, ...], frozenset[str]], Divided] = {}
+        # A cache of a bound method would refer back to this reader, and the memory of a retired
+        # version would wait for the garbage collector.
+        self._lookups: BoundedCache[tuple[str, ...], Lookup] = BoundedCache(_KEPT_MAX)
+        self._divided: BoundedCache[tuple[tuple[str, ...], frozenset[str]], Divided]
+        self._divided = BoundedCache(_KEPT_MAX)
         """The features of arrays, by their names and by the inputs that were not sent."""
         self._check_pads()
 
@@ -162,9 +161,7 @@ class FeatureReader:
             return self._lookups[names]
         except KeyError:
             features = [(name, self.feature(name)) for name in names]
-            lookup = Lookup(features, self._small)
-            _keep(self._lookups, names, lookup)
-            return lookup
+            return self._lookups.keep(names, Lookup(features, self._small))
 
     def activation(self, name: str, columns: Mapping[str, Column], n: int) -> Activation:
         """Looks up and combines one feature of n examples; see `activations`."""
@@ -236,7 +233,7 @@ class FeatureReader:
                 divided = self._divided[key]
             except KeyError:
                 divided = lookup.divided(block.ends, missing, self._defaults)
-                _keep(self._divided, key, divided)
+                self._divided.keep(key, divided)
             for start, stop, default in divided.defaults:
                 block.array[:, start:stop] = default
             for start, stop, names, ends in divided.looked_up:
@@ -324,10 +321,3 @@ def _flat(values: NDArray[Any]) -> NDArray[Any]:
         return values
     # NumPy could not compute the width of no examples.
     return values.reshape(len(values), math.prod(values.shape[1:]))
-
-
-def _keep(cache: dict[Key, Value], key: Key, value: Value) -> None:
-    """Adds a value to a cache; a full cache is emptied first."""
-    if len(cache) >= _KEPT_MAX:
-        cache.clear()
-    cache[key] = value

@@ -57,7 +57,7 @@ class ChangedCorpus:
         self._changes = StoreOverlay(store, base.entry)
         self._compact_at = _COMPACTED_MIN
         self._vectors = {name: self._no_vectors(name) for name in indexes}
-        self._denied = base.denied.begin(self.store)
+        self._withdrawn = base.deny_list.begin(self.store)
         self._unembedded: set[int | str] = set()
         """The ids of candidates whose vectors are still to be computed."""
         self._hidden: set[int | str] = set()
@@ -128,7 +128,7 @@ class ChangedCorpus:
             self._vectors[name] = compacted
         # As many more: each candidate is copied once, on average, for each that is added.
         self._compact_at = max(_COMPACTED_MIN, 2 * positions.size)
-        self._denied = self.base.denied.begin(self.store)
+        self._withdrawn = self.base.deny_list.begin(self.store)
 
     def apply(
         self, items: Sequence[ChangedItem], version: int, rejection: Callable[[ChangedItem], str]
@@ -165,7 +165,7 @@ class ChangedCorpus:
             self._forget_embedding(ids[has_new_vectors].tolist())
             for _, is_logged in vectors.values():
                 self._unembedded.update(ids[has_new_vectors & ~is_logged].tolist())
-            self.base.denied.follow(self.store, ids, positions)
+            self.base.deny_list.follow(self.store, ids, positions)
         self._changes.delete(fitted.deleted)
         self._forget_embedding(fitted.deleted.tolist())
         self.compact(time.time())
@@ -202,7 +202,7 @@ class ChangedCorpus:
         if hidden.size:
             store = store.without(hidden)
         entry = base.entry.model_copy(update={"size": store.count})
-        corpus = replace(base, entry=entry, store=store, denied_added=self._denied)
+        corpus = replace(base, entry=entry, store=store, withdrawn=self._withdrawn)
         # Without slots, searches have one part less to merge.
         if store.size == store.base_size:
             indexes = {name: replace(index, corpus=corpus) for name, index in self.indexes.items()}

@@ -1,21 +1,22 @@
 """One loaded version of a model: its tables, towers, stores and indexes. Immutable; loaded and
-closed as a whole.
+closed as a whole. What changes while it is served is in objects that it refers to: the deny lists
+of its stores (`deny_list.py`), caches, and the filters of the process (`filter_cache.py`).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.bounded_cache import BoundedCache
 from bundle.features.reader import FeatureReader
 from bundle.features.sources import Fetched, RemoteTable
 from bundle.format.formula import Formula
@@ -35,13 +36,13 @@ from bundle.format.towers import SCORE_BINS_MAX
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.overlay import ChangedAttributeIndex, StoreSnapshot
 from bundle.stores.reader import CandidateStore
-from bundle.tables.id_values import distinct, int64_of
 from bundle.tables.reader import TableReader
 from runtime import tower
 from runtime.candidate_index import CandidateIndex
 from runtime.exact import ExactIndex, VectorBlock
 from runtime.vectors import is_searchable
 from service.contract.messages import Sizes
+from service.versions.deny_list import DeniedParts, DenyList, Withdrawn, ids_among
 from service.versions.filter_cache import FilterCache
 from service.versions.input_layout import Example, Layout, example_of, lay_out
 
@@ -54,14 +55,12 @@ Store = CandidateStore | StoreSnapshot
 Stamp = tuple[int, int, int]
 """Identifies one state of a file: modification time (ns), bytes, inode."""
 _ROLES: tuple[Role, Role] = ("context", "candidate")
-_PLANS_MAX = 256
-"""Maximum number of sets of outputs whose plans are remembered: clients may name any set."""
+_TOWER_PLANS_MAX = 256
+"""Maximum number of plans that are kept of a tower: clients may name any set of outputs."""
+_SEARCH_PLANS_MAX = 1000
+"""Maximum number of plans that are kept of an index: clients choose k, recall and filters."""
 _NOT_CACHED = FilterCache(0)
 """The cache of filters of changed candidates: it holds none, since they would soon be outdated."""
-_SEARCHES_PER_MASK = 32
-"""Number of searches of one state of an index after which it pays to mark the denied candidates in
-a mask over all of them: the mask costs one pass, and saves a look-up in each later search.
-"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +138,9 @@ class LoadedTower:
     parts: tuple[LoadedPart, ...]
     device: str = "cpu"
     formula: Formula | None = None
-    _plans: dict[frozenset[str], TowerPlan] = field(default_factory=dict, init=False, repr=False)
+    _plans: BoundedCache[frozenset[str], TowerPlan] = field(
+        default_factory=lambda: BoundedCache(_TOWER_PLANS_MAX), init=False, repr=False
+    )
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -198,10 +199,7 @@ class LoadedTower:
         """Returns the plan of some outputs, which the first request for these outputs makes."""
         plan = self._plans.get(outputs)
         if plan is None:
-            if len(self._plans) >= _PLANS_MAX:
-                self._plans.clear()
-            plan = self._make_plan(outputs)
-            self._plans[outputs] = plan
+            plan = self._plans.keep(outputs, self._make_plan(outputs))
         return plan
 
     def release_thread(self) -> None:
@@ -245,24 +243,36 @@ def _sources(inputs: Iterable[TowerInput]) -> tuple[str, ...]:
     return tuple(features)
 
 
+@dataclass(frozen=True, eq=False)
 class LoadedList:
     """Lists of candidates by segment.
 
     Attributes:
       name: The name of the lists.
       entry: The manifest entry of the lists.
-      segments: The names of the segments.
-      size_max: The number of candidates of the largest segment.
+      ids: The ids of each segment, in the order of its list.
     """
 
-    def __init__(self, name: str, entry: CandidateList, ids: Mapping[str, NDArray[Any]]) -> None:
-        """Takes the ids of each segment, in the order of its list."""
-        self.name = name
-        self.entry = entry
-        self.segments = ids.keys()
-        self.size_max = max([part.size for part in ids.values()], default=0)
-        self._ids = ids
-        self._positions: dict[str, tuple[Store, Rows]] = {}
+    name: str
+    entry: CandidateList
+    ids: Mapping[str, NDArray[Any]]
+
+    @property
+    def segments(self) -> KeysView[str]:
+        """The names of the segments."""
+        return self.ids.keys()
+
+    @cached_property
+    def size_max(self) -> int:
+        """The number of candidates of the largest segment."""
+        return max([part.size for part in self.ids.values()], default=0)
+
+    @cached_property
+    def _positions(self) -> BoundedCache[str, tuple[Store, Rows]]:
+        """The positions of segments in one state of their corpus, which requests share until it
+        changes.
+        """
+        return BoundedCache(len(self.ids) + 1)
 
     def positions(self, store: Store, segment: str) -> Rows:
         """Returns the positions of the candidates of a segment in a state of their corpus, [m]
@@ -273,102 +283,15 @@ class LoadedList:
           store: The corpus.
           segment: The segment; a segment without a list has the list of the default segment.
         """
-        if segment not in self.segments:
+        if segment not in self.ids:
             segment = self.entry.default
-        # Positions hold for one state of the corpus, which requests share until it changes.
         cached_store, positions = self._positions.get(segment, (None, None))
         if cached_store is not store or positions is None:
-            positions = store.positions(self._ids[segment])
-            self._positions[segment] = store, positions
+            positions = store.positions(self.ids[segment])
+            self._positions.keep(segment, (store, positions))
         if isinstance(store, StoreSnapshot):
             positions = store.unexpired(positions, time.time())
         return positions[positions >= 0]
-
-
-class DeniedAdded:
-    """Candidates on a deny list among those that were added or replaced while a store was served.
-
-    Attributes:
-      positions: [d] uint32, ascending; includes the former positions of candidates that were
-        replaced.
-    """
-
-    def __init__(self) -> None:
-        self.positions: NDArray[np.uint32] = np.empty(0, np.uint32)
-
-
-class Denied:
-    """Candidates of one store that operators withdrew: replaced as a whole while the store is
-    served. All states of a store that changes share it.
-
-    Attributes:
-      ids: The ids of the deny list, of which the store may lack some.
-      positions: [d] uint32, ascending, in the store as it was loaded.
-    """
-
-    def __init__(self) -> None:
-        self.ids: tuple[str, ...] = ()
-        self.positions: NDArray[np.uint32] = np.empty(0, np.uint32)
-        self._keys: NDArray[Any] = np.empty(0, object)
-        self._texts: frozenset[str] = frozenset()
-        self._changed: StoreSnapshot | None = None
-        self._added = DeniedAdded()
-        self._lock = Lock()
-
-    def replace(self, ids: tuple[str, ...], store: Store, id_dtype: str) -> None:
-        """Denies the candidates that have one of these ids, and no others.
-
-        Args:
-          ids: The ids as texts.
-          store: The store as it was loaded.
-          id_dtype: The dtype of the ids of the store.
-        """
-        with self._lock:
-            if ids == self.ids:
-                return
-            # One deny list serves all corpora of a model, of which another may have the other ids.
-            keys, _ = _ids_among(ids, id_dtype)
-            self.ids = ids
-            self._keys = keys
-            self._texts = frozenset(ids)
-            self.positions = _ascending(store.positions(keys))
-            if self._changed is not None:
-                changed = _ascending(self._changed.positions(keys))
-                self._added.positions = changed[changed >= self._changed.base_size]
-
-    def begin(self, store: StoreSnapshot) -> DeniedAdded:
-        """Returns the denied candidates among those that were added to a store; `follow` adds to
-        them from now on.
-
-        Args:
-          store: The store with its changes so far, if their positions are new.
-        """
-        with self._lock:
-            self._added = DeniedAdded()
-            self._changed = store
-            if self.ids:
-                positions = _ascending(store.positions(self._keys))
-                self._added.positions = positions[positions >= store.base_size]
-            return self._added
-
-    def follow(self, store: StoreSnapshot, ids: NDArray[Any], positions: NDArray[np.int64]) -> None:
-        """Denies candidates that were added to the store, if their ids are on the deny list.
-
-        Args:
-          store: The store as it is now.
-          ids: The ids of the candidates that were added.
-          positions: The positions of these candidates, ascending, and behind those of all others.
-        """
-        with self._lock:
-            self._changed = store
-            self._follow(ids, positions)
-
-    def _follow(self, ids: NDArray[Any], positions: NDArray[np.int64]) -> None:
-        if self._texts and ids.size:
-            is_denied = [str(key) in self._texts for key in ids.tolist()]
-            denied = positions[is_denied].astype(np.uint32)
-            if denied.size:
-                self._added.positions = np.concatenate([self._added.positions, denied])
 
 
 @dataclass(frozen=True, eq=False)
@@ -388,45 +311,18 @@ class LoadedStore(FilteredCorpus):
 
     Attributes:
       store: The store.
-      denied: The candidates that operators withdrew.
-      denied_added: The denied candidates among those that were added since the version was loaded.
+      deny_list: The candidates that operators withdrew.
+      withdrawn: The candidates that no request may find, with those added since it was loaded.
     """
 
     store: Store
-    denied: Denied = field(default_factory=Denied)
-    denied_added: DeniedAdded = field(default_factory=DeniedAdded)
-    _unavailable: list[tuple[Any, Any, int, Any]] = field(
-        default_factory=list, init=False, repr=False
-    )
+    deny_list: DenyList = field(default_factory=DenyList)
+    withdrawn: Withdrawn = field(default_factory=Withdrawn)
 
     @property
     def unavailable(self) -> NDArray[Any]:
-        """The positions that no request may find now, [m] uint32, ascending: denied ones, and those
-        whose candidates were replaced, were deleted or have expired.
-        """
-        denied = self.denied.positions
-        store = self.store
-        if not isinstance(store, StoreSnapshot):
-            return denied
-        added = self.denied_added.positions
-        expired = store.expiries.expired(time.time())
-        if not (store.ended.size or added.size or expired.size):
-            return denied
-
-        # Compared by identity: a deny list is replaced as a whole, and so are its positions.
-        unavailable: NDArray[Any]
-        for cached_denied, cached_added, expired_count, unavailable in self._unavailable:
-            is_same = cached_denied is denied and cached_added is added
-            if is_same and expired_count == expired.size:
-                return unavailable
-        unavailable = store.ended
-        if denied.size or added.size or expired.size:
-            further = distinct(np.concatenate([denied, added, expired]))
-            further = further[~np.isin(further, unavailable, assume_unique=True)]
-            # Few candidates are denied: to sort all of them for each change would take longer.
-            unavailable = np.insert(unavailable, unavailable.searchsorted(further), further)
-        self._unavailable[:] = [(denied, added, expired.size, unavailable)]
-        return unavailable
+        """The positions that no request may find now, see `Withdrawn.positions`."""
+        return self.withdrawn.positions(self.store, self.deny_list.positions)
 
     @property
     def count(self) -> int:
@@ -435,13 +331,9 @@ class LoadedStore(FilteredCorpus):
             return self.entry.size
         return self.entry.size - self.store.expired_count(time.time())
 
-    def deny(self, ids: tuple[str, ...]) -> None:
-        """Denies the candidates that have one of these ids, and no others."""
-        self.denied.replace(ids, self.store, self.entry.id_dtype)
-
     def without_known(self, texts: Sequence[str]) -> list[str]:
         """Returns those of some ids, as texts, that no candidate has."""
-        ids, is_id = _ids_among(texts, self.entry.id_dtype)
+        ids, is_id = ids_among(texts, self.entry.id_dtype)
         is_known = np.zeros(len(texts), bool)
         is_known[is_id] = self.store.positions(ids) >= 0
         return [text for text, known in zip(texts, is_known, strict=True) if not known]
@@ -460,7 +352,7 @@ class LoadedIndex:
       compiled: The compiled filters of this index and the others of the process.
       first: The position of the first candidate in the corpus.
       codes: The codes of the vectors; None: the index has none.
-      plans: The plans of searches, by what they depend on, which `plan_search` maintains.
+      plans: The plans of searches, by what they depend on, to which `plan_search` adds.
     """
 
     entry: Index
@@ -471,7 +363,9 @@ class LoadedIndex:
     compiled: FilterCache
     first: int = 0
     codes: VectorCodes | BlockedCodes | None = None
-    plans: dict[Hashable, Any] = field(default_factory=dict)
+    plans: BoundedCache[Hashable, Any] = field(
+        default_factory=lambda: BoundedCache(_SEARCH_PLANS_MAX)
+    )
 
     @cached_property
     def costs(self) -> SearchCosts | None:
@@ -561,48 +455,6 @@ class RemoteParts(Protocol):
         """
 
 
-class DeniedParts:
-    """The positions that no request may find in an index whose candidates changed.
-
-    Attributes:
-      positions: The positions in the whole index, ascending.
-      by_part: The positions in the bundle, and those behind it, counted from there.
-    """
-
-    def __init__(
-        self,
-        positions: NDArray[np.uint32],
-        by_part: tuple[NDArray[np.uint32], NDArray[np.uint32]],
-        sizes: tuple[int, int],
-    ) -> None:
-        """Stores the positions; `sizes` are the numbers of all positions of the two parts."""
-        self.positions = positions
-        self.by_part = by_part
-        self._sizes = sizes
-        self._searches_left = _SEARCHES_PER_MASK
-        self._masks: Sequence[NDArray[np.bool_] | None] = [None, None]
-
-    def masks(self) -> Sequence[NDArray[np.bool_] | None]:
-        """Returns which candidates of each part are denied, [size]; None: none is, or they are not
-        marked yet. Called for each search.
-        """
-        # To mark them costs a pass over all candidates, which pays if many searches follow before
-        # the next change.
-        self._searches_left -= 1
-        if not self._searches_left:
-            pairs = zip(self._sizes, self.by_part, strict=True)
-            self._masks = [_mask(size, positions) for size, positions in pairs]
-        return self._masks
-
-
-def _mask(size: int, positions: NDArray[np.uint32]) -> NDArray[np.bool_] | None:
-    if not positions.size:
-        return None
-    mask = np.zeros(size, bool)
-    mask[positions] = True
-    return mask
-
-
 @dataclass(frozen=True, eq=False)
 class ServedIndex:
     """An index as requests name it: its candidates, and their vectors here or on shards.
@@ -625,7 +477,9 @@ class ServedIndex:
     shards: RemoteParts | None
     compiled: FilterCache
     added: LiveIndex | None = None
-    _denied: list[DeniedParts] = field(default_factory=list, init=False, repr=False)
+    _denied: BoundedCache[None, DeniedParts] = field(
+        default_factory=lambda: BoundedCache(1), init=False, repr=False
+    )
 
     @property
     def unsearchable(self) -> NDArray[np.uint32]:
@@ -656,13 +510,11 @@ class ServedIndex:
     def denied(self) -> DeniedParts:
         """The positions of the corpus that no request may find."""
         unavailable = self.corpus.unavailable
-        for denied in self._denied:
-            if denied.positions is unavailable:
-                return denied
+        denied = self._denied.get(None)
+        if denied is not None and denied.positions is unavailable:
+            return denied
         sizes = self.base_size, self.corpus.store.size - self.base_size
-        denied = DeniedParts(unavailable, self.divided(unavailable), sizes)
-        self._denied[:] = [denied]
-        return denied
+        return self._denied.keep(None, DeniedParts(unavailable, self.divided(unavailable), sizes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -747,7 +599,7 @@ class ModelVersion:
         """The denied positions of every corpus; new arrays once other candidates are denied."""
         positions: list[NDArray[Any]] = []
         for corpus in self.corpora.values():
-            positions += [corpus.denied.positions, corpus.denied_added.positions]
+            positions += [corpus.deny_list.positions, corpus.withdrawn.added]
         return positions
 
     def deny(self, ids: tuple[str, ...]) -> list[str]:
@@ -758,12 +610,12 @@ class ModelVersion:
           Those that are no ids of any corpus, such as words where all have integers; none if the
           same ids were denied before.
         """
-        if all(corpus.denied.ids == ids for corpus in self.corpora.values()):
+        if all(corpus.deny_list.ids == ids for corpus in self.corpora.values()):
             return []
         misfits = list(ids)
         for corpus in self.corpora.values():
-            corpus.deny(ids)
-            _, is_id = _ids_among(misfits, corpus.entry.id_dtype)
+            corpus.deny_list.replace(ids, corpus.store, corpus.entry.id_dtype)
+            _, is_id = ids_among(misfits, corpus.entry.id_dtype)
             misfits = [text for text, fits in zip(misfits, is_id, strict=True) if not fits]
         return misfits
 
@@ -773,25 +625,6 @@ class ModelVersion:
         for corpus in self.corpora.values():
             unknown = corpus.without_known(unknown)
         return unknown
-
-
-def _ids_among(texts: Sequence[str], id_dtype: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Returns those of m texts that are ids of a corpus, as it holds them, and which these are.
-
-    Args:
-      texts: The texts.
-      id_dtype: The dtype of the ids of the corpus.
-    """
-    if id_dtype != "int64":
-        return np.array(texts, object), np.ones(len(texts), bool)
-    numbers = [*map(int64_of, texts)]
-    is_id = np.array([number is not None for number in numbers], bool)
-    return np.array([number for number in numbers if number is not None], np.int64), is_id
-
-
-def _ascending(positions: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Returns the positions of known candidates, distinct."""
-    return distinct(positions[positions >= 0]).astype(np.uint32)
 
 
 def stamp_of(path: Path) -> Stamp | None:

@@ -71,8 +71,6 @@ _DECADES_TO_ONE_PER_NEIGHBOR = 4
 neighbor, where an index reorders few for each. The power 1/3 alone fetched too few there: recall
 was 0.918 instead of 0.95 where a tenth of 100,000 candidates matched.
 """
-_PLANS_MAX = 1000
-"""Maximum number of plans that are kept of an index: clients choose k, recall and filters."""
 _LEAVES_BY_K = 0.75
 """How the leaves grow with k beyond the largest k that was measured, as a power. There, as many
 candidates are reordered for each neighbor.
@@ -257,9 +255,7 @@ def plan_search(index: LoadedIndex, recall: float, k: int, matching: int | None)
             plan = _plan_changed(index, recall, k, matching)
         else:
             plan = _plan(index, recall, k, matching)
-        if len(index.plans) >= _PLANS_MAX:
-            index.plans.clear()
-        index.plans[key] = plan
+        index.plans.keep(key, plan)
     return plan
 
 

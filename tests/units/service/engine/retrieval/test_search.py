@@ -18,8 +18,9 @@ from bundle.format.indexes import CurvePoint, RecallCurve
 from service.contract.forms import IdLists
 from service.contract.messages import Condition, Filter
 from service.engine.retrieval.search_depth import plan_search
+from service.versions.deny_list import DenyList
 from service.versions.filter_cache import FilterCache
-from service.versions.version import Denied, LoadedIndex, LoadedStore
+from service.versions.version import LoadedIndex, LoadedStore
 from tests.bundles.search_costs import COSTS
 from tests.random_cases import seeds
 from tests.units.service.engine.retrieval.large_index import (
@@ -125,8 +126,9 @@ def a_filter(random: Random) -> tuple[Filter, NDArray[np.bool_]]:
 
 def with_denied(index: LoadedIndex, is_live: NDArray[np.bool_]) -> LoadedIndex:
     assert isinstance(index.corpus, LoadedStore)
-    corpus = replace(index.corpus, denied=Denied())
-    corpus.denied.positions = np.flatnonzero(~is_live).astype(np.uint32)
+    deny_list = DenyList()
+    deny_list.positions = np.flatnonzero(~is_live).astype(np.uint32)
+    corpus = replace(index.corpus, deny_list=deny_list)
     return replace(index, corpus=corpus, compiled=FilterCache(64 << 20))
 
 
