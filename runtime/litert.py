@@ -162,7 +162,7 @@ class _Runner:
             return {}
         if not self._buffers or len(next(iter(self._buffers.values()))) < n:
             self._buffers = {
-                tensor.name: np.empty((n, *_sizes(tensor.shape[1:])), tensor.dtype)
+                tensor.name: np.empty((n, *(size or 0 for size in tensor.shape[1:])), tensor.dtype)
                 for tensor in self.inputs
             }
         return {name: array[:n] for name, array in self._buffers.items()}
@@ -220,8 +220,3 @@ def _tensor(name: str, details: Mapping[str, Any]) -> Tensor:
         sizes = details["shape"]
     shape = tuple(int(size) if size >= 0 else None for size in sizes)
     return Tensor(name, np.dtype(details["dtype"]).name, shape)
-
-
-def _sizes(shape: Sequence[int | None]) -> list[int]:
-    """Returns a shape whose sizes are all known, for mypy."""
-    return [size or 0 for size in shape]

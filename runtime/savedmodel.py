@@ -93,7 +93,11 @@ class SavedModelTower:
         declared = {tensor.name: f"{tensor.dtype}{list(tensor.shape)}" for tensor in self.inputs}
         message = f"tower {self._name!r} failed on {shapes}; {declared} was expected"
         # If the shapes and dtypes are right, the values are at fault.
-        fits = all(_fits(values[tensor.name], tensor) for tensor in self.inputs)
+        fits = all(
+            tensor.dtype in ("string", values[tensor.name].dtype.name)
+            and tensor.fits(values[tensor.name].shape)
+            for tensor in self.inputs
+        )
         if fits and isinstance(problem, self._tensorflow.errors.OpError):
             return ComputationFailed(message)
         return InvalidInput(message)
@@ -174,8 +178,3 @@ def _import_tensorflow(message: str) -> Any:
 def _tensor(name: str, spec: Any) -> Tensor:
     """Returns the tensor that TensorFlow's specification describes."""
     return Tensor(name, spec.dtype.name, tuple(spec.shape))
-
-
-def _fits(value: Array, tensor: Tensor) -> bool:
-    """Returns whether an array has the dtype and the shape of a tensor."""
-    return tensor.dtype in ("string", value.dtype.name) and tensor.fits(value.shape)

@@ -100,7 +100,9 @@ class Examples(Mapping[str, "NDArray[Any] | Ragged"]):
         distinct_lists = list(lists.values())
         if len(lists) < self.count:
             distinct_lists.append(self._context.get(name, ()))
-        values = typed_array(list(chain.from_iterable(distinct_lists)), _field(name))
+        values = typed_array(
+            list(chain.from_iterable(distinct_lists)), f"examples.{name[:NAME_CHARS_MAX]}"
+        )
         # One value stands for all examples, however many there are.
         if not lists:
             return np.broadcast_to(values, (self.count, values.size))
@@ -135,7 +137,3 @@ def read_examples(message: pb.Input, limits: Limits | None = None) -> Examples:
         examples = message.example_list_with_context.examples
         context = features_of(message.example_list_with_context.context)
     return Examples(len(examples), map(features_of, examples), context, limits)
-
-
-def _field(name: str) -> str:
-    return f"examples.{name[:NAME_CHARS_MAX]}"

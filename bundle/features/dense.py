@@ -149,7 +149,10 @@ class Dense:
             raise FeatureError(self.column_name, value, f"a list of at most {self._size}")
         values = column.values
         if self._spec.take == "weights":
-            values = self._weights(column)
+            if column.weights is None:
+                values = np.ones(values.size, np.float32)
+            else:
+                values = checked_weights(self.column_name, column)
         values = self._numbers(values)
         filler: int | str = 0
         if values.dtype == object:
@@ -158,12 +161,6 @@ class Dense:
         is_sent = np.arange(self._size) < lengths[:, np.newaxis]
         padded[is_sent] = values
         return padded
-
-    def _weights(self, column: Column) -> NDArray[Any]:
-        """Returns the weights of the values of a column; 1 where none were sent."""
-        if column.weights is None:
-            return np.ones(column.values.size, np.float32)
-        return checked_weights(self.column_name, column)
 
     def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
         """Returns values with the dtype of the feature."""

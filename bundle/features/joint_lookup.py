@@ -33,7 +33,6 @@ from bundle.features.sources import (
     RowSource,
 )
 from bundle.features.table_feature import TableFeature
-from bundle.format.manifest import EmbeddedFeature
 from bundle.tables.combiner import combine_clipped, with_empty_row
 from bundle.tables.id_values import Rows, Values, distinct, is_padding
 from bundle.tables.offsets import Offsets, lengths_of, offsets_of
@@ -94,26 +93,23 @@ class JointLookup:
         """Features that reject unknown ids."""
         unknown_rows = []
         for index, feature in enumerate(self.features):
-            self._add_kinds(index, feature.entry)
-            row = feature.entry.unknown.row
+            entry = feature.entry
+            if entry.kind != "single":
+                self.listed.append(index)
+            if entry.length is not None:
+                self.cut.append((index, entry.length))
+            if entry.padding is not None:
+                self.padded.append((index, entry.padding))
+            if entry.from_end:
+                self.from_end.append(index)
+            if entry.unknown.rule == "refuse":
+                self.rejecting.append(index)
+            row = entry.unknown.row
             if row is None:
                 row = _UNKNOWN
             unknown_rows.append(row)
         self.listed_inputs = [self.inputs[index] for index in self.listed]
         self.unknown_rows = np.array(unknown_rows)
-
-    def _add_kinds(self, index: int, entry: EmbeddedFeature) -> None:
-        """Lists a feature by what is done with its ids."""
-        if entry.kind != "single":
-            self.listed.append(index)
-        if entry.length is not None:
-            self.cut.append((index, entry.length))
-        if entry.padding is not None:
-            self.padded.append((index, entry.padding))
-        if entry.from_end:
-            self.from_end.append(index)
-        if entry.unknown.rule == "refuse":
-            self.rejecting.append(index)
 
     def _remote_readers(self) -> list[tuple[RemoteRows, range, Rows]]:
         """Returns what `remote` holds."""
@@ -216,8 +212,10 @@ class _Ids:
             listed = [columns[index] for index in joint.listed]
             checked = checked_together(joint.listed_inputs, listed, n)
             self.offsets = dict(zip(joint.listed, checked, strict=True))
-        if joint.cut and not whole:
-            self._cut_sequences()
+        if not whole:
+            for index, length in joint.cut:
+                cut = _cut(self.values[index], self.offsets[index], length)
+                self.values[index], self.offsets[index] = cut
 
         # From here on, the rows of all features lie in one array, one feature after the other.
         resolved = joint.rules.resolve(self.values)
@@ -229,19 +227,7 @@ class _Ids:
             rows[rows < 0] += joint.features[index].table.rows
         # Rows past the end of a table are unknown ids, too.
         self.rows = within(self.rows, joint.limits.repeat(sizes))
-        if joint.padded:
-            self._leave_padding_out()
-
-    def _cut_sequences(self) -> None:
-        """Cuts sequences that are longer than what the model takes."""
-        for index, length in self._joint.cut:
-            values, offsets = _cut(self.values[index], self.offsets[index], length)
-            self.values[index] = values
-            self.offsets[index] = offsets
-
-    def _leave_padding_out(self) -> None:
-        """Marks values that are padding, in place of their rows."""
-        for index, padding in self._joint.padded:
+        for index, padding in joint.padded:
             is_left_out = is_padding(padding, self.values[index])
             if is_left_out is not None:
                 self._feature_rows(index)[is_left_out] = _LEFT_OUT
@@ -287,17 +273,13 @@ class _Ids:
             if source.lost is None:
                 continue
             for index in indices:
-                read = self._in_source(range(index, index + 1))
-                self._replace_lost(index, source.is_lost(read))
-
-    def _replace_lost(self, index: int, is_lost: NDArray[np.bool_]) -> None:
-        """Replaces the lost rows of a feature as its unknown rule says."""
-        if not is_lost.any():
-            return
-        if index in self._joint.rejecting:
-            lost_ids = self.values[index][is_lost]
-            raise RowUnavailable(self._joint.features[index].input_name, lost_ids[0])
-        self._feature_rows(index)[is_lost] = self._joint.unknown_rows[index]
+                is_lost = source.is_lost(self._in_source(range(index, index + 1)))
+                if not is_lost.any():
+                    continue
+                if index in self._joint.rejecting:
+                    lost_ids = self.values[index][is_lost]
+                    raise RowUnavailable(self._joint.features[index].input_name, lost_ids[0])
+                self._feature_rows(index)[is_lost] = self._joint.unknown_rows[index]
 
     def vectors(self) -> list[NDArray[Any]]:
         """Reads and combines features of a table that are alike at once; returns [n, dim] or [n,

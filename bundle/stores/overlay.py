@@ -403,7 +403,7 @@ class StoreSnapshot(StoredColumns):
         import pyarrow as pa
 
         if not self._tiers:
-            return DistinctValues.of_column(self._changed_column(attribute))
+            return DistinctValues.of_column(pa.array([], self.types[f"attribute:{attribute}"]))
         # Of each tier they are computed once, however many snapshots have it.
         values_by_tier = [tier.distinct_values(attribute) for tier in self._tiers]
         positions = []
@@ -417,14 +417,6 @@ class StoreSnapshot(StoredColumns):
             first_number += len(tier_values.values)
         values = pa.concat_arrays([tier_values.values for tier_values in values_by_tier])
         return DistinctValues(values, np.concatenate(positions), np.concatenate(numbers))
-
-    def _changed_column(self, attribute: str) -> Any:
-        import pyarrow as pa
-
-        column = f"attribute:{attribute}"
-        if not self._tiers:
-            return pa.array([], self.types[column])
-        return pa.concat_arrays([tier.arrays[column] for tier in self._tiers])
 
 
 class AttributeValues(Protocol):

@@ -168,7 +168,8 @@ class MappedStringKeys:
             hashes = fingerprints(ids)
         except UnicodeEncodeError:
             # What a caller sends may be no Unicode text; no key is equal to it.
-            hashes = fingerprints(_encoded(texts))
+            encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+            hashes = fingerprints(text_array(encoded))
         indices = np.searchsorted(self._fingerprints, hashes)
         positions = self._order.take(indices, mode="clip")
         pairs = zip(texts, self._texts_at(positions), strict=True)
@@ -278,10 +279,6 @@ def _are_consecutive(keys: NDArray[np.int64]) -> bool:
     # In Python's integers: the span of int64 keys may not fit an int64.
     span = int(keys[-1]) - int(keys[0])
     return span == keys.size - 1 and bool((np.diff(keys) == 1).all())
-
-
-def _encoded(texts: list[str]) -> NDArray[Any]:
-    return text_array([text.encode("utf-8", "surrogatepass") for text in texts])
 
 
 def _repeated(key: str) -> FormatError:

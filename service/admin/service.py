@@ -171,7 +171,9 @@ class Service:
 
         # A worker that is busy with something else may follow later; the status then says so.
         end = min(time.monotonic() + _FOLLOW_TIMEOUT_S, deadline)
-        while self._is_behind(after.revision) and time.monotonic() < end:
+        while time.monotonic() < end:
+            if all(worker.revision >= after.revision for worker in self._workers()):
+                break
             time.sleep(_FOLLOW_INTERVAL_S)
 
         # A deny list has up to 100,000 ids, too many for a line of the log.
@@ -225,9 +227,6 @@ class Service:
 
     def _workers(self) -> list[WorkerStatus]:
         return read_statuses(self._coordinator.statuses())
-
-    def _is_behind(self, revision: int) -> bool:
-        return any(worker.revision < revision for worker in self._workers())
 
     def _facts_of(self, model: str, versions: set[int]) -> ModelFacts:
         """Returns the facts about a model that its commands depend on.

@@ -258,7 +258,14 @@ class Submissions:
                 if request.stream:
                     trainings = {0, *(state.training for state in states)}
                     sequence = writer.put_offset(request.stream, trainings, request.offset)
-                self._check_size(self._applied.size_bytes())
+                size = self._applied.size_bytes()
+                limit = self._settings.max_changes_bytes
+                if size > limit:
+                    raise TooLarge(
+                        f"the changes of model {self._applied.model!r} would take {size} bytes; "
+                        f"at most {limit} are accepted (max_changes_bytes): raise the limit, or "
+                        "delete what is not needed"
+                    )
                 self._applied.apply(submission.version)
         except _FILE_PROBLEMS:
             raise
@@ -268,21 +275,6 @@ class Submissions:
             submission.result.set_exception(_rejection(problem))
             return None
         return _Written(replace(result, sequence=sequence), submission)
-
-    def _check_size(self, size: int) -> None:
-        """Checks that the file may have a size, in bytes.
-
-        Raises:
-          TooLarge: It may not.
-        """
-        limit = self._settings.max_changes_bytes
-        if size > limit:
-            message = (
-                f"the changes of model {self._applied.model!r} would take {size} bytes; at most "
-                f"{limit} are accepted (max_changes_bytes): raise the limit, or delete what is not "
-                "needed"
-            )
-            raise TooLarge(message)
 
     def _acknowledge(self, written: Sequence[_Written]) -> None:
         """Sets the results of changes that are on the disk, and served by this process."""

@@ -339,7 +339,12 @@ class Shards:
         if replica.outliers.problem or not replica.outliers.fails(now):
             return
         share_max = _EJECTION_RATIO * replica.outliers.failure_share(now)
-        if not self._has_better_peer(replica, shard, share_max, now):
+        has_better_peer = any(
+            peer.outliers.failure_share(now) <= share_max
+            for peer in self.replicas.values()
+            if peer.shard == shard and peer is not replica and peer.is_well
+        )
+        if not has_better_peer:
             return
 
         seconds = replica.outliers.eject(now, f"{code}: {problem}"[:_PROBLEM_CHARACTERS_MAX])
@@ -353,18 +358,6 @@ class Shards:
             address=replica.address, shard=str(shard), problem=replica.outliers.problem
         )
         log.warning("shard_ejected", extra=extra)
-
-    def _has_better_peer(
-        self, replica: Replica, shard: ShardNumber, share_max: float, now: float
-    ) -> bool:
-        """Returns whether another replica of the shard is well, and at most a share of its recent
-        calls failed.
-        """
-        return any(
-            peer.outliers.failure_share(now) <= share_max
-            for peer in self.replicas.values()
-            if peer.shard == shard and peer is not replica and peer.is_well
-        )
 
     def _readmit(self, replica: Replica) -> None:
         """Ends the ejection of a replica, unless it was ended and begun again before."""

@@ -23,7 +23,6 @@ from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.format.formula import parse_formula
 from bundle.format.manifest import Corpus, Index, Manifest, Precision, dump
-from bundle.format.objects import ObjectMap
 from bundle.storage import catalog, files, integrity, retention
 from bundle.storage.signatures import KeyRejected, read_signature, signed_files
 from bundle.storage.signed_content import check_content
@@ -148,8 +147,11 @@ class Loader:
             if hold_descriptor is not None:
                 opened.callback(os.close, hold_descriptor)
             if settings.verify_signatures:
-                signed = self._signed_files(directory)
-                run_once(lambda: self._compare(directory, here, signed))
+                try:
+                    signed = signed_files(read_signature(directory), settings.verify_signatures)
+                except KeyRejected as problem:
+                    raise KeysUnusable(f"verify_signatures: {problem}") from problem
+                run_once(lambda: check_content(directory, here, signed, self.throttle))
             integrity.check_files(directory, here, settings.verify, self.throttle)
             if settings.shard is not None:
                 loaded = self._open_shard(directory, manifest, settings.shard, opened)
@@ -194,17 +196,6 @@ class Loader:
             f"tables in each process, {limit}",
             missing_bytes,
         )
-
-    def _signed_files(self, directory: Path) -> ObjectMap:
-        """Returns the files of a version that a trusted key signed."""
-        try:
-            return signed_files(read_signature(directory), self.settings.verify_signatures)
-        except KeyRejected as problem:
-            raise KeysUnusable(f"verify_signatures: {problem}") from problem
-
-    def _compare(self, directory: Path, here: Manifest, signed: ObjectMap) -> None:
-        """Compares the part of a version that this process reads with what was signed."""
-        check_content(directory, here, signed, self.throttle)
 
     def _open(
         self, directory: Path, manifest: Manifest, shards: RemoteParts | None, opened: ExitStack

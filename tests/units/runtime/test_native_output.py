@@ -11,8 +11,8 @@ from runtime.native_output import silenced
 
 OWN = """
 import os
-from runtime.native_output import own_stderr, silenced
-own = own_stderr()
+from runtime.native_output import silenced
+own = os.fdopen(os.dup(2), "w", buffering=1)
 with silenced():
     os.write(2, b"dropped\\n")
     print("own line", file=own)
