@@ -13,6 +13,7 @@ else, and what the orphan writes has no way in.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import shutil
@@ -25,11 +26,12 @@ from bundle.errors import (
     DigestMismatch,
     FormatError,
     UnsafePath,
+    VersionBusy,
 )
 from bundle.format import paths
 from bundle.format.checksums import digest
 from bundle.format.manifest import File, Manifest, dump
-from bundle.storage import files, journal, lock
+from bundle.storage import files, journal
 from bundle.storage.catalog import VERSION
 from bundle.storage.integrity import check_file, check_sizes
 from bundle.storage.signatures import Signature
@@ -64,7 +66,7 @@ class Staging:
         self._final = self._parent / str(version)
         self._run = secrets.token_hex(8)
         self._parent.mkdir(parents=True, exist_ok=True)
-        self._lock: int | None = lock.acquire(
+        self._lock: int | None = _lock(
             self._staging_path(".lock"), f"version {version} of model {model!r}"
         )
         try:
@@ -282,7 +284,7 @@ class Staging:
     def close(self) -> None:
         """Lets go of the lock; what is staged stays, to be resumed."""
         if self._lock is not None:
-            lock.release(self._staging_path(".lock"), self._lock)
+            _unlock(self._staging_path(".lock"), self._lock)
             self._lock = None
 
     def __enter__(self) -> Staging:
@@ -357,3 +359,39 @@ def _end_attempts(staged: Path) -> None:
         gone = staged / f"{_ATTEMPTS}{secrets.token_hex(8)}"
         directory.rename(gone)
         shutil.rmtree(gone)
+
+
+def _lock(path: Path, what: str) -> int:
+    """Locks a file, which is created if it does not exist; returns its descriptor.
+
+    Args:
+      path: The lock file.
+      what: What the lock protects, for the error message.
+
+    Raises:
+      VersionBusy: Another process holds the lock.
+      OSError: The file cannot be written, or its file system has no locks.
+    """
+    # Its last holder may remove the file between the open and the lock here: the locked file must
+    # be the one that has the name.
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            os.close(descriptor)
+            raise VersionBusy(
+                f"{what} is being written by another run; wait for it or choose another version"
+            ) from problem
+        except OSError:
+            os.close(descriptor)
+            raise
+        if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+        os.close(descriptor)
+
+
+def _unlock(path: Path, descriptor: int) -> None:
+    """Removes a lock file, then lets go of the lock."""
+    path.unlink(missing_ok=True)
+    os.close(descriptor)

@@ -3,11 +3,11 @@
     magic      8 bytes
     record 0   JSON: format, row_bytes, rows of the segment, base (crc32c of the segment's bytes
                that the delta is laid over)
-    record n   the changed rows of one range of 65,536 rows, ascending, as of `row_records.py`
+    record n   the changed rows of one range of 65,536 rows, ascending
     last       JSON: rows in the file, result (crc32c of the segment's bytes with them)
 
-The records are framed (`bundle/storage/frames.py`). There is one at most for each range, in any
-order. The last one shows that the file is whole.
+`row_records.py` says how records are framed, and how they hold rows. There is one at most for each
+range, in any order. The last one shows that the file is whole.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from bundle.errors import DigestMismatch
 from bundle.format.checksums import Digest, crc32c
 from bundle.format.tables import Delta, Segment
 from bundle.storage import files
-from bundle.storage.frames import Frame, Unsound, frame_at, framed
 from bundle.tables import row_records
-from bundle.tables.row_records import RowRecord
+from bundle.tables.row_records import Frame, RowRecord, Unsound, frame_at, framed
 from bundle.tables.segment_writer import SegmentWriter
 
 MAGIC = b"rowcastD"

@@ -1,4 +1,14 @@
-"""Rows of a table in a record of a delta: those of one range of 65,536 that have changed.
+"""Records of a delta: the changed rows of one range of 65,536, framed, one behind the other.
+
+A frame, in front of each payload:
+
+    zeros    so that the payload begins at a multiple of 64 bytes of the file
+    length   of the payload (uint32)
+    number   of the record (uint64)
+    checksum crc32c of the payload (uint32)
+    checksum crc32c of these 16 bytes (uint32)
+
+The frame has a checksum of its own, since a damaged length would lead anywhere. The payload:
 
     row bytes     of each row (uint32)
     number bytes  of a row number: 2 (uint16)
@@ -8,23 +18,89 @@
     numbers       row number - first (uint16)
     rows          behind zeros up to a multiple of 64 bytes, each as the table stores it
 
-All is little-endian. The payload, which is the record alone, begins at a multiple of 64 in its
-file.
+All is little-endian.
 """
 
 from __future__ import annotations
 
+import mmap
 import struct
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.format.checksums import crc32c
+
+ALIGNMENT = 64
+"""Payloads begin at multiples of this number of bytes, in the file."""
+_CONTENT = struct.Struct("<IQI")
+_CONTENT_CHECKSUM = struct.Struct("<I")
+_FRAME = struct.Struct("<IQII")
 _HEAD = struct.Struct("<IHHqQ")
 _NUMBER = np.dtype("<u2")
 _ROW_ALIGNMENT = 64
 
 Bytes: TypeAlias = NDArray[np.uint8]
+
+
+class Frame(NamedTuple):
+    """Where a record lies.
+
+    Attributes:
+      number: The number of the record.
+      begin, end: Where its payload begins and ends in the file.
+      checksum: The crc32c of the payload.
+    """
+
+    number: int
+    begin: int
+    end: int
+    checksum: int
+
+
+class Unsound(Exception):
+    """Some bytes are no record: a checksum does not match."""
+
+
+def frame_at(content: bytes | mmap.mmap, end: int) -> Frame | None:
+    """Returns the frame behind an offset; None: the content ends within it. The payload is not
+    read, and may end behind the content.
+
+    Args:
+      content: The file.
+      end: The end of the record before.
+
+    Raises:
+      Unsound: There is something else.
+    """
+    begin = end + _filler_bytes(end)
+    payload_begin = begin + _FRAME.size
+    if payload_begin > len(content):
+        return None
+    length, number, checksum, frame_checksum = _FRAME.unpack_from(content, begin)
+    if (
+        content[end:begin].strip(b"\0")
+        or crc32c(content[begin : begin + _CONTENT.size]) != frame_checksum
+    ):
+        raise Unsound
+    return Frame(number, payload_begin, payload_begin + length, checksum)
+
+
+def framed(number: int, payload: bytes, end: int) -> list[bytes]:
+    """Returns the bytes of a record as a file has them behind an offset, in parts."""
+    content = _CONTENT.pack(len(payload), number, crc32c(payload))
+    return [
+        bytes(_filler_bytes(end)),
+        content,
+        _CONTENT_CHECKSUM.pack(crc32c(content)),
+        payload,
+    ]
+
+
+def _filler_bytes(end: int) -> int:
+    """Returns the number of zeros between the end of a record and the frame of the next one."""
+    return -(end + _FRAME.size) % ALIGNMENT
 
 
 class RowRecord(NamedTuple):

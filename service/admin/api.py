@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -21,7 +22,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from service import errors
-from service.admin.change_routes import admin_change_routes
 from service.admin.commands import MODEL_COMMANDS, SERVICE_COMMANDS, log_command
 from service.admin.service import Service, Status, is_followed
 from service.bounded_pool import AFTER_DEADLINE_S, BoundedPool
@@ -42,7 +42,7 @@ from service.codec.stubs.message_schemas import SCHEMAS
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
 from service.engine.context import RequestContext
-from service.http.change_routes import raise_query_problem
+from service.http.change_routes import begin, change_routes, raise_query_problem
 from service.http.documents import change_schemas
 from service.http.pages import HeadAsGet
 from service.observability.logging import PRINCIPAL, logger
@@ -101,7 +101,7 @@ def create_admin_app(
         dependencies=[query_check()],
     )
     app.include_router(_routes(Service(settings, coordinator, versions)))
-    app.include_router(admin_change_routes(changes))
+    app.include_router(_change_routes(changes))
     name = "ChangeResponse"
     add_schemas(app, lambda: change_schemas() | {name: SCHEMAS[name]})
     app.add_exception_handler(HTTPException, _raise_http)
@@ -284,3 +284,27 @@ async def _raise_http(request: Request, problem: Exception) -> Response:
     message = f"path {path} does not exist; /openapi.json lists what does"
     violation = errors.FieldViolation("path", path, "a path that /openapi.json lists")
     raise errors.NotFound(message, violation)
+
+
+def _change_routes(plane: ChangePlane) -> APIRouter:
+    """Returns the routes; `plane` makes the changes."""
+    router = APIRouter()
+    changes = plane.changes
+
+    @router.get("/v1/models/{model}/changes", summary="Get what was changed since the export")
+    async def get_changes(request: Request, model: str) -> dict[str, Any]:
+        context = begin(request, "changes", model, authorize)
+        return await plane.run(partial(changes.status, model, context.deadline), context)
+
+    @router.post(
+        "/v1/models/{model}/changes/backup",
+        summary="Write a copy of the changes file of a model",
+    )
+    async def back_up_changes(request: Request, model: str, path: str) -> dict[str, Any]:
+        context = begin(request, "changes", model, authorize)
+        backing_up = partial(changes.back_up, model, Path(path), context.deadline)
+        size = await plane.run(backing_up, context)
+        return {"file": str(changes.path_of(model)), "path": path, "bytes": size}
+
+    router.include_router(change_routes(plane, authorize))
+    return router

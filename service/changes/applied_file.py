@@ -4,11 +4,13 @@ to.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +20,6 @@ from bundle.errors import BundleError, ChangesLocked, ChangesUnavailable, CopyDi
 from bundle.format.changes_position import ChangesPosition
 from service.changes.changed_version import ChangedVersion, included_of
 from service.changes.embedding import ShardsFailed
-from service.changes.thread_locks import held
 from service.errors import NotReady
 from service.observability.logging import fields, logger
 from service.versions.lifecycle import VersionManager
@@ -121,7 +122,7 @@ class AppliedFile:
         """
         if deadline is None:
             deadline = time.monotonic() + WAIT_S
-        return held(self._lock, deadline, f"{self.path} is being written; try again")
+        return _held(self._lock, deadline, f"{self.path} is being written; try again")
 
     def attach(self, loaded: ModelVersion, serve: Callable[[ModelVersion], object]) -> None:
         """Applies the changes to a version and serves it, so that the version misses none.
@@ -340,7 +341,7 @@ class AppliedFile:
     ) -> tuple[list[State], int, int]:
         """Returns states behind the last one of a copy; see `ChangesFile.after`."""
         busy = f"{self.path} is being read for another copy; try again"
-        with held(self._copied_lock, deadline, busy):
+        with _held(self._copied_lock, deadline, busy):
             return self._copied_file.after(position, _COPIED_CHARACTERS)
 
     def copy(self, states: Sequence[State], forgotten: int) -> int:
@@ -373,7 +374,7 @@ class AppliedFile:
     def back_up(self, target: Path, deadline: float) -> int:
         """Writes a copy of the file; see `ChangesFile.back_up`."""
         busy = f"{self.path} is being read for another copy; try again"
-        with held(self._copied_lock, deadline, busy):
+        with _held(self._copied_lock, deadline, busy):
             return self._copied_file.back_up(target)
 
     def forget_ended(self, before_s: float) -> int:
@@ -418,7 +419,7 @@ class AppliedFile:
         """Closes the file, unless a thread has the state."""
         with suppress(ChangesLocked), self.held(time.monotonic()):
             self._file.close()
-        with suppress(ChangesLocked), held(self._copied_lock, time.monotonic(), ""):
+        with suppress(ChangesLocked), _held(self._copied_lock, time.monotonic(), ""):
             self._copied_file.close()
 
     def _apply(self) -> None:
@@ -472,3 +473,36 @@ class AppliedFile:
         """Leaves a version with its last whole state until shards respond."""
         self._behind[version] = str(problem)
         self._retry_at = time.monotonic() + _RETRY_S
+
+
+class _ThreadLock(Protocol):
+    """A lock of the module `threading`."""
+
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:
+        """Waits for the lock; returns whether it was acquired."""
+
+    def release(self) -> None:
+        """Releases the lock."""
+
+
+@contextmanager
+def _held(lock: _ThreadLock, deadline: float, problem: str) -> Iterator[None]:
+    """Holds a lock of this process, which is waited for until a monotonic time.
+
+    Args:
+      lock: The lock.
+      deadline: The time; infinite: it is waited for as long as it takes.
+      problem: What the error says.
+
+    Raises:
+      ChangesLocked: Another thread has held the lock until the deadline.
+    """
+    timeout_s = -1.0
+    if deadline < math.inf:
+        timeout_s = max(0.0, deadline - time.monotonic())
+    if not lock.acquire(timeout=timeout_s):
+        raise ChangesLocked(problem)
+    try:
+        yield
+    finally:
+        lock.release()
