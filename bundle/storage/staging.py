@@ -278,7 +278,11 @@ class Staging:
 
     def discard(self) -> None:
         """Removes what is staged, and lets go of the lock."""
-        self._clear()
+        # The journal first: what it vouches for must be there.
+        self._staging_path(".journal").unlink(missing_ok=True)
+        if self.directory.exists():
+            _end_attempts(self.directory)
+            shutil.rmtree(self.directory)
         self.close()
 
     def close(self) -> None:
@@ -319,13 +323,6 @@ class Staging:
             raise DestinationExists(
                 f"{self._final} is there already; committed bundles are never overwritten"
             )
-
-    def _clear(self) -> None:
-        # The journal first: what it vouches for must be there.
-        self._staging_path(".journal").unlink(missing_ok=True)
-        if self.directory.exists():
-            _end_attempts(self.directory)
-            shutil.rmtree(self.directory)
 
 
 def _digest_file(root: Path, path: Path) -> File:

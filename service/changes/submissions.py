@@ -136,7 +136,11 @@ class Submissions:
         submission = _Submission(request, version, deadline, Future())
         with self._waiting_lock:
             self._waiting.append(submission)
-            self._begin_to_write()
+            if not self._is_writing:
+                threading.Thread(
+                    target=self._write_waiting, name="rowcast-write-changes", daemon=True
+                ).start()
+                self._is_writing = True
         timeout_s = None
         if deadline < math.inf:
             timeout_s = max(0.0, deadline - time.monotonic())
@@ -157,16 +161,6 @@ class Submissions:
                 "disk; it may have been made, and it is safe to send it again"
             )
         return submission.result.result()
-
-    def _begin_to_write(self) -> None:
-        """Starts the thread that writes, unless it runs."""
-        if self._is_writing:
-            return
-        thread = threading.Thread(
-            target=self._write_waiting, name="rowcast-write-changes", daemon=True
-        )
-        thread.start()
-        self._is_writing = True
 
     def _write_waiting(self) -> None:
         """Writes until nothing waits."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.tables.shard_number import ShardNumber
 from service.config import ServiceSettings
-from service.contract.messages import Request, Result, Sizes, Vectors, magnitude
+from service.contract.messages import Request, Result, Sizes, magnitude
 from service.engine import filters
 from service.engine.execution import Execution
 from service.engine.filters import CompiledFilter
@@ -243,7 +243,10 @@ async def search_part(
     k = min(index_search.k, len(index.vectors))
     size_bytes = query_count * query_bytes(k)
     check_bytes(size_bytes, f"{query_count} queries of {k} candidates", settings)
-    _check_vectors(index_search.vectors, index)
+    dim = index_search.vectors.shape[1]
+    if dim != index.entry.dim:
+        raise InvalidArgument.of_field("vectors", dim, str(index.entry.dim), "has dim")
+    check_sent_vectors(index_search.vectors)
 
     compiled = None
     if index_search.filter:
@@ -290,13 +293,6 @@ def _check_search(index_search: IndexSearch) -> None:
         if (positions[1:] <= positions[:-1]).any():
             value = "positions that do not ascend"
             raise InvalidArgument.of_field("denied or excluded", value, "a list that does", "has")
-
-
-def _check_vectors(vectors: Vectors, index: LoadedIndex) -> None:
-    dim = index.entry.dim
-    if vectors.shape[1] != dim:
-        raise InvalidArgument.of_field("vectors", vectors.shape[1], str(dim), "has dim")
-    check_sent_vectors(vectors)
 
 
 def _allowed_here(
