@@ -37,10 +37,6 @@ Prepared = TypeVar("Prepared")
 
 SHOWN_CHARS = 128
 """Maximum number of characters that a message shows of a name or id that a client sent."""
-_STATEMENTS_MAX = 256
-"""Maximum number of shapes of requests that a version remembers: clients choose formulas, and with
-them the shapes.
-"""
 _NAMES_SHOWN_MAX = 20
 """Maximum number of accepted names that a message lists."""
 NUMBER_BYTES = 16
@@ -71,13 +67,9 @@ def prepared(
       prepare: Checks the names of a request, and returns what they stand for. It raises the errors
         of names, which are not kept.
     """
-    statements = model_version.statements
-    statement: Prepared | None = statements.get(shape)
+    statement: Prepared | None = model_version.statements.get(shape)
     if statement is None:
-        statement = prepare()
-        if len(statements) >= _STATEMENTS_MAX:
-            statements.clear()
-        statements[shape] = statement
+        statement = model_version.statements.keep(shape, prepare())
     return statement
 
 

@@ -57,6 +57,10 @@ Stamp = tuple[int, int, int]
 _ROLES: tuple[Role, Role] = ("context", "candidate")
 _TOWER_PLANS_MAX = 256
 """Maximum number of plans that are kept of a tower: clients may name any set of outputs."""
+_STATEMENTS_MAX = 256
+"""Maximum number of shapes of requests that a version remembers: clients choose formulas, and with
+them the shapes.
+"""
 _SEARCH_PLANS_MAX = 1000
 """Maximum number of plans that are kept of an index: clients choose k, recall and filters."""
 _NOT_CACHED = FilterCache(0)
@@ -542,8 +546,8 @@ class ModelVersion:
       changes: The sequence of the last change of its candidates and contexts; 0: it is as it
         was exported.
       lists: The lists of candidates by name.
-      statements: What requests of one shape have in common, by shape, which
-        `service.engine.validation.prepared` maintains.
+      statements: What requests of one shape have in common, by shape; see
+        `service.engine.validation.prepared`.
     """
 
     model: str
@@ -565,7 +569,9 @@ class ModelVersion:
     parts: Mapping[str, LoadedIndex] = field(default_factory=dict)
     changes: int = 0
     lists: Mapping[str, LoadedList] = field(default_factory=dict)
-    statements: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    statements: BoundedCache[Hashable, Any] = field(
+        default_factory=lambda: BoundedCache(_STATEMENTS_MAX), repr=False
+    )
 
     @cached_property
     def sizes(self) -> Sizes:
