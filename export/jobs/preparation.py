@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bundle.format import manifest
-from export.checkpoint.inventory.specs import Inventory
+from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.reader import SMALL_BYTES_MAX, Checkpoint
 from export.corpora.files import locate_corpus
 from export.corpora.size_estimates import IndexForecast, forecast_index
@@ -21,9 +21,8 @@ from export.errors import NotConvertible, UsageError
 from export.front_end.finite_weights import check_finite_weights
 from export.front_end.interface import PartitionedModel, TracedTower
 from export.front_end.manifest_features import describe_features
-from export.front_end.recorded_combiners import check_combiners
 from export.front_end.roles import check_candidate_inputs, note_absent_roles
-from export.front_end.specs import ModelSpec
+from export.front_end.specs import FeatureSpec, ModelSpec
 from export.front_end.unread_inputs import note_unread_inputs, unread_inputs
 from export.front_end_choice import open_job
 from export.graphs.functions import bytes_of, constants_of
@@ -215,7 +214,7 @@ def _with_inventory(
     original = traced.original
     # Rows that training read can prove layouts that the checkpoint does not record.
     inventory = original.find_tables(trained_rows(job, base, traced.spec, entries))
-    check_combiners(traced.spec, inventory.tables)
+    _check_combiners(traced.spec, inventory.tables)
     # Towers may share variables, which have no hash; each is checked once.
     variables = {id(variable): variable for tower in traced.towers for variable in tower.variables}
     weights = original.find_weights(variables.values())
@@ -416,3 +415,28 @@ def _check_stages(
         required[name] = required_inputs(sources, features)
     for name, section in job.stages.items():
         check_stage(name, section, required, job.corpora)
+
+
+def _check_combiners(model: ModelSpec, tables: Iterable[TableSpec]) -> None:
+    """Checks that the bags of a model combine rows as training did by the checkpoint's
+    record: another combiner would serve other vectors.
+
+    Args:
+      model: The model, which states the combiner of each bag.
+      tables: The tables of the checkpoint.
+
+    Raises:
+      NotConvertible: A bag has another combiner than its table in the checkpoint.
+    """
+    recorded = {table.name: table.combiner for table in tables if table.combiner}
+    for name, feature in model.features.items():
+        if not isinstance(feature, FeatureSpec) or feature.entry.kind != "bag":
+            continue
+        table = feature.entry.table
+        combiner = recorded.get(table, feature.entry.combiner)
+        if combiner != feature.entry.combiner:
+            raise NotConvertible(
+                f"feature {name!r} combines rows of table {table!r} by {feature.entry.combiner!r}, "
+                f"and the checkpoint records that training combined them by {combiner!r}: write "
+                f"{combiner!r} in the model"
+            )
