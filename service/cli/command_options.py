@@ -407,8 +407,8 @@ SETTINGS = (
         False,
         "Maximum estimated time of a request that is computed on the event loop instead of the "
         "compute threads, in microseconds. A batch of several may take as long, and at least "
-        "2000. Default: 500, or 10000 in a process with one compute thread. (at least 0, at most "
-        "1000000) [env: ROWCAST_INLINE_MAX_US]",
+        "2000. Default: 500, 2000 while requests come one after the other, or 10000 in a process "
+        "with one compute thread. (at least 0, at most 1000000) [env: ROWCAST_INLINE_MAX_US]",
     ),
     SettingOption(
         "max_concurrent_requests",
