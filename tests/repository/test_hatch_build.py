@@ -93,4 +93,4 @@ def test_compile_publishes_the_extension_when_it_is_complete(tmp_path: Path) -> 
 def test_package_has_the_page_of_the_service(hatch_build: ModuleType, tmp_path: Path) -> None:
     hatch_build.write_package(tmp_path)
     written = {path.suffix for path in tmp_path.glob("service/http/start_page.*")}
-    assert written == {".css", ".html", ".js", ".py"}
+    assert written == {".css", ".html", ".js"}
