@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bundle.bounded_cache import BoundedCache
 from bundle.format import paths
 from bundle.format.indexes import Distance, Engine
 from export.corpora.codes import write_codes
@@ -117,7 +118,7 @@ def exported(place: Path, case: Case, vectors: Vectors, examples: Vectors) -> Lo
     # Of the exporter's entry and tree: the codes are those of both.
     entry = entry.model_copy(update={"codes": loaded.entry.codes})
     tree = load_tree(case.engine, directories, case.distance, vectors)
-    return replace(loaded, entry=entry, approximate=tree, plans={})
+    return replace(loaded, entry=entry, approximate=tree, plans=BoundedCache(1))
 
 
 def check_requested_recall(
