@@ -9,11 +9,9 @@ the "timeout" of a step is the Deadline itself, and each step waits only for wha
 from __future__ import annotations
 
 import asyncio
-import select
 import socket
 import ssl
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import httpcore
@@ -81,7 +79,7 @@ class AsyncStream(httpcore.AsyncNetworkStream):
         return self._stream.get_extra_info(info)
 
 
-class DeadlineBackend(httpcore.NetworkBackend):
+class DeadlineBackend(httpcore.SyncBackend):
     """Opens connections; `network_backend` of a pool of httpcore."""
 
     def connect_tcp(
@@ -89,8 +87,8 @@ class DeadlineBackend(httpcore.NetworkBackend):
         host: str,
         port: int,
         timeout: Any = None,
-        local_address: str | None = None,  # noqa: ARG002 - of the interface; pools can set it
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,  # noqa: ARG002 - likewise
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
         """Connects to the first address of a host that accepts.
 
@@ -100,42 +98,53 @@ class DeadlineBackend(httpcore.NetworkBackend):
         deadline: Deadline = timeout
         failure: Exception = httpcore.ConnectError(f"{host} has no address")
         # The system resolves the name, and bounds that time by its own settings.
-        with _failures(httpcore.ConnectTimeout, httpcore.ConnectError):
+        try:
             endpoints = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for family, kind, protocol, _, address in endpoints:
-            connection = socket.socket(family, kind, protocol)
+        except OSError as problem:
+            raise httpcore.ConnectError(str(problem)) from problem
+        # One by one: httpcore would give each of them the same time.
+        for *_, address in endpoints:
+            # As text, with the interface of a link-local address, which `address` has as a number.
+            numeric_host, _ = socket.getnameinfo(
+                address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+            )
+            timeout_s = min(deadline.remaining_s(), CONNECT_TIMEOUT_S)
             try:
-                with _failures(httpcore.ConnectTimeout, httpcore.ConnectError):
-                    connection.settimeout(min(deadline.remaining_s(), CONNECT_TIMEOUT_S))
-                    connection.connect(address)
+                stream = super().connect_tcp(
+                    numeric_host, port, timeout_s, local_address, socket_options
+                )
             except (httpcore.ConnectTimeout, httpcore.ConnectError) as problem:
-                connection.close()
                 failure = problem
             else:
-                # Without Nagle's algorithm, as httpcore does: it would hold back the end of a small
-                # request until the server acknowledges its beginning.
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return DeadlineStream(connection)
+                return DeadlineStream(stream)
         raise failure
 
 
 class DeadlineStream(httpcore.NetworkStream):
     """A connection; the `timeout` of each method is the Deadline of the call."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    def __init__(self, stream: httpcore.NetworkStream) -> None:
+        self._stream = stream
 
     def read(self, max_bytes: int, timeout: Any = None) -> bytes:
         """Waits for bytes, and returns those that are there; none if the other side has closed."""
-        with _failures(httpcore.ReadTimeout, httpcore.ReadError):
-            self._wait_until(timeout)
-            return self._connection.recv(max_bytes)
+        if timeout.is_over():
+            raise httpcore.ReadTimeout("the deadline of the call has passed")
+        return self._stream.read(max_bytes, timeout.remaining_s())
 
     def write(self, buffer: bytes, timeout: Any = None) -> None:
         """Sends all bytes."""
-        with _failures(httpcore.WriteTimeout, httpcore.WriteError):
-            self._wait_until(timeout)
-            self._connection.sendall(buffer)
+        if timeout.is_over():
+            raise httpcore.WriteTimeout("the deadline of the call has passed")
+        connection = self._stream.get_extra_info("socket")
+        # Unlike httpcore's own method, sendall bounds the time of all bytes together.
+        try:
+            connection.settimeout(timeout.remaining_s())
+            connection.sendall(buffer)
+        except TimeoutError as problem:
+            raise httpcore.WriteTimeout(str(problem)) from problem
+        except OSError as problem:
+            raise httpcore.WriteError(str(problem)) from problem
 
     def start_tls(
         self,
@@ -144,51 +153,16 @@ class DeadlineStream(httpcore.NetworkStream):
         timeout: Any = None,
     ) -> httpcore.NetworkStream:
         """Returns the connection over TLS."""
-        try:
-            with _failures(httpcore.ConnectTimeout, httpcore.ConnectError):
-                self._wait_until(timeout)
-                secure = ssl_context.wrap_socket(self._connection, server_hostname=server_hostname)
-        # As in httpcore's own stream: nothing else closes the socket if this method raises.
-        except Exception:
+        if timeout.is_over():
             self.close()
-            raise
-        return DeadlineStream(secure)
+            raise httpcore.ConnectTimeout("the deadline of the call has passed")
+        stream = self._stream.start_tls(ssl_context, server_hostname, timeout.remaining_s())
+        return DeadlineStream(stream)
 
     def close(self) -> None:
         """Closes the connection."""
-        self._connection.close()
+        self._stream.close()
 
     def get_extra_info(self, info: str) -> Any:
-        """Returns the information that httpcore needs; None for everything else.
-
-        An idle connection that can be read has been closed by the other side.
-        """
-        if info == "is_readable":
-            return self._connection.fileno() < 0 or _can_read(self._connection)
-        if info == "ssl_object" and isinstance(self._connection, ssl.SSLSocket):
-            return self._connection
-        return None
-
-    def _wait_until(self, deadline: Deadline) -> None:
-        """Limits the next operation, as a whole, to the time that is left."""
-        if deadline.is_over():
-            raise TimeoutError("the deadline of the call has passed")
-        self._connection.settimeout(deadline.remaining_s())
-
-
-def _can_read(connection: socket.socket) -> bool:
-    # Unlike select.select, a poll takes descriptors above 1023, which a large program may have.
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
-
-
-@contextmanager
-def _failures(timeout_error: type[Exception], error: type[Exception]) -> Iterator[None]:
-    """Raises the exceptions of sockets as those of httpcore."""
-    try:
-        yield
-    except TimeoutError as problem:
-        raise timeout_error(str(problem)) from problem
-    except OSError as problem:
-        raise error(str(problem)) from problem
+        """Returns the information that httpcore needs; None for everything else."""
+        return self._stream.get_extra_info(info)
