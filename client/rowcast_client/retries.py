@@ -2,6 +2,9 @@
 
 A call that is sent twice has the effect of one. With Overloaded and NotReady, the service states
 that a retry may succeed; with Unreachable, there was no response.
+
+The retry policy of gRPC would not do: it ends after five attempts, about 1.5 s, in which a service
+does not restart; it does not read `retry-after`; and it is not there over HTTP.
 """
 
 from __future__ import annotations
