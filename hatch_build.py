@@ -39,7 +39,7 @@ BUNDLES = Path("examples", "quickstart", "bundles")
 """What `rowcast-serve --demo` serves: in the wheel, at the same path inside its package."""
 CODE = {".py", ".pyi"}
 """The suffixes of modules."""
-DATA = {".css", ".html", ".js"}
+DATA = {".css", ".html", ".js", ".json"}
 """The suffixes of files that modules read."""
 
 SOURCE = ROOT / "bundle" / "native" / "_rows.c"

@@ -1,12 +1,11 @@
-"""Writes what follows from the messages that describe models: the client's records, and the
-schemas of the OpenAPI document. Texts are the comments of the contract.
+"""What follows from the messages that describe models: the client's records, which it writes, and
+the schemas of the OpenAPI document. Texts are the comments of the contract.
 
     python scripts/message_records.py DESCRIPTORS DIRECTORY   # for scripts/generate_stubs
 """
 
 from __future__ import annotations
 
-import pprint
 import re
 import sys
 import textwrap
@@ -174,8 +173,8 @@ def reference(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def schemas(contract: Contract) -> str:
-    """Returns the module of the schemas, by name as in the document."""
+def schemas(contract: Contract) -> dict[str, Any]:
+    """Returns the schemas of messages that describe models, by name as in the document."""
     written: dict[str, Any] = {}
     for name in CLOSED:
         words = contract.words(contract.enums[name])
@@ -208,12 +207,7 @@ def schemas(contract: Contract) -> str:
             "title": title,
             "description": contract.texts[message.name],
         }
-    body = pprint.pformat(written, width=COLUMNS, sort_dicts=False)
-    return (
-        '"""The schemas of messages that describe models. Generated from proto/; see '
-        'scripts/message_records.py.\n"""\n\n'
-        f"SCHEMAS = {body}\n"
-    )
+    return written
 
 
 HEADER = '''"""What a service reports about its models and changes, in the words of its JSON.
@@ -288,10 +282,9 @@ def record(contract: Contract, message: Descriptor) -> list[str]:
 
 
 def main(descriptors: str, directory: str) -> None:
-    """Writes the modules into a directory."""
+    """Writes the module into a directory."""
     contract = Contract(Path(descriptors).read_bytes())
     (Path(directory) / "model_details.py").write_text(records(contract))
-    (Path(directory) / "message_schemas.py").write_text(schemas(contract))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,12 @@
-"""Parts of the service's OpenAPI documents: fields that many schemas have, and schemas beside those
-of FastAPI.
-
-Fields with a name of their own (`TypeAliasType`) are named schemas in a document, so that generated
-clients have one type for each.
-"""
+"""The OpenAPI document of the HTTP endpoint as a file, and what routes say for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI
+import orjson
 from pydantic import BaseModel, ConfigDict, Field
-from typing_extensions import TypeAliasType
 
 ABSENT: Any = Field(default_factory=lambda: None)
 """The default of a field that may be left out but is not null.
@@ -21,26 +15,8 @@ A document names no defaults: generated clients would send them, and `openapi-ty
 require them. The description of a field states the effect of leaving it out.
 """
 Int64 = Annotated[int, Field(json_schema_extra={"format": "int64"})]
-Integer = TypeAliasType(
-    "Integer",
-    Annotated[
-        Int64 | str, Field(description="An integer; beyond 2^53 it travels as a decimal string.")
-    ],
-)
-Id = TypeAliasType(
-    "Id",
-    Annotated[Int64 | str, Field(description="Integers beyond 2^53 travel as decimal strings.")],
-)
-Features = TypeAliasType(
-    "Features",
-    Annotated[
-        dict[str, Any],
-        Field(
-            description="By feature name: a scalar; a list (bag, sequence, dense); or "
-            "{ids, weights} of a weighted bag."
-        ),
-    ],
-)
+DOCUMENT = Path(__file__).with_name("openapi.json")
+"""The document of the HTTP endpoint, which scripts/generate_reference writes."""
 
 
 class ResponseSchema(BaseModel):
@@ -50,20 +26,12 @@ class ResponseSchema(BaseModel):
 
 
 def json_content(schema: str) -> dict[str, Any]:
-    """Describes a body or a response as a schema that `add_schemas` adds."""
+    """Describes a body or a response as a schema that scripts/generate_reference adds."""
     reference = {"$ref": f"#/components/schemas/{schema}"}
     return {"content": {"application/json": {"schema": reference}}}
 
 
-def add_schemas(app: FastAPI, schemas: Callable[[], Mapping[str, Any]]) -> None:
-    """Adds schemas, which are made for the document alone, to those of an application's routes."""
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = generate()
-        components = document.setdefault("components", {})
-        schemas_of_routes = components.get("schemas", {})
-        components["schemas"] = dict(sorted({**schemas_of_routes, **schemas()}.items()))
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]
+def read_document() -> dict[str, Any]:
+    """Returns the document of the HTTP endpoint, without what only a running service knows."""
+    document: dict[str, Any] = orjson.loads(DOCUMENT.read_bytes())
+    return document

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from service.codec.stubs.message_schemas import SCHEMAS
+from openapi_schemas import change_schemas, message_schemas, model_of
+
 from service.contract.changes import CHANGES
-from service.http.documents import change_schemas, model_of
 
 HEAD = """# Changes
 
@@ -62,7 +62,7 @@ def _requests() -> list[str]:
 
 
 def _response() -> list[str]:
-    properties: dict[str, Any] = SCHEMAS["ChangeResponse"]["properties"]
+    properties: dict[str, Any] = message_schemas()["ChangeResponse"]["properties"]
     return [
         "## Responses",
         *[

@@ -5,9 +5,10 @@ an address of its own.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,15 +39,14 @@ from service.codec.metadata import (
     read_headers,
     request_id_of,
 )
-from service.codec.stubs.message_schemas import SCHEMAS
 from service.config import ServiceSettings
+from service.contract.changes import CHANGES
 from service.coordinator import Coordinator
 from service.engine.context import RequestContext
 from service.http.change_routes import begin, change_routes, raise_query_problem
-from service.http.documents import change_schemas
 from service.http.pages import HeadAsGet
 from service.observability.logging import PRINCIPAL, logger
-from service.openapi import add_schemas
+from service.openapi import read_document
 from service.query_strings import query_check
 from service.security.hosts import AllowedHosts
 from service.security.principal import Principal, authorize, authorize_all
@@ -59,6 +59,7 @@ MAX_BODY_BYTES = 8 << 20
 COMMANDS_MAX = 32
 """Maximum number of commands in progress, with requests for the status."""
 _JSON = "application/json"
+_SCHEMA = re.compile(r"#/components/schemas/(\w+)")
 _MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "default": {"description": 'An error: `{"error": {"code", "message", "request_id"}}`'}
@@ -102,8 +103,17 @@ def create_admin_app(
     )
     app.include_router(_routes(Service(settings, coordinator, versions)))
     app.include_router(_change_routes(changes))
-    name = "ChangeResponse"
-    add_schemas(app, lambda: change_schemas() | {name: SCHEMAS[name]})
+    document_of_routes = app.openapi
+
+    @cache
+    def openapi() -> dict[str, Any]:
+        document = document_of_routes()
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(_change_schemas())
+        return document
+
+    # As FastAPI's documentation extends a document.
+    app.openapi = openapi  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, _raise_http)
     app.add_exception_handler(RequestValidationError, raise_query_problem)
     app.add_exception_handler(ClientDisconnect, _ignore)
@@ -284,6 +294,19 @@ async def _raise_http(request: Request, problem: Exception) -> Response:
     message = f"path {path} does not exist; /openapi.json lists what does"
     violation = errors.FieldViolation("path", path, "a path that /openapi.json lists")
     raise errors.NotFound(message, violation)
+
+
+def _change_schemas() -> dict[str, Any]:
+    """Returns the schemas of changes, and of what is in them, from the document of the HTTP
+    endpoint.
+    """
+    schemas = read_document()["components"]["schemas"]
+    names = ["ChangeResponse", *[change.body.schema for change in CHANGES.values()]]
+    # Grows while it is read.
+    for name in names:
+        content = json.dump(schemas[name]).decode()
+        names += [part for part in _SCHEMA.findall(content) if part not in names]
+    return {name: schemas[name] for name in sorted(names)}
 
 
 def _change_routes(plane: ChangePlane) -> APIRouter:

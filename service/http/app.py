@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI, Request, Security
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -23,7 +22,7 @@ from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.http.admission import Admission
 from service.http.calls import CallEndpoint, MethodNotAllowed
 from service.http.change_routes import add_change_routes, raise_query_problem
-from service.http.docs import SCHEME, document_calls, serve_document
+from service.http.docs import serve_document
 from service.http.middleware import PROBES, RequestContextMiddleware
 from service.http.other_protocols import OtherProtocol, check_spoken
 from service.http.pages import DOCUMENTATION, HeadAsGet, add_start_page
@@ -71,13 +70,8 @@ def create_http_app(
       protocols: The protocols that the service speaks beside its own.
       protocols_off: Those that it could speak, by their names.
     """
-    # For the document; the middleware authenticates.
-    token = HTTPBearer(scheme_name=SCHEME, auto_error=False)
     # Probes may add a parameter against caches, and scrapes of Prometheus may have some.
     unchecked = PROBES.union({"/metrics"}, *[protocol.probes for protocol in protocols])
-    dependencies = [query_check(unchecked)]
-    if dataplane.tokens is not None:
-        dependencies.append(Security(token))
     # FastAPI's /docs would load its assets from the internet, which a service may not reach.
     create_app: Callable[..., FastAPI] = FastAPIOffline
     documents: dict[str, Any] = {
@@ -95,13 +89,11 @@ def create_http_app(
         swagger_ui_parameters={"defaultModelsExpandDepth": -1, "displayRequestDuration": True},
         redirect_slashes=False,
         separate_input_output_schemas=False,
-        dependencies=dependencies,
+        dependencies=[query_check(unchecked)],
         # To look for providers of telemetry takes 7 us per request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
         **documents,
     )
-    if dataplane.settings.web_pages:
-        document_calls(app, dataplane)
     # Before rowcast's routes, whose patterns match some paths of other protocols.
     for protocol in protocols:
         protocol.add_pages(app, dataplane)

@@ -1,5 +1,4 @@
-"""The OpenAPI document: FastAPI's, of its routes, with the five calls, which take and return bytes
-beside FastAPI.
+"""Serves the OpenAPI document: the file of the public API, with what only a running service knows.
 
 The document contains a body of each call for the models that are served and that the client may
 use, so that "Try it out" sends features that a loaded model has.
@@ -7,130 +6,21 @@ use, so that "Try it out" sends features that a loaded model has.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
-from service.codec.json import fields_of_response
-from service.codec.metadata import (
-    JSON,
-    PROTOBUF,
-    REQUEST_ID,
-    SERVER_TIMING,
-    TIMEOUT_MS,
-    TIMEOUT_MS_MAX,
-)
-from service.codec.stubs.message_schemas import SCHEMAS
-from service.contract.messages import REQUESTS, Target
+from service.codec.metadata import JSON
+from service.contract.messages import Target
 from service.dataplane import Dataplane
 from service.errors import ServiceError
-from service.http.documents import change_schemas, model_of, response_of, schemas_of
-from service.http.error_schemas import ERRORS, ErrorResponse
-from service.http.routes import MODEL_PATHS
-from service.openapi import add_schemas, json_content
+from service.openapi import read_document
 from service.query_strings import check_query
 from service.security.principal import Principal, authorize
 
-SCHEME = "token"
-"""The name of the scheme of authentication in the document."""
 MODELS_SHOWN = 20
 """Maximum number of models that have examples in the document."""
-_TEXT = {"type": "string"}
-_PATH_TYPES = {"version": {"type": "integer", "format": "int64", "minimum": 1}}
-_TIMING = {SERVER_TIMING: {"description": "Milliseconds by phase.", "schema": _TEXT}}
-
-_FAILURE = {
-    "description": ERRORS["default"]["description"],
-    "headers": ERRORS["default"]["headers"],
-    **json_content(ErrorResponse.__name__),
-}
-_HEADERS = [
-    {"name": REQUEST_ID, "in": "header", "schema": _TEXT, "description": "Returned and logged."},
-    {
-        "name": TIMEOUT_MS,
-        "in": "header",
-        "schema": {"type": "integer", "minimum": 0, "maximum": TIMEOUT_MS_MAX},
-    },
-]
-
-
-def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
-    """Adds the calls, which are handled beside FastAPI, to the document of its routes.
-
-    Their contents are JSON alone: the document cannot describe protobuf, and generated clients
-    would have a union of both types.
-    """
-    limits = dataplane.settings
-    app.description = (
-        f"Bodies are JSON (`{JSON}`) or the protobuf messages of the same calls (`{PROTOBUF}`), "
-        "optionally compressed with gzip. The response has the content type of the body, unless "
-        "`accept` names the other one. A body contains options and one request, or a list of "
-        "requests in `requests`; the response then has `results`.\n\n"
-        "[The page at `/`](./) sends requests from a form and shows what a model recommends.\n\n"
-        f"Limits: {limits.max_request_bytes} bytes, {limits.max_queries} requests, "
-        f"{limits.max_candidates} candidates and {limits.max_values} values per body; k "
-        f"{limits.max_k}; {limits.request_timeout_s:g} s per request."
-    )
-    security: dict[str, Any] = {}
-    if dataplane.tokens is not None:
-        security = {"security": [{SCHEME: []}]}
-    add_schemas(app, _schemas)
-    document_of_routes = app.openapi
-
-    @cache
-    def openapi() -> dict[str, Any]:
-        document = document_of_routes()
-        document["paths"] = _paths(security) | document["paths"]
-        return document
-
-    # As FastAPI's documentation extends a document.
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _schemas() -> dict[str, Any]:
-    requests = map(model_of, REQUESTS.values())
-    responses = [response_of(call, *fields_of_response(call)) for call in REQUESTS]
-    return schemas_of([*requests, *responses]) | change_schemas() | SCHEMAS
-
-
-def _paths(security: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the calls by path: each has three, for a model, for a version, and for a label."""
-    paths = {}
-    for path in MODEL_PATHS:
-        parameter_names = [part.partition("}")[0] for part in path.split("{")[1:]]
-        parameters = [
-            {"name": name, "in": "path", "required": True, "schema": _PATH_TYPES.get(name, _TEXT)}
-            for name in parameter_names
-        ]
-        # Readers look for the calls of the current version: these stand under a tag of their own.
-        tag = "calls"
-        if len(parameter_names) > 1:
-            tag = "calls of one version"
-        for call, request in REQUESTS.items():
-            operation = {
-                "tags": [tag],
-                "summary": " ".join((request.__doc__ or "").split()),
-                # Generated clients name their functions by it: `rank`, `rank_by_version`.
-                "operationId": "_by_".join([call, *parameter_names[1:]]),
-                "requestBody": {"required": True, **json_content(request.body.schema)},
-                "responses": {
-                    "200": {
-                        "description": "The response.",
-                        "headers": _TIMING,
-                        **json_content(f"{call.title()}Response"),
-                    },
-                    "default": _FAILURE,
-                },
-                "parameters": parameters + _HEADERS,
-                **security,
-            }
-            paths[f"{path}:{call}"] = {"post": operation}
-    # Every path has parts of its own, in which examples are written.
-    return copy.deepcopy(paths)
 
 
 class _Example(NamedTuple):
@@ -156,13 +46,32 @@ def serve_document(app: FastAPI, dataplane: Dataplane) -> None:
     async def document(request: Request) -> JSONResponse:
         check_query(request.scope["query_string"])
         examples = _examples(dataplane, request.state.context.principal)
-        return JSONResponse(_with_examples(app.openapi(), examples))
+        content = document_of(dataplane)
+        _add_examples(content, examples)
+        return JSONResponse(content)
 
     # The first route of a path responds, which is FastAPI's own. No option replaces it alone.
     app.router.routes[:] = [
         route for route in app.router.routes if getattr(route, "path", "") != path
     ]
     app.add_route(path, document, include_in_schema=False)
+
+
+def document_of(dataplane: Dataplane) -> dict[str, Any]:
+    """Returns the document with the limits of a service, and with its tokens if it has some."""
+    document = read_document()
+    limits = dataplane.settings
+    document["info"]["description"] += (
+        f"\n\nLimits: {limits.max_request_bytes} bytes, {limits.max_queries} requests, "
+        f"{limits.max_candidates} candidates and {limits.max_values} values per body; k "
+        f"{limits.max_k}; {limits.request_timeout_s:g} s per request."
+    )
+    if dataplane.tokens is not None:
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for item in document["paths"].values():
+            for operation in item.values():
+                operation["security"] = [{"token": []}]
+    return document
 
 
 def _examples(dataplane: Dataplane, principal: Principal | None) -> list[_Example]:
@@ -184,10 +93,8 @@ def _examples(dataplane: Dataplane, principal: Principal | None) -> list[_Exampl
     return examples
 
 
-def _with_examples(document: dict[str, Any], examples: list[_Example]) -> dict[str, Any]:
-    """Returns a copy of the document whose calls have the bodies of the models that serve them."""
-    # FastAPI caches its document, which must stay without the models of one client.
-    document = copy.deepcopy(document)
+def _add_examples(document: dict[str, Any], examples: list[_Example]) -> None:
+    """Adds to each call of a document the bodies of the models that serve it."""
     for path, item in document["paths"].items():
         for operation in item.values():
             _, _, call = path.rpartition(":")
@@ -210,4 +117,3 @@ def _with_examples(document: dict[str, Any], examples: list[_Example]) -> dict[s
                     }
                     for example in call_examples
                 }
-    return document

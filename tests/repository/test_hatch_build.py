@@ -90,7 +90,10 @@ def test_compile_publishes_the_extension_when_it_is_complete(tmp_path: Path) -> 
     assert [path.read_text() for path in made] == ["made\n"]
 
 
-def test_package_has_the_page_of_the_service(hatch_build: ModuleType, tmp_path: Path) -> None:
+def test_package_has_the_page_and_the_document_of_the_service(
+    hatch_build: ModuleType, tmp_path: Path
+) -> None:
     hatch_build.write_package(tmp_path)
     written = {path.suffix for path in tmp_path.glob("service/http/start_page.*")}
     assert written == {".css", ".html", ".js"}
+    assert (tmp_path / "service" / "openapi.json").is_file()

@@ -1,30 +1,61 @@
-"""Pydantic models of the contract's messages, for the OpenAPI document alone: `service.contract`
-reads the bodies.
+"""The schemas of the OpenAPI document: of the bodies that `service.contract` reads, as pydantic
+models, and of the messages of the contract.
+
+Fields with a name of their own (`TypeAliasType`) are named schemas in the document, so that
+generated clients have one type for each.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from message_records import Contract, schemas
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from typing_extensions import TypeAliasType
 
+from service.codec.json import fields_of_response
 from service.contract import change_forms, forms, layouts
 from service.contract.changes import CHANGES
 from service.contract.forms import Axis
 from service.contract.layouts import Body, Layout, layout_of
 from service.contract.messages import REQUESTS, RESULTS, Source
-from service.openapi import ABSENT, Features, Id, Integer, ResponseSchema
+from service.openapi import ABSENT, Int64, ResponseSchema
 
+ROOT = Path(__file__).resolve().parents[1]
+CONTRACT = "rowcast/embedding/v1/embedding_service.proto"
 _CLOSED = ConfigDict(extra="forbid")
 
+Integer = TypeAliasType(
+    "Integer",
+    Annotated[
+        Int64 | str, Field(description="An integer; beyond 2^53 it travels as a decimal string.")
+    ],
+)
+Id = TypeAliasType(
+    "Id",
+    Annotated[Int64 | str, Field(description="Integers beyond 2^53 travel as decimal strings.")],
+)
+Features = TypeAliasType(
+    "Features",
+    Annotated[
+        dict[str, Any],
+        Field(
+            description="By feature name: a scalar; a list (bag, sequence, dense); or "
+            "{ids, weights} of a weighted bag."
+        ),
+    ],
+)
 CandidateFeatures = TypeAliasType(
     "CandidateFeatures",
     Annotated[
@@ -133,6 +164,28 @@ def schemas_of(models: Iterable[type[BaseModel]]) -> dict[str, Any]:
     return schemas
 
 
+def call_schemas() -> dict[str, Any]:
+    """Returns the schemas of the bodies and responses of all calls, and of what is in them."""
+    requests = map(model_of, REQUESTS.values())
+    responses = [response_of(call, *fields_of_response(call)) for call in REQUESTS]
+    return schemas_of([*requests, *responses])
+
+
+@cache
+def message_schemas() -> dict[str, Any]:
+    """Returns the schemas of the messages about models and changes, by name."""
+    with TemporaryDirectory() as directory:
+        descriptors = Path(directory, "contract.binpb")
+        options = [
+            "--include_source_info",
+            "--include_imports",
+            f"--descriptor_set_out={descriptors}",
+        ]
+        command = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", *options, CONTRACT]
+        subprocess.run(command, cwd=ROOT, check=True)
+        return schemas(Contract(descriptors.read_bytes()))
+
+
 def change_schemas() -> dict[str, Any]:
     """Returns the schemas of the bodies of all changes, and of what is in them, by name."""
     return schemas_of(map(model_of, CHANGES.values()))
@@ -186,7 +239,7 @@ def _docs_of(cls: Any) -> dict[str, str]:
         if base.__module__ == "builtins":
             continue
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(definition, ast.ClassDef)  # noqa: S101 - the source of a class
+        assert isinstance(definition, ast.ClassDef)
         for statement, text in pairwise(definition.body):
             match statement, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
