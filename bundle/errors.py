@@ -153,6 +153,13 @@ class WrongLength(FeatureError):
     """
 
     def __init__(self, feature: str, example: int, count: int, expected: str) -> None:
+        """Creates the error.
+
+        Args:
+          feature, example: As in the attributes.
+          count: The number of values that the example has.
+          expected: The number that was expected, such as "at most 3".
+        """
         super().__init__(feature, f"{count} values in example {example}", f"a list of {expected}")
         self.example = example
         self.counts = f"has {count} values; {expected} were expected"

@@ -109,8 +109,12 @@ class Cells:
         return replace(self, array=array, owners=owners), lengths
 
     def ids(self, integers_only: bool) -> NDArray[Any]:
-        """Returns int64, or objects holding str where some value is no integer and the id rule
-        takes strings.
+        """Returns [n] int64, or [n] object holding str where some value is no integer and the id
+        rule takes strings.
+
+        Raises:
+          ValueRejected: A value is empty or of another kind, or not the integer that the rule
+            takes.
         """
         self._expect(self.is_text or types.is_integer(self.array.type), "an id, integer or string,")
         if self.is_text:
@@ -122,12 +126,12 @@ class Cells:
         return self.texts()
 
     def texts(self) -> NDArray[Any]:
-        """Returns objects holding str."""
+        """Returns [n] object holding str; raises ValueRejected if the values are no strings."""
         self._expect(self.is_text, "a string")
         return text_array(self.array.to_pylist())
 
     def integers(self) -> NDArray[np.int64]:
-        """Returns int64."""
+        """Returns [n] int64; raises ValueRejected if a value is no integer, or beyond int64."""
         self._expect(self.is_text or types.is_integer(self.array.type), "an integer")
         if self.is_text:
             self.reject(
@@ -145,7 +149,7 @@ class Cells:
         return values
 
     def floats(self) -> NDArray[np.float32]:
-        """Returns finite float32."""
+        """Returns [n] finite float32; raises ValueRejected if a value is none or does not fit."""
         kind = self.array.type
         self._expect(self.is_text or types.is_integer(kind) or types.is_floating(kind), "a number")
         if self.is_text:
@@ -382,7 +386,7 @@ def plain_values(rows: Rows, count: int) -> dict[str, list[Any]]:
 
 
 def joined_values(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Returns the values of several batches of a column, end to end.
+    """Returns the values of several batches of a column, end to end: [sum of the sizes].
 
     Args:
       parts: Values that `Cells` returns, at least one array. If one holds texts, integers become

@@ -130,6 +130,11 @@ class IndexEngine(ABC):
     def forecast_bytes(self, size: int, dim: int, kind: Kind, parameters: Mapping[str, Any]) -> int:
         """Returns an upper bound of the bytes that files of an index hold of its vectors, beside
         the file of the vectors.
+
+        Args:
+          size: The number of vectors.
+          dim: The dim of the vectors.
+          kind, parameters: As for `build_files`.
         """
 
     @abstractmethod

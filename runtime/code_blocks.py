@@ -254,6 +254,13 @@ class PackedBlocks:
     def nearest(self, queries: Vectors, count: int) -> list[NDArray[np.int64]]:
         """Finds the vectors that seem nearest to each query as `PackedCodes.nearest` does, those
         without codes by their scores.
+
+        Args:
+          queries, count: As for `PackedCodes.nearest`.
+
+        Returns:
+          [m] int64 positions among the vectors of all blocks for each query, best first; m is at
+          most `count`.
         """
         scored_by_block = [block.scored(queries, count) for block in self._blocks]
         firsts = np.cumsum([0, *(block.size for block in self._blocks)]).tolist()

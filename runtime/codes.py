@@ -232,6 +232,13 @@ class VectorCodes:
     ) -> VectorCodes:
         """Opens the codes of `size` vectors.
 
+        Args:
+          codes: The file of the codes, which stays mapped.
+          codebook: The file of the centroids.
+          size: The number of vectors.
+          dim: The dim of the vectors.
+          distance: The distance of the index.
+
         Raises:
           IndexUnreadable: A file has another size, or cannot be read.
         """

@@ -200,7 +200,17 @@ def rank_exactly(
 
 
 def best_of(positions: Subset, scores: Vectors, k: int) -> tuple[Positions, Vectors]:
-    """Returns the k best of some positions by their scores, as `rank_exactly` does."""
+    """Returns the k best of some positions by their scores, as `rank_exactly` does.
+
+    Args:
+      positions: [m] positions, in any order.
+      scores: [m] float32; larger is better.
+      k: The number of positions to return, at least 0.
+
+    Returns:
+      min(k, m) int64 positions and their float32 scores, best first; of equals the smaller position
+      first.
+    """
     if 0 < k < scores.size and scores.size > _SORTED_MAX:
         chosen = (~(scores < _threshold(scores, k))).nonzero()[0]
         positions = positions[chosen]
@@ -212,7 +222,12 @@ def best_of(positions: Subset, scores: Vectors, k: int) -> tuple[Positions, Vect
 def exact_scores(
     vectors: Vectors, query: Vectors, positions: Subset, distance: Distance
 ) -> Vectors:
-    """Returns the scores of `rank_exactly`: [m] float32, in the order of `positions`."""
+    """Returns the scores of `rank_exactly`: [m] float32, in the order of `positions`. Of vectors
+    that cannot be searched, they may be infinite or NaN.
+
+    Args:
+      vectors, query, positions, distance: As for `rank_exactly`.
+    """
     block_rows = max(1, _CACHED_BYTES // (4 * vectors.shape[1]))
     with np.errstate(over="ignore", invalid="ignore"):
         if positions.size <= block_rows:

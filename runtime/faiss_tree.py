@@ -219,7 +219,13 @@ class FaissTree(CandidateIndex):
         leaves_to_search: int,
         reorder: int,
     ) -> None:
-        """Wraps an index of faiss; use `load`."""
+        """Wraps an index of faiss; use `load`.
+
+        Args:
+          inverted_file: The faiss index: the codes of the vectors in its leaves.
+          distance, vectors, reorder: As for CandidateIndex.
+          leaves_to_search: The number of leaves that a search visits if it does not say.
+        """
         super().__init__(distance, vectors, reorder)
         self._inverted_file = inverted_file
         self._leaves_to_search = leaves_to_search
@@ -338,6 +344,9 @@ def read_array(
       dtype: The dtype of the array.
       shape: The shape; None: any size of that axis, at least 1.
       where: What errors call the index.
+
+    Returns:
+      An array of that dtype and shape, in C order, read-only.
 
     Raises:
       IndexUnreadable: The file is missing or damaged, or has another array.

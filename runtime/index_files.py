@@ -67,7 +67,11 @@ def sample_size(leaves: int) -> int:
 
 
 def read_sample(vectors: VectorFile, size: int) -> Vectors:
-    """Reads `size` of the vectors, the same ones in every run, in the order of their rows."""
+    """Reads `size` of the vectors, the same ones in every run, in the order of their rows.
+
+    Returns:
+      [size, dim] float32.
+    """
     rows = np.sort(np.random.default_rng(0).choice(len(vectors), size, replace=False))
     sample = np.empty((size, vectors.shape[1]), np.float32)
     for first, count in row_blocks(vectors):
@@ -141,6 +145,9 @@ def write_array(path: Path, parts: Iterable[NDArray[Any]], size: int) -> None:
 
 def stored_rows(path: Path, rows: Positions) -> NDArray[Any]:
     """Reads some rows of an array in a file of an index.
+
+    Returns:
+      [m, ...] of the stored dtype for [m] rows, in their order.
 
     Raises:
       IndexUnreadable: The file is damaged.

@@ -97,7 +97,7 @@ class PartitionedIndex(CandidateIndex):
         self, query: Vectors, pool: int, leaves_to_search: int | None = None
     ) -> tuple[NDArray[np.uint32], Vectors]:
         """Finds `pool` candidates in every partition, and merges them by their scores; of equal
-        scores, the smaller position comes first.
+        scores, the smaller position comes first. See `CandidateIndex.scored_candidates`.
         """
         position_parts = []
         score_parts = []

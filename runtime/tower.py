@@ -67,6 +67,9 @@ class Tower(Protocol):
 
         They are plain memory that is used again, which spares the caller fresh pages. They belong
         to the calling thread until it calls `buffers` again.
+
+        Returns:
+          For each input by name an array of the declared dtype and shape, whose first axis is n.
         """
 
     def prepare_thread(self) -> None:

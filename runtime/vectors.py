@@ -64,7 +64,7 @@ def find_unsearchable(vectors: Vectors) -> Unsearchable | None:
 
 
 def zero_padded(vectors: Vectors, dim: int) -> Vectors:
-    """Returns vectors of a larger dim, which end in zeros, in C order."""
+    """Returns [n, dim] float32 in C order: vectors of at most `dim` dims, and zeros behind them."""
     padding = dim - vectors.shape[1]
     if padding:
         vectors = np.pad(vectors, ((0, 0), (0, padding)))

@@ -50,7 +50,14 @@ class Limits(Protocol):
 
 
 def at_most(limits: Limits, limit: str, count: int, field: str) -> None:
-    """Raises TooMuch if a field has more than a limit allows."""
+    """Raises TooMuch if a field has more than a limit allows.
+
+    Args:
+      limits: The limits.
+      limit: The name of one of them.
+      count: How many rows, values or tensors the field has.
+      field: The field, for the error.
+    """
     maximum: int = getattr(limits, limit)
     if count > maximum:
         raise TooMuch(field, limit, count, maximum)

@@ -38,6 +38,12 @@ class TooMuch(TensorError):
     """
 
     def __init__(self, field: str, limit: str, count: int, maximum: int) -> None:
+        """Creates the error.
+
+        Args:
+          field, limit, maximum: As in the attributes.
+          count: The number that was sent.
+        """
         counted = limit.removeprefix("max_")
         super().__init__(field, f"{count} {counted}", f"at most {maximum}")
         self.limit = limit

@@ -56,6 +56,10 @@ def read_rows(rows: Any, limits: Limits) -> dict[str, NDArray[Any] | Ragged]:
     """Returns the tensors of `instances`: a list of one value, or one object of values, for each
     row. An only input without a name is "".
 
+    Returns:
+      For each input an array whose first axis is the rows; Ragged, if its lists have different
+      lengths.
+
     Raises:
       TensorError: The rows have different inputs, or an input has values of no tensor; names it.
       TooMuch: There are more inputs than the limit.
@@ -81,6 +85,9 @@ def read_rows(rows: Any, limits: Limits) -> dict[str, NDArray[Any] | Ragged]:
 def read_columns(inputs: Any, limits: Limits) -> dict[str, NDArray[Any] | Ragged]:
     """Returns the tensors of `inputs`: an object of values, or the value of the only input, whose
     name is "".
+
+    Returns:
+      For each input an array of the shape of its lists; Ragged, if they have different lengths.
 
     Raises:
       TensorError: An input has values of no tensor; names it.

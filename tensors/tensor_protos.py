@@ -67,8 +67,8 @@ def read_tensors(tensors: Mapping[str, pb.TensorProto], limits: Limits) -> dict[
       limits: How much all of them may hold.
 
     Returns:
-      Arrays of numbers, read-only where one value stands for all; strings are objects that are
-      bytes, and bfloat16 is float32.
+      Arrays of the declared shapes: numbers, read-only where one value stands for all; strings are
+      objects that are bytes, and bfloat16 is float32.
 
     Raises:
       TensorError: A tensor has an unknown dtype, or other values than its shape; names it.

@@ -66,7 +66,7 @@ def weights_rejected(name: str) -> FeatureError:
 
 
 def checked_weights(name: str, column: Column) -> NDArray[np.float32]:
-    """Returns the weights of a column that has some.
+    """Returns the weights of a column that has some: [m] float32, one for each of its m values.
 
     Raises:
       FeatureError: There is not one for each value; names feature `name`.
@@ -157,6 +157,15 @@ def _stacked_offsets(columns: Sequence[Column], n: int) -> NDArray[np.int64] | N
 def one_each(name: str, column: Column, default: Column | None, n: int) -> Column:
     """Returns a column with one value per example: the default where an example has none.
 
+    Args:
+      name: The name of the feature, for errors.
+      column: The values that were sent.
+      default: A column of the one value of examples that have none; None: there is no default.
+      n: The number of examples.
+
+    Returns:
+      [n] values without offsets, and [n] float32 weights if any were sent, 1 beside the default.
+
     Raises:
       FeatureError: An example has several values, or it has none and there is no default; names
         feature `name`.
@@ -199,6 +208,15 @@ def column_of_position(name: str, position: int) -> str:
 def spread(name: str, column: Column, count: int, n: int) -> dict[str, Column]:
     """Returns a column for each position of an input that holds `count` values for each of n
     examples, keyed by `column_of_position`.
+
+    Args:
+      name: The name of the input.
+      column: [n * count] values of one example after the other, with or without offsets.
+      count: The number of values of each example.
+      n: The number of examples.
+
+    Returns:
+      `count` columns of [n] values.
 
     Raises:
       FeatureError: An example has more or fewer values, or there are weights; names input `name`.

@@ -64,6 +64,12 @@ class FeatureReader:
         """Joins the features of a manifest with the tables, vocabularies and key indexes that they
         read.
 
+        Args:
+          features: The features by name, as in the manifest.
+          tables: The tables by name, on this machine or in other processes.
+          vocabularies: The open vocabularies by name.
+          keys: The key indexes by name; None: there are none.
+
         Raises:
           FormatError: A default does not fit its feature, or a table, vocabulary or key index is
             missing.

@@ -121,7 +121,9 @@ class FetchedRows:
     lost_by_table: Mapping[str, int] = field(default_factory=dict)
 
     def is_lost(self, rows: Rows) -> NDArray[np.bool_]:
-        """Returns which of some fetched rows are lost."""
+        """Returns which of some fetched rows are lost: [m] bool for [m] int64 rows; False for a
+        negative one.
+        """
         if self.lost is None or not self.rows.size:
             return np.zeros(rows.size, bool)
         is_lost: NDArray[np.bool_] = self.lost[self._indices(rows)] & (rows >= 0)

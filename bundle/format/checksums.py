@@ -269,6 +269,9 @@ def contiguous(data: Bytes) -> NDArray[np.uint8]:
     """Views contiguous bytes as a flat array, which google_crc32c takes where it rejects
     memoryviews and bytearrays.
 
+    Returns:
+      [size in bytes] uint8, of the same memory.
+
     Raises:
       ValueError: An array is not contiguous.
     """

@@ -102,8 +102,19 @@ class GraphBuilder:
         oov_hash: OovHash = "fingerprint",
         mask: int | str | None = None,
     ) -> int:
-        """Adds the rows of keys, as `rowcast-export`'s rule `vocabulary` has them; row 0 for the
-        key `mask`.
+        """Adds the rows of keys, as `rowcast-export`'s rule `vocabulary` has them.
+
+        Args:
+          keys: The node of the keys.
+          key_dtype: The dtype of the keys.
+          table: The lookup table from keys to rows.
+          oov_buckets: The number of rows that other keys share; 0: other keys have row -1.
+          oov_first_row: The first of these rows.
+          oov_hash: How another key chooses its row; `modulo` is for int64 keys alone.
+          mask: The key that has row 0, whatever the table says; None: there is none.
+
+        Returns:
+          The node of the rows, int64.
         """
         rows = self.positions(keys, table)
         if oov_buckets:

@@ -32,6 +32,13 @@ class Finished:
 def append(journal: Path, step: str, key: str, payload: Any, written: Sequence[File]) -> Finished:
     """Notes a step, safe from a loss of power.
 
+    Args:
+      journal: The file, which is created if it does not exist.
+      step: The name of the step.
+      key: A digest of all that decides its result.
+      payload: What a later process needs of the result, as JSON can hold it.
+      written: The files that the step has written.
+
     Returns:
       The record that a later `read` returns of it.
 

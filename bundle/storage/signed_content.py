@@ -86,8 +86,11 @@ def check_paths(
     needed: Collection[str],
     pause: Callable[[], object] = lambda: None,
 ) -> None:
-    """Compares every byte of some files with what was signed; arguments and errors as of
-    `check_content`.
+    """Compares every byte of some files with what was signed; errors as of `check_content`.
+
+    Args:
+      bundle, signed, pause: As for `check_content`.
+      needed: The paths of the files, relative to the bundle, which the signature has.
     """
     for path in needed:
         _check_size(bundle, path, signed)

@@ -196,6 +196,10 @@ class AttributeIndex:
         """Returns the positions of candidates whose int64 or double is within all bounds given,
         compared exactly; without bounds, of those that have a value.
 
+        Args:
+          ge, le: The smallest and the largest value; None: any.
+          gt, lt: The values above and below which a value has to lie; None: any.
+
         Returns:
           [n] uint32 in no order, a view of the mapped file. A candidate comes once, without bounds
           as often as it has values.
@@ -210,6 +214,12 @@ class AttributeIndex:
     ) -> tuple[Positions, bool]:
         """Returns what `rows_between` does and True, or the positions of all other candidates and
         False, whichever are fewer. Without a value of each candidate, the others are not known.
+
+        Args:
+          ge, gt, le, lt: As for `rows_between`.
+
+        Returns:
+          [n] uint32 in no order, and whether they are the positions within the bounds.
         """
         span = self._between(ge, gt, le, lt)
         first = self._rows_from(span.start)

@@ -70,7 +70,9 @@ class Expiries:
         return float(self.times_s[0])
 
     def expired(self, now_s: float) -> NDArray[np.uint32]:
-        """Returns the positions of the candidates that have expired, in no order."""
+        """Returns the positions of the candidates that have expired at a time in Unix seconds: [x]
+        uint32, in no order.
+        """
         return self.positions[: self.times_s.searchsorted(now_s, side="right")]
 
     def added(self, expires_s: NDArray[np.float64], positions: Positions) -> Expiries:
@@ -293,7 +295,17 @@ class StoreSnapshot(StoredColumns):
         expiries: Expiries,
         hidden: NDArray[np.uint32] | None = None,
     ) -> None:
-        """Takes a state of `StoreOverlay`, which alone makes snapshots; `hidden`: see `without`."""
+        """Takes a state of `StoreOverlay`, which alone makes snapshots.
+
+        Args:
+          corpus: The manifest entry of the corpus.
+          history: Which positions an id has had, of all states.
+          number: The number of the last change in this state.
+          tiers: The changed candidates, in the order of their slots.
+          ended: [e] uint32 positions that are ended, ascending.
+          expiries: When candidates expire.
+          hidden: Positions that ids do not lead to, see `without`; None: there are none.
+        """
         base = history.base
         super().__init__([*base.batches, *tiers], corpus.features, [*corpus.attributes])
         self.base_size = base.size

@@ -231,6 +231,10 @@ def write_store(
 ) -> WrittenStore:
     """Writes a candidate store of one batch; see StoreWriter.
 
+    Args:
+      path: The Arrow IPC file to write.
+      ids, features, attributes: As for `StoreWriter.append`.
+
     Raises:
       FormatError: An id is null, comes twice or is no id; a column has another length; a store
         cannot have an attribute's type. Names the id or the attribute; nothing was written.

@@ -89,6 +89,9 @@ def combine_rows(
       take: A function that returns [m, dim] float32 for [m] rows, which the caller may change.
       rows: [m] int64.
       offsets, combiner, weights: The same as for `combine`.
+
+    Returns:
+      [n, dim] float32, C order.
     """
     exists = rows >= 0
     if np.count_nonzero(exists) < exists.size:
@@ -111,6 +114,13 @@ def combine_clipped(
 ) -> Vectors:
     """Does what `combine_rows` does with rows of which those that are longer than `max_norm` are
     scaled to that length.
+
+    Args:
+      take, rows, offsets, combiner, weights: As for `combine_rows`.
+      max_norm: The largest L2 norm of a row, above 0.
+
+    Returns:
+      [n, dim] float32, C order.
 
     Source: TensorFlow 2.20, python/ops/clip_ops.py, clip_by_norm (the rule).
     """

@@ -65,6 +65,12 @@ def manifest_of_process(
 ) -> Manifest:
     """Returns the part of a bundle that a process reads: a shard, a router of shards, or a process
     that holds everything.
+
+    Args:
+      manifest: The manifest of the whole bundle.
+      shard: The number of the shard that the process is; None: it is no shard.
+      router: Whether the process is a router; ignored for a shard.
+      min_bytes: The size from which on a table is divided among shards.
     """
     if shard is not None:
         return manifest_of_shard(manifest, shard, min_bytes)

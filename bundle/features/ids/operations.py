@@ -91,8 +91,8 @@ def _changed(change: Callable[[bytes], bytes], texts: Array) -> Array:
 
 
 def flushed(numbers: Array) -> Array:
-    """Returns floats with zeros in place of those that are not normal: TensorFlow computes without
-    them (core/platform/denormal.h).
+    """Returns numbers of the same shape and dtype; of floats, those that are not normal are zeros
+    of their sign: TensorFlow computes without them (core/platform/denormal.h).
     """
     if numbers.dtype.kind != "f":
         return numbers

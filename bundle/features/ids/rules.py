@@ -147,7 +147,7 @@ class _Group:
 
 
 def split(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Cuts an array into pieces as long as `parts`."""
+    """Cuts a [m] array into views as long as `parts`, whose sizes add up to m."""
     if len(parts) == 1:
         return [whole]
     sizes = [part.size for part in parts]

@@ -23,7 +23,14 @@ class Text:
     def __init__(
         self, name: str, graph: GraphIds, split: SplitNode, vocabularies: Sequence[Vocabulary]
     ) -> None:
-        """Takes the name of the input, a graph with its node `split`, and its open vocabularies."""
+        """Prepares the split of a text input.
+
+        Args:
+          name: The name of the input.
+          graph: The graph that computes the texts, with its node `split`.
+          split: That node: how texts become words.
+          vocabularies: The open vocabularies that the graph looks up.
+        """
         self._name = name
         self._split = split
         self._graph = Graph(graph.part(split.inputs[0]), vocabularies, gives_texts=True)
