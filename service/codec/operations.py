@@ -31,7 +31,10 @@ class Exchange(Protocol):
     def read(
         self, body: bytes, is_protobuf: bool, url: Target | None, settings: ServiceSettings
     ) -> tuple[Any, bool]:
-        """Returns the request that a body holds, and whether `write_json` writes a list."""
+        """Returns the request that a body holds, and whether `write_json` writes a list.
+
+        Arguments and errors are those of `Operation.read`.
+        """
 
     def write(self, result: Any) -> bytes:
         """Returns the body of the response."""

@@ -169,7 +169,14 @@ def flat(
 
 
 def flat_ids(values: list[Any], where: str) -> NDArray[Any]:
-    """Packs m ids as `flat` does. Numbers are left to whoever knows the kind of the ids."""
+    """Packs m ids as `flat` does. Numbers are left to whoever knows the kind of the ids.
+
+    Returns:
+      [m] int64, [m] object holding str, or [m] float32, which are no ids.
+
+    Raises:
+      InvalidArgument: As of `flat`.
+    """
     return flat(values, where, expected="an integer or a string")
 
 
@@ -258,8 +265,9 @@ def pack_together(lists: Mapping[str, list[Any]], where: str) -> dict[str, NDArr
       where: The name of the features in an error.
 
     Returns:
-      The packed values of the features that hold integers or numbers. The other features are packed
-      one by one, where an error names the feature.
+      The packed values of the features that hold integers or numbers: [m] int64 or [m] float32 for
+      m values, views of one array. The other features are packed one by one, where an error names
+      the feature.
     """
     packed_by_name = {}
     for kind in (int, float):

@@ -9,7 +9,14 @@ from service.errors import TooLarge
 
 
 def at_most(settings: ServiceSettings, setting: str, count: int, field: str) -> None:
-    """Raises TooLarge if a field, or `request`, has more than the limit `setting` allows."""
+    """Raises TooLarge if a field, or `request`, has more than the limit `setting` allows.
+
+    Args:
+      settings: The settings of the service.
+      setting: The name of one of them, `max_` and what is counted.
+      count: How many of these the field has.
+      field: The field, for the error.
+    """
     # By its name, which the message repeats, so that an operator finds the setting.
     limit: int = getattr(settings, setting)
     if count > limit:
@@ -18,8 +25,14 @@ def at_most(settings: ServiceSettings, setting: str, count: int, field: str) -> 
 
 
 def check_count(setting: str, value: object, field: str, settings: ServiceSettings) -> None:
-    """Raises TooLarge if a list, or an object, has more elements than `setting` allows, before any
-    of them is read; "" allows any number, and what has no elements is left to its reader.
+    """Raises TooLarge if a list, or an object, has more elements than a limit allows, before any of
+    them is read.
+
+    Args:
+      setting: The name of the setting; "": any number is allowed.
+      value: What was sent. What has no elements is left to its reader.
+      field: The field, for the error.
+      settings: The settings of the service.
     """
     if not setting or isinstance(value, str | bytes):
         return

@@ -694,6 +694,12 @@ def _examples(columns: Columns | None, *ids: Ids | None) -> int:
 def check_offsets(offsets: Offsets, n: int, total: int, field: str) -> None:
     """Rejects offsets that do not divide `total` values into n examples.
 
+    Args:
+      offsets: What was sent, of any shape.
+      n: The number of examples.
+      total: The number of values.
+      field: The field, for the error.
+
     Raises:
       InvalidArgument: The offsets are not n + 1, do not begin with 0, do not end with `total`, or
         decrease.

@@ -20,7 +20,14 @@ FLOAT32 = np.dtype("<f4")
 
 
 def unpack(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
-    """Reads packed numbers from bytes; raises InvalidArgument if they are truncated."""
+    """Reads packed numbers, little-endian, from bytes.
+
+    Returns:
+      [number of bytes / size of the dtype] of that dtype, a read-only view.
+
+    Raises:
+      InvalidArgument: The last number is truncated; names the field `where`.
+    """
     try:
         return np.frombuffer(data, dtype)
     except ValueError:
@@ -29,7 +36,7 @@ def unpack(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
 
 
 def unpack_offsets(data: bytes, where: str) -> NDArray[np.int64]:
-    """Reads offsets; raises InvalidArgument if they are truncated."""
+    """Reads offsets, [n + 1] int64; raises InvalidArgument if they are truncated."""
     # int32 on the wire, which no message can exceed; int64 in the engine, as in all its arrays.
     return unpack(data, INT32, where).astype(np.int64)
 
@@ -56,7 +63,9 @@ def read_column(message: Any, where: str) -> Column:
 
 
 def read_ids(message: Any, where: str) -> NDArray[Any]:
-    """Reads `Ids`; raises InvalidArgument if there are none, or if they are truncated."""
+    """Reads `Ids`: [m] int64, or [m] object holding str; raises InvalidArgument if there are none,
+    or if they are truncated.
+    """
     kind = message.WhichOneof("kind")
     if kind is None:
         raise InvalidArgument.of_field(where, "empty", "a list of int64s or strings")

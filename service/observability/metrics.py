@@ -460,7 +460,9 @@ class Metrics:
                     self._phase_seconds.observe(phases[phase], (call, model, phase))
 
     def request_rejected(self, transport: str, call: str, model: str, code: str) -> None:
-        """Counts a request that was rejected before it was read; it has no duration."""
+        """Counts a request that was rejected before it was read; it has no duration. Arguments are
+        those of `request_finished`.
+        """
         self.count("requests", 1, transport, call, self.known_model(model), code)
 
     def call_rejected(self, call: str, model: str, reason: str) -> None:
@@ -476,7 +478,9 @@ class Metrics:
     def rejection_counters(
         self, transport: str, call: str, model: str, code: str, reason: str
     ) -> Sequence[tuple[str, tuple[str, ...]]]:
-        """Returns the counters of `request_rejected` and `call_rejected`, for `count_each`."""
+        """Returns the counters of `request_rejected` and `call_rejected`, for `count_each`: the
+        name and the labels of each. Arguments are those of the two.
+        """
         model = self.known_model(model)
         request = ("requests", (transport, call, model, code))
         rejection = ("rejected_requests", (call, model, reason))

@@ -149,9 +149,17 @@ async def read_rows(
 ) -> RowsResult:
     """Reads rows as they are stored.
 
+    Args:
+      model_version: The version that is read.
+      request: The rows, by their positions in this shard's part of tables and indexes.
+      settings: The limits.
+      execution: The request's time and phases.
+
     Raises:
       NotFound: This process is another shard, or holds another bundle, or not the table or index.
-      InvalidArgument: A position is beyond the rows that this shard holds.
+      InvalidArgument: A position is beyond the rows that this shard holds, or the tables differ in
+        their row layout.
+      TooLarge: The response would exceed `max_response_bytes`.
     """
     _check_bundle(model_version, request, settings)
     # The size is computed from the request: nothing is read of what no response can hold.
@@ -227,6 +235,12 @@ async def search_part(
     execution: Execution,
 ) -> SearchResult:
     """Searches the candidates of an index that this shard holds.
+
+    Args:
+      model_version: The version that is searched.
+      request: The search, and the bundle and the shard that it is meant for.
+      settings: The limits.
+      execution: The request's time and phases.
 
     Raises:
       NotFound: This process is another shard, or holds another bundle, or no part of the index.

@@ -134,7 +134,7 @@ class ShardSlice:
         )
 
     def vectors(self, shard: ShardNumber, stored: shard_pb.StoredRows) -> NDArray[np.float32]:
-        """Returns the rows that a shard returned.
+        """Returns the rows that a shard returned, [rows, dim] float32 in the order of the request.
 
         Raises:
           Internal: They are not the rows that were requested, by their sizes.

@@ -186,6 +186,9 @@ def ids_among(texts: Sequence[str], id_dtype: str) -> tuple[NDArray[Any], NDArra
     Args:
       texts: The texts.
       id_dtype: The dtype of the ids of the corpus.
+
+    Returns:
+      [i] int64 or object holding str, in the order of the texts, and [m] bool, true for i texts.
     """
     if id_dtype != "int64":
         return np.array(texts, object), np.ones(len(texts), bool)

@@ -37,8 +37,13 @@ class FilterCache:
             return sized_entry[0]
 
     def put(self, index: object, key: bytes, entry: Any, size: int) -> None:
-        """Stores an entry of `size` bytes under its key if it fits; an older entry of the key is
-        dropped.
+        """Stores an entry if it fits; an older entry of the key is dropped.
+
+        Args:
+          index: The index that the filter is of, by its identity.
+          key: The key of the filter, as for `get`.
+          entry: The compiled filter.
+          size: Its size, in bytes.
         """
         with self._lock:
             self._drop((index, key))

@@ -365,7 +365,14 @@ class VersionManager:
         raise NotFound(f"no model {value}; there are {models}", violation)
 
     def mark(self, model: str, version: int, state: State | None, problem: str = "") -> None:
-        """Marks a version as loading, or as failed; None: as neither. What is loaded stays."""
+        """Marks a version that is not served; what is loaded stays.
+
+        Args:
+          model: The name of the model.
+          version: The number of the version.
+          state: loading or failed; None: the mark is removed.
+          problem: Why it failed.
+        """
         with self._changing(model) as versions:
             versions.unloaded.pop(version, None)
             if state is not None:

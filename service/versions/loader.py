@@ -414,6 +414,13 @@ def forecast_bytes(
     memory. A compiled tower is packed once per thread that computes, the event loop's and the
     loading one among them; an index takes several times the size of its files while it is read;
     keys of stores and vocabularies become hash tables of about four times their bytes.
+
+    Args:
+      manifest: The part of the manifest that the process reads.
+      precision: The precision that the settings name; None: towers run what the bundle serves.
+      threads: The number of threads that compute, the event loop's and the loading one not
+        included.
+      device: The device that the settings name.
     """
     sizes = {file.path: file.bytes for file in manifest.files}
 

@@ -183,7 +183,9 @@ class LoadedTower:
 
     @cached_property
     def score_edges(self) -> NDArray[np.float64]:
-        """The edges of the bins of the scores at export; empty for a tower without such bins."""
+        """The edges of the bins of the scores at export, [bins - 1] float64, ascending; empty for a
+        tower without such bins.
+        """
         scores = self.entry.scores
         if scores is None:
             return np.empty(0, np.float64)
@@ -325,7 +327,9 @@ class LoadedStore(FilteredCorpus):
 
     @property
     def unavailable(self) -> NDArray[Any]:
-        """The positions that no request may find now, see `Withdrawn.positions`."""
+        """The positions that no request may find now, [m] uint32, ascending; see
+        `Withdrawn.positions`.
+        """
         return self.withdrawn.positions(self.store, self.deny_list.positions)
 
     @property
@@ -383,8 +387,8 @@ class LoadedIndex:
 
     @cached_property
     def unsearchable(self) -> NDArray[np.uint32]:
-        """The positions of vectors that cannot be searched, ascending. All vectors are read, so
-        that only a score that is not finite is a reason to call it.
+        """The positions of vectors that cannot be searched, [m] uint32, ascending. All vectors are
+        read, so that only a score that is not finite is a reason to call it.
         """
         return (~is_searchable(self.vectors)).nonzero()[0].astype(np.uint32)
 
@@ -411,7 +415,15 @@ class LiveIndex(LoadedIndex):
         live: NDArray[np.uint32],
         codes: BlockedCodes | None,
     ) -> LiveIndex:
-        """Returns an index of one state, whose filters are not kept for others."""
+        """Returns an index of one state, whose filters are not kept for others.
+
+        Args:
+          entry, exact, codes: As in LoadedIndex.
+          vectors: [m, dim] float32 of all candidates behind those of the bundle, ended ones
+            included.
+          corpus: The corpus, with filters of these candidates alone.
+          live: As in the attributes.
+        """
         return cls(entry, None, exact, vectors, corpus, _NOT_CACHED, codes=codes, live=live)
 
     @cached_property
@@ -444,7 +456,16 @@ class RemoteParts(Protocol):
         """Fetches distinct ascending rows, by layout."""
 
     async def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
-        """Fetches vectors of an index, in the order of the positions."""
+        """Fetches vectors of an index.
+
+        Args:
+          index: The name of the index.
+          positions: [m] int64, in any order; duplicates are allowed.
+          left_s: The time that is left, in seconds.
+
+        Returns:
+          [m, dim] float32, in the order of the positions.
+        """
 
     async def search(self, wanted: Any, left_s: float) -> tuple[Sequence[Any], float]:
         """Has each shard search the partitions that it holds.
@@ -504,8 +525,8 @@ class ServedIndex:
     def divided(
         self, positions: NDArray[np.uint32]
     ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """Returns which of some ascending positions lie in the bundle, and which behind it, counted
-        from there.
+        """Divides ascending positions, [m] uint32, into those in the bundle and those behind it,
+        which are counted from there.
         """
         boundary = positions.searchsorted(self.base_size)
         return positions[:boundary], positions[boundary:] - np.uint32(self.base_size)
@@ -602,7 +623,9 @@ class ModelVersion:
 
     @property
     def denied(self) -> list[NDArray[Any]]:
-        """The denied positions of every corpus; new arrays once other candidates are denied."""
+        """The denied positions of every corpus: [d] uint32 of the bundle, then [d] uint32 of added
+        candidates. New arrays once other candidates are denied.
+        """
         positions: list[NDArray[Any]] = []
         for corpus in self.corpora.values():
             positions += [corpus.deny_list.positions, corpus.withdrawn.added]
