@@ -122,6 +122,8 @@ class ChangesFile:
         self._inode = 0
         self._log_inode = 0
         """That of SQLite's log, which goes on being written when it was removed; 0: none is yet."""
+        self._log_size = 0
+        """SQLite writes the log anew from its beginning, and makes it no smaller."""
         self._size = 0
         self._data_version = -1
         self._has_mark = False
@@ -425,6 +427,11 @@ class ChangesFile:
         try:
             status = self.path.stat()
         except FileNotFoundError:
+            if _identity(self._log_path)[1]:
+                raise ChangesDamaged(
+                    f"{self.path} was removed, and {self._log_path.name} is still there: put the "
+                    "file back or restore a backup, without the other files"
+                ) from None
             return None
         # A pipe would be waited for without end.
         if not stat.S_ISREG(status.st_mode):
@@ -453,6 +460,7 @@ class ChangesFile:
         self._opened = connection
         self._inode = status.st_ino
         self._log_inode = 0
+        self._log_size = 0
         self._size = status.st_size
         return connection
 
@@ -482,14 +490,16 @@ class ChangesFile:
         """Checks that the file is the one that was opened, and was not cut."""
         with suppress(FileNotFoundError):
             status = self.path.stat()
-            log_inode = _inode(self._log_path)
+            log_inode, log_size = _identity(self._log_path)
             if (
                 status.st_ino == self._inode
                 and status.st_size >= self._size
                 and self._log_inode in {0, log_inode}
+                and log_size >= self._log_size
             ):
                 self._size = status.st_size
                 self._log_inode = log_inode
+                self._log_size = log_size
                 return
         raise ChangesReplaced(
             f"{self.path}, or {self._log_path.name}, was removed, cut or replaced while it was "
@@ -662,11 +672,12 @@ class StateWriter:
                 self._connection.execute("release attempt")
 
 
-def _inode(path: Path) -> int:
-    """Returns the number of a file; 0: there is none."""
+def _identity(path: Path) -> tuple[int, int]:
+    """Returns the number of a file and its size, in bytes; 0 and 0: there is none."""
     with suppress(FileNotFoundError):
-        return path.stat().st_ino
-    return 0
+        status = path.stat()
+        return status.st_ino, status.st_size
+    return 0, 0
 
 
 def _begin_wal(connection: sqlite3.Connection, path: Path) -> None:

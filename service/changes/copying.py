@@ -232,7 +232,7 @@ class Copier:
                 self._stopping.wait(_RETRY_S)
 
     def _step(self) -> bool:
-        """Copies new states; returns whether there were any."""
+        """Copies new states; returns whether there are more."""
         position = self._copy.position()
         copied = self._leader.fetch(self._model, position)
         last = position.sequence if position is not None else 0
@@ -242,4 +242,4 @@ class Copier:
         if not self._behind and not self.has_caught_up:
             self.has_caught_up = True
             self._report()
-        return bool(copied.states)
+        return self._behind > 0 and sequence > last

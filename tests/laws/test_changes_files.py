@@ -288,6 +288,14 @@ def lose_the_log(path: Path, _: random.Random) -> None:
     path.with_name(f"{path.name}-wal").unlink()
 
 
+def empty_the_log(path: Path, _: random.Random) -> None:
+    os.truncate(path.with_name(f"{path.name}-wal"), 0)
+
+
+def lose_the_file_alone(path: Path, _: random.Random) -> None:
+    path.unlink()
+
+
 def become_a_pipe(path: Path, _: random.Random) -> None:
     path.unlink()
     os.mkfifo(path)
@@ -303,6 +311,8 @@ DAMAGES: list[tuple[Callable[[Path, random.Random], None], type[BundleError]]] =
     (flip_in_content, ChangesDamaged),
     (hold_text, ChangesDamaged),
     (lose_the_log, ChangesDamaged),
+    (empty_the_log, ChangesDamaged),
+    (lose_the_file_alone, ChangesDamaged),
     (hold_another_model, FormatError),
     (hold_another_release, FormatError),
     (become_a_pipe, FormatError),
