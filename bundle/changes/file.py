@@ -544,9 +544,9 @@ class ChangesFile:
           ChangesDamaged: A state differs from its checksum.
         """
         states = []
-        for *fields, checksum in rows:
-            state = State(*fields)
-            if checksum != _checksum(state):
+        for row in rows:
+            state = State._make(row[:-1])
+            if row[-1] != _checksum(state):
                 raise ChangesDamaged(
                     f"{self.path} is damaged: state {state.sequence} differs from its checksum; "
                     "restore a backup"
@@ -697,8 +697,8 @@ def _internal(kind: str, name: str, part: str, content: str | None) -> State:
 
 
 def _checksum(state: State) -> int:
-    """Returns the checksum of a state, which SQLite does not have."""
-    return zlib.crc32(repr(state._replace(is_sent=bool(state.is_sent))).encode())
+    """Returns the checksum of a state, which SQLite does not have; `is_sent` is 0 or 1 there."""
+    return zlib.crc32(repr((*state[:7], int(state.is_sent), *state[8:])).encode())
 
 
 def _mark_at(connection: sqlite3.Connection, sequence: int) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,13 +171,12 @@ class _Fitting:
         """
         attributes = {}
         for column, value in item.values.items():
-            if column in self._needed:
-                continue
             if column.startswith(ATTRIBUTE):
                 attributes[column.removeprefix(ATTRIBUTE)] = value
-            elif not column.startswith(VECTOR):
+            elif column not in self._types and not column.startswith(VECTOR):
                 self._lose(no_place(column), [item])
-        return self._attribute_values({**attributes, **item.attributes}, item)
+        attributes |= item.attributes
+        return self._attribute_values(attributes, item)
 
     def _attribute_values(self, values: Mapping[str, Any], item: ChangedItem) -> dict[str, Any]:
         """Returns those of some values of attributes that the store has; null in the place of one
@@ -188,8 +186,10 @@ class _Fitting:
         for name, value in values.items():
             fitting = None
             if name in self._attributes:
-                with suppress(AttributeMisfit):
+                try:
                     fitting = checked_value(self._attributes[name], value)
+                except AttributeMisfit:
+                    fitting = None
                 taken[name] = fitting
             if fitting is None and value is not None:
                 self._lose(no_place(f"{ATTRIBUTE}{name}"), [item])

@@ -5,8 +5,9 @@ that was changed by itself since. A later state replaces the one before.
 from __future__ import annotations
 
 import base64
+import binascii
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -28,6 +29,7 @@ WHOLE = ""
 """In the place of the name of an attribute: the candidate or the context as a whole."""
 VECTOR = "vector:"
 """The beginning of the names of vectors in the content of a state."""
+_EMPTY: Mapping[str, Any] = {}
 
 
 class State(NamedTuple):
@@ -87,22 +89,20 @@ class ChangedItem(NamedTuple):
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, key: Key, whole: State | None, states: Iterable[State]) -> ChangedItem:
+    def of(cls, key: Key, whole: State | None, parts: Sequence[State]) -> ChangedItem:
         """Returns an item.
 
         Args:
           key: Its id.
           whole: Its state as a whole, if that is new; None: it is not.
-          states: All of its states that count.
+          parts: The states of its attributes that count.
         """
-        values: Mapping[str, Any] = {}
+        values = _EMPTY
         if whole is not None and whole.content is not None:
             values = orjson.loads(whole.content)
-        attributes = {
-            state.attribute: orjson.loads(state.content or "null")
-            for state in states
-            if state.attribute != WHOLE
-        }
+        attributes = _EMPTY
+        if parts:
+            attributes = {state.attribute: orjson.loads(state.content or "null") for state in parts}
         return cls(key, whole, attributes, values)
 
     @property
@@ -120,7 +120,7 @@ class ChangedItem(NamedTuple):
 
     def vector(self, index: str) -> bytes:
         """Returns the vector of an index, [dim] little-endian float32, which it has."""
-        return base64.b64decode(self.values[f"{VECTOR}{index}"])
+        return binascii.a2b_base64(self.values[f"{VECTOR}{index}"])
 
 
 def changed_items(
@@ -140,34 +140,48 @@ def changed_items(
       included: The sequence up to which the bundle contains the changes; 0: it contains none.
       attributes: The attributes of each store.
     """
-    by_item: defaultdict[tuple[str, str, Key], dict[str, State]] = defaultdict(dict)
+    by_item: defaultdict[tuple[str, str, Key], list[State]] = defaultdict(list)
     for state in states:
-        by_item[state.kind, state.store, state.id][state.attribute] = state
-    taken_names = {owner: {WHOLE, *names} for owner, names in attributes.items()}
-    ordered: list[tuple[int, Owner, ChangedItem]] = []
-    for (kind, store, key), by_attribute in by_item.items():
+        by_item[state.kind, state.store, state.id].append(state)
+    ordered: defaultdict[Owner, list[tuple[int, ChangedItem]]] = defaultdict(list)
+    for (kind, store, key), item_states in by_item.items():
         owner = (kind, store)
-        whole = by_attribute.get(WHOLE)
-        counting = [*by_attribute.values()]
-        if whole is None or not (whole.is_left_out or whole.sequence > included):
-            # The bundle has the candidate, with the values up to then.
-            counting = [state for state in counting if state.sequence > included]
-        new = [state for state in counting if state.sequence > after]
-        if not new:
-            continue
-        if whole not in new:
-            whole = None
-        taken = taken_names.get(owner, {WHOLE})
-        last = max([state.sequence for state in counting if state.attribute in taken], default=0)
-        if whole is None:
+        whole, parts = _counting(item_states, included)
+        last = 0
+        if whole is not None:
+            last = whole.sequence
+        for state in parts:
+            if state.attribute in attributes.get(owner, ()):
+                last = max(last, state.sequence)
+        if whole is None or whole.sequence <= after:
             # It has the others. To set one that no store takes would not move it.
-            counting = new
-        ordered.append((last, owner, ChangedItem.of(key, whole, counting)))
-    ordered.sort(key=itemgetter(0))
-    items: defaultdict[Owner, list[ChangedItem]] = defaultdict(list)
-    for _, owner, item in ordered:
-        items[owner].append(item)
+            whole = None
+            parts = [state for state in parts if state.sequence > after]
+            if not parts:
+                continue
+        ordered[owner].append((last, ChangedItem.of(key, whole, parts)))
+    items = {}
+    for owner, pairs in ordered.items():
+        pairs.sort(key=itemgetter(0))
+        items[owner] = [item for _, item in pairs]
     return items
+
+
+def _counting(states: Iterable[State], included: int) -> tuple[State | None, list[State]]:
+    """Returns the states of a candidate or a context that a bundle lacks: the one as a whole, None:
+    the bundle has it, and those of attributes.
+    """
+    whole = None
+    parts = []
+    for state in states:
+        if state.attribute == WHOLE:
+            whole = state
+        else:
+            parts.append(state)
+    if whole is not None and (whole.is_left_out or whole.sequence > included):
+        return whole, parts
+    # The bundle has the candidate, with the values up to then.
+    return None, [state for state in parts if state.sequence > included]
 
 
 def contents_of(

@@ -34,6 +34,9 @@ Positions = NDArray[np.int64]
 
 _COMPACTED_MIN = 16_384
 """The minimum number of positions behind those of the bundle that are compacted."""
+_LIVE_SHARE_MIN = 0.5
+"""The share of these positions whose candidates are live, below which they are compacted: so each
+candidate is copied once, on average, for each that is added."""
 _SAMPLED_MAX = 2_048
 """The maximum number of vectors of the bundle that levels of codes are trained on."""
 
@@ -55,7 +58,6 @@ class ChangedCorpus:
         assert isinstance(store, CandidateStore)  # noqa: S101 - as it was loaded
         self._base_store = store
         self._changes = StoreOverlay(store, base.entry)
-        self._compact_at = _COMPACTED_MIN
         self._vectors = {name: self._no_vectors(name) for name in indexes}
         self._withdrawn = base.deny_list.begin(self.store)
         self._unembedded: set[int | str] = set()
@@ -108,13 +110,18 @@ class ChangedCorpus:
         return self._positions_of(self._unembedded | self._hidden)
 
     def compact(self, now_s: float) -> None:
-        """Forgets candidates that have ended or expired if the positions behind those of the bundle
-        have become many, or none of them is live. The others get new positions, in the same order;
+        """Forgets candidates that have ended or expired if they are most of many positions behind
+        those of the bundle, or all of them. The others get new positions, in the same order;
         `now_s`: Unix seconds.
         """
-        is_empty = self._changes.slot_count and not self.added_count
-        if self._changes.slot_count < self._compact_at and not is_empty:
+        slot_count = self._changes.slot_count
+        if not slot_count:
             return
+        if self.added_count:
+            if slot_count < _COMPACTED_MIN:
+                return
+            if self.unexpired_count(now_s) > _LIVE_SHARE_MIN * slot_count:
+                return
         # Into new arrays: states that are served go on reading the old ones.
         base_size = self.store.base_size
         self._changes, positions = self._changes.compacted(now_s)
@@ -126,8 +133,6 @@ class ChangedCorpus:
             slots = positions - base_size
             compacted.append(growing.view[slots], growing.is_logged[slots])
             self._vectors[name] = compacted
-        # As many more: each candidate is copied once, on average, for each that is added.
-        self._compact_at = max(_COMPACTED_MIN, 2 * positions.size)
         self._withdrawn = self.base.deny_list.begin(self.store)
 
     def apply(
