@@ -10,6 +10,8 @@ from http import HTTPStatus
 from typing import Annotated, Protocol, Self
 from urllib.parse import quote, urlencode, urlsplit
 
+import numpy as np
+import orjson
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from bundle.changes.file import SEQUENCE_END
@@ -35,6 +37,7 @@ _RETRY_S = 0.5
 """Time between a failed request and the next one."""
 _SILENCE_S = 5.0
 """Time without an answered request after which a copy may be more than a moment behind."""
+_INT64 = np.iinfo(np.int64)
 _SHOWN_MAX = 300
 """Maximum number of characters of a response that a problem quotes."""
 
@@ -59,6 +62,19 @@ class Copied(BaseModel):
             0 < sequence <= self.sequence for sequence in sequences
         ):
             raise ValueError(f"sequences up to {self.sequence} were expected, each above the last")
+        for state in self.states:
+            integers = [state.number or 0, state.version]
+            if isinstance(state.id, int):
+                integers.append(state.id)
+            if not all(_INT64.min <= value <= _INT64.max for value in integers):
+                raise ValueError(f"state {state.sequence} has an integer beyond 64 bits")
+            # What SQLite stores and nothing can apply would fail for ever.
+            try:
+                orjson.loads(state.content or "null")
+            except orjson.JSONDecodeError as problem:
+                raise ValueError(
+                    f"state {state.sequence} has a content that is no JSON"
+                ) from problem
         return self
 
 
@@ -227,8 +243,10 @@ class Copier:
                 self._failure = str(problem)
                 self._stopping.wait(_RETRY_S)
             except Exception as problem:
+                # The same request fails again until the other service changes: once is enough.
+                if str(problem) != self._failure:
+                    log.exception("changes_failed")
                 self._failure = str(problem)
-                log.exception("changes_failed")
                 self._stopping.wait(_RETRY_S)
 
     def _step(self) -> bool:

@@ -339,8 +339,8 @@ class Changes:
                     log.error("changes_not_followed", extra=fields(model=name, problem=problem))
                 else:
                     log.info("changes_followed", extra=fields(model=name))
-                self._report(name, model)
-            elif self._reported.get(name) != model.file.served_sequence:
+                self._reported.pop(name, None)
+            if self._reported.get(name) != model.file.served_sequence:
                 self._report(name, model)
         return has_news
 

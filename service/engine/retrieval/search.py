@@ -629,7 +629,7 @@ def _complete_explanation(
     query: int,
     search_ms: float,
 ) -> Explanation:
-    """Adds the number and share of the matches, which the search itself does not count."""
+    """Adds the number of matches, which the search itself does not count."""
     size = len(index.vectors)
     excluded = allowed.excluded[query]
     if allowed.filter is None:
@@ -640,4 +640,4 @@ def _complete_explanation(
         if allowed.denied.size or excluded.size:
             positions = matches.positions
             count -= _count_among(allowed.denied, positions) + _count_among(excluded, positions)
-    return explanation._replace(matches=count, selectivity=count / size, search_ms=search_ms)
+    return explanation._replace(matches=count, search_ms=search_ms)

@@ -126,6 +126,8 @@ async def _search_parts(
         base_neighbors = search.nearest(index.here, base_queries, options, execution)
         parts.append(SearchedPart(index.here, base_queries.allowed, base_neighbors))
     if index.added is None:
+        if options.explain and index.here is not None:
+            base_neighbors = _explained(index, base_neighbors, [base_neighbors])
         return parts, base_neighbors
 
     added = _search_added(index.added, base_neighbors, added_queries, options, execution)
@@ -136,11 +138,33 @@ async def _search_parts(
     pair = [base_neighbors, added_neighbors._replace(positions=positions)]
     neighbors = merge_neighbors(pair, options.k)
     if options.explain:
-        size = index.corpus.entry.size
-        numbers = [range(query, query + 1) for query in range(neighbors.offsets.size - 1)]
-        explanations = [merge_explanations(pair, query, size) for query in numbers]
-        neighbors = neighbors._replace(explanations=tuple(explanations))
+        neighbors = _explained(index, neighbors, pair)
     return parts, neighbors
+
+
+def _explained(
+    index: ServedIndex,
+    neighbors: Neighbors,
+    parts: Sequence[Neighbors],
+    offsets: NDArray[np.int64] | None = None,
+) -> Neighbors:
+    """Returns neighbors with how all parts together found them.
+
+    Args:
+      index: The index.
+      neighbors: The neighbors of all parts, of each query.
+      parts: What each part found, with explanations.
+      offsets: [n + 1], where the explanations of each query begin; None: each query has one.
+    """
+    ends = offsets
+    if ends is None:
+        ends = np.arange(neighbors.offsets.size)
+    # Nothing may be left, such as after the last candidate has expired.
+    size = max(1, index.corpus.count)
+    explanations = [
+        merge_explanations(parts, range(*pair), size) for pair in pairwise(ends.tolist())
+    ]
+    return neighbors._replace(explanations=tuple(explanations))
 
 
 async def _search_shards(
@@ -177,12 +201,7 @@ async def _search_shards(
     neighbors = merge_neighbors(parts, options.k, offsets)
     check_finite(neighbors.scores, "a candidate's score")
     if options.explain:
-        size = index.corpus.entry.size
-        ends = range(query_count + 1)
-        if offsets is not None:
-            ends = offsets.tolist()
-        explanations = [merge_explanations(parts, range(*pair), size) for pair in pairwise(ends)]
-        neighbors = neighbors._replace(explanations=tuple(explanations))
+        neighbors = _explained(index, neighbors, parts, offsets)
     return neighbors
 
 

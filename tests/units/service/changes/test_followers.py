@@ -4,13 +4,16 @@ meanwhile and afterwards.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from bundle.changes.states import State
 from service.changes import copying
 from tests.e2e.process import until
 from tests.units.service.changes.making import (
@@ -32,6 +35,7 @@ from tests.units.service.conftest import COPIES_TOKEN
 from tests.units.service.running import RunningService
 
 Start = Callable[..., RunningService]
+STATE = (1, "candidates", "movies", 7, "", None, 1, False, None, 5.0, "{}")
 READS = {"headers": {"authorization": f"Bearer {COPIES_TOKEN}"}}
 
 
@@ -72,6 +76,29 @@ def test_follower_that_is_not_answered_says_so(
         wire.is_busy = False
         until(lambda: not status(follower)["problem"])
         assert status(follower)["lag"] == 0
+
+
+def copied(**changed: Any) -> str:
+    fields = dict(zip(State._fields, STATE, strict=True)) | changed
+    return json.dumps({"sequence": 1, "forgotten": 0, "states": [[*fields.values()]]})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sequence": 1 << 62},
+        {"sequence": 2},
+        {"id": 10**30},
+        {"number": -(10**30)},
+        {"version": 1 << 63},
+        {"content": "{"},
+        {"time_s": "soon"},
+    ],
+)
+def test_states_that_no_file_can_have_are_not_taken(changed: dict[str, Any]) -> None:
+    assert copying.Copied.model_validate_json(copied()).states == [State._make(STATE)]
+    with pytest.raises(ValidationError):
+        copying.Copied.model_validate_json(copied(**changed))
 
 
 @pytest.mark.slow

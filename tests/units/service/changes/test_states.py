@@ -146,8 +146,9 @@ def test_nothing_is_found_where_all_candidates_are_deleted(
     for running in (service, serve()):
         for selection in selections:
             for call in ("retrieve", "recommend"):
-                response = responds(running, call, **context, **selection)
+                response = responds(running, call, **context, **selection, explain=True)
                 assert response["ids"] == []
+                assert response["explanation"]["selectivity"] == 0
                 assert not response.get("degraded")
 
 
@@ -172,6 +173,7 @@ def test_expired_candidate_is_in_no_response_from_that_time_on(write: Write, ser
         found = responds(running, "retrieve", **whole)
         # The bundle's, without 1000 and with 5001.
         assert found["searched"] == found["explanation"]["matches"] == len(small.ids)
+        assert found["explanation"]["selectivity"] == 1
         found = responds(running, "retrieve", **whole, filter={"year": {"le": 1901}})
         assert found["explanation"]["matches"] == 0
         assert found["explanation"]["shortfall"].startswith("no candidates pass the filter")
