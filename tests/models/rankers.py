@@ -75,50 +75,11 @@ def build_experts():
     return called(Experts())
 
 
-class Crossed(tf.keras.Model):
-    """DCN v2 over a user network and an item's rows, which join the batch's size of the other side
-    on their way.
-    """
+class Mixed(tf.keras.Model):
+    """Nothing to split: what it computes of a user looks at all users of the batch."""
 
     def __init__(self):
         super().__init__()
-        self.embedding = embedding(FEATURES)
-        self.user = tf.keras.Sequential([dense(64, "relu"), dense(16)])
-        self.crosses = [tfrs.layers.dcn.Cross() for _ in range(2)]
-        self.head = dense(1)
-
-    def call(self, features, training=False):
-        found = self.embedding({name: features[name] for name in FEATURES})
-        user = self.user(tf.concat([found["user"], found["history"]], 1))
-        ones = tf.ones([tf.shape(user)[0], 2])
-        first = tf.concat(
-            [
-                tf.reshape(user, [tf.shape(found["item"])[0], -1]),
-                found["item"],
-                found["shop"],
-                ones,
-            ],
-            1,
-        )
-        first = tf.ensure_shape(first, [None, 50])
-        crossed = first
-        for cross in self.crosses:
-            crossed = cross(first, crossed)
-        return {"score": self.head(crossed)[:, 0]}
-
-
-def build_crossed():
-    return called(Crossed())
-
-
-class Together(tf.keras.Model):
-    """Nothing to split: all goes into one network at once; `mixed` looks at all users of the batch
-    before.
-    """
-
-    def __init__(self, way):
-        super().__init__()
-        self.way = way
         self.embedding = embedding(FEATURES)
         self.user = dense(32)
         self.net = tf.keras.Sequential([dense(32, "relu"), dense(2)])
@@ -126,44 +87,13 @@ class Together(tf.keras.Model):
     def call(self, features, training=False):
         found = self.embedding({name: features[name] for name in FEATURES})
         user = tf.concat([found["user"], found["history"]], 1)
-        if self.way == "mixed":
-            user = self.user(user - tf.reduce_mean(user, 0, keepdims=True))
+        user = self.user(user - tf.reduce_mean(user, 0, keepdims=True))
         out = self.net(tf.concat([user, found["item"], found["shop"]], 1))
         return {"click": out[:, 0], "like": out[:, 1]}
 
 
-def build_together():
-    return called(Together(""))
-
-
 def build_mixed():
-    return called(Together("mixed"))
-
-
-class Wide(tf.keras.Model):
-    """Many features of one context and an item: joined in an order of its own, and some read once
-    more.
-    """
-
-    NAMES = tuple(f"c{number}" for number in range(90))
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = embedding([*self.NAMES, "item"], rows=5, dim=2)
-        self.user = tf.keras.Sequential([dense(16, "relu"), dense(8)])
-        self.net = tf.keras.Sequential([dense(16, "relu"), dense(1)])
-
-    def call(self, features, training=False):
-        found = self.embedding({name: features[name] for name in [*self.NAMES, "item"]})
-        joined = tf.concat(
-            [*[found[name] for name in reversed(self.NAMES)], features["age"][:, None]], 1
-        )
-        user = self.user(joined) + tf.reduce_sum(found["c3"] * found["c4"], 1, keepdims=True)
-        return {"score": self.net(tf.concat([user, found["item"]], 1))[:, 0]}
-
-
-def build_wide():
-    return called(Wide())
+    return called(Mixed())
 
 
 class Recurrent(tf.keras.Model):
@@ -189,31 +119,6 @@ class Recurrent(tf.keras.Model):
 
 def build_recurrent():
     return called(Recurrent())
-
-
-class Interacting(tf.keras.Model):
-    """DLRM in small: vectors above each other, a bottom network's among them, and the products of
-    all pairs.
-    """
-
-    NAMES = tuple(f"s{number}" for number in range(12))
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = embedding(self.NAMES, rows=5, dim=4)
-        self.bottom = dense(4)
-        self.top = dense(1)
-
-    def call(self, features, training=False):
-        found = self.embedding({name: features[name] for name in self.NAMES})
-        vectors = [self.bottom(features["age"][:, None]), *found.values()]
-        stacked = tf.stack(vectors, 1)
-        products = tf.matmul(stacked, stacked, transpose_b=True)
-        return {"score": self.top(tf.reshape(products, [-1, 13 * 13]))[:, 0]}
-
-
-def build_stack():
-    return called(Interacting())
 
 
 class Joined(tf.keras.Model):

@@ -46,21 +46,3 @@ def build_called():
     ids = tf.constant([0])
     model({"user": ids, "item": ids, "hour": ids})
     return model
-
-
-class KerasTowers(tf.keras.Model):
-    """Two towers over Keras Embeddings, in one call."""
-
-    def __init__(self):
-        super().__init__()
-        self.users = tf.keras.layers.Embedding(300, 4)
-        self.items = tf.keras.layers.Embedding(200, 4)
-
-    def call(self, features):
-        return {"query": self.users(features["user"]), "candidate": self.items(features["item"])}
-
-
-def build_keras_towers():
-    model = KerasTowers()
-    model({"user": tf.constant([1]), "item": tf.constant([1])})
-    return model

@@ -10,7 +10,6 @@ from tests.cases.models.recipe_parts import (
     RAGGED,
     SPARSE,
     STRING,
-    Part,
     candidates,
     ranking,
     several,
@@ -22,11 +21,6 @@ SIDES = {"user": ID, "history": RAGGED, "item": ID, "shop": ID}
 OF_EXPERTS = ("click", "like", "share", "both", "loyal")
 
 
-def numbered(letter: str, count: int) -> Part:
-    """Returns the inputs of many features."""
-    return {f"{letter}{number}": ID for number in range(count)}
-
-
 RANKERS = Module(
     "rankers",
     {
@@ -36,25 +30,13 @@ RANKERS = Module(
     },
     {
         "experts": variant(inputs={**SIDES, "age": FLOAT}, towers=ranking(*OF_EXPERTS)),
-        "crossed": variant(towers=ranking("score")),
-        "crossed-whole": variant("build_crossed", towers=ranking("score", split=False)),
-        "wide": variant(
-            inputs={**numbered("c", 90), "item": ID, "age": FLOAT},
-            features=candidates("item"),
-            towers=ranking("score"),
-        ),
         "recurrent": variant(
             inputs={"history": RAGGED, "item": ID},
             features=candidates("item"),
             towers=ranking("score"),
         ),
-        "stack": variant(
-            inputs={**numbered("s", 12), "age": FLOAT},
-            features=candidates("s11"),
-            towers=ranking("score"),
-        ),
         "joined": variant(
-            inputs={**numbered("c", 40), "item": ID},
+            inputs=dict.fromkeys([*(f"c{number}" for number in range(40)), "item"], ID),
             features=candidates("item"),
             towers=ranking("score"),
         ),

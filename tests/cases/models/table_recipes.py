@@ -166,7 +166,6 @@ SHARED_CALL = Module(
         "code": {"table_threshold": 100},
         "towers": two_towers() | ranking("score"),
     },
-    {"keras_towers": variant(inputs=PAIR, towers=two_towers())},
 )
 
 MODULES = (ONE_TABLE, TWO_TOWERS, MID_LEVEL, LOOKUPS, SHAPES, SHARED_CALL)
