@@ -10,11 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import paths
-from bundle.format.checksums import crc32c, digest
-from bundle.format.dtypes import SCALE_BYTES
-from bundle.format.manifest import Manifest, dump
+from bundle.format.checksums import crc32c
 from bundle.format.tables import DELTAS_MAX, Delta, Segment
-from bundle.storage.catalog import read_manifest
 from bundle.tables.row_deltas import RANGE_ROWS, DeltaWriter
 
 
@@ -79,58 +76,8 @@ def with_history(
     return segment, base
 
 
-def add_deltas(bundle: Path, count: int = 2, seed: int = 0) -> Manifest:
-    """Divides every segment of a committed bundle into a base and deltas, so that each row is read
-    as before. Segments of linked tables stay as they are.
-
-    A quarter of the rows differ in each delta, at random; rows are replaced by several of them.
-
-    Args:
-      bundle: The directory of the bundle.
-      count: The number of deltas of each segment.
-      seed: Determines the rows, and their other values.
-
-    Returns:
-      The new manifest.
-    """
-    manifest = read_manifest(bundle)
-    random = np.random.default_rng(seed)
-    tables = {}
-    for name, table in manifest.tables.items():
-        update = {}
-        for kind, row_bytes in (("segments", table.row_bytes), ("scales", SCALE_BYTES)):
-            update[kind] = tuple(
-                _divided(bundle, segment, row_bytes, count, random)
-                for segment in getattr(table, kind)
-            )
-        tables[name] = table.model_copy(update=update)
-    changed = manifest.model_copy(update={"tables": tables})
-    (bundle / paths.MANIFEST).write_bytes(dump(changed))
-    return changed
-
-
 def _changed(stored: NDArray[Any]) -> NDArray[Any]:
     """Returns rows that differ in every byte, also if they are changed again."""
     raw = np.ascontiguousarray(stored).view(np.uint8)
     changed: NDArray[Any] = (raw + np.uint8(85)).view(stored.dtype)
     return changed
-
-
-def _divided(
-    bundle: Path, segment: Segment, row_bytes: int, count: int, random: np.random.Generator
-) -> Segment:
-    path = bundle / segment.file
-    if segment.offset or path.stat().st_size != segment.rows * row_bytes:
-        return segment
-    whole = np.fromfile(path, np.uint8).reshape(-1, row_bytes)
-    changes = [
-        np.sort(random.choice(segment.rows, max(1, segment.rows // 4), replace=False))
-        for _ in range(count)
-    ]
-    divided, base = with_history(bundle, segment, whole, changes)
-    # A new file: the old one may have other links.
-    path.unlink()
-    path.write_bytes(base.tobytes())
-    with path.open("rb") as stream:
-        blocks = digest(stream, base.size).blocks
-    return divided.model_copy(update={"blocks": blocks})

@@ -369,7 +369,6 @@ FACTORIES: dict[str, Refusal] = {
     ),
 }
 
-TWICE = {**STORED, **{f"ema{name[6:]}": array for name, array in STORED.items()}}
 INFINITE = {**STORED, "params.w": np.array([[1.0, np.inf]] * 4, np.float32)}
 STACK = {"embedding.a_b.table": np.ones((64, 8), np.float32)}
 PLAIN = functools.partial(refused_call, weighted)

@@ -69,10 +69,8 @@ def here(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 LINES: list[tuple[str, int, tuple[str, ...]]] = [
-    ("rum", 2, ("'rum'", "--help")),
     ("run", 2, ("RECIPE", "rowcast-export run --help")),
     ("inspect", 2, ("CHECKPOINT",)),
-    ("inspect c --tabel a=b", 2, ("--tabel",)),
     ("inspect ''", 2, ("empty path",)),
     ("inspect nowhere", 3, ("nowhere",)),
     ("run copy.toml --shards 3", 2, ("--shards",)),

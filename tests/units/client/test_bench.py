@@ -30,7 +30,6 @@ from tests.cases.ways import Ways, serving
 from tests.units.client.servers import EMBED, EMBEDDED, OK, OVERLOADED, grpc_server
 
 SLOW_S = 0.04
-ONE_CALLER = LoadSettings(rate_per_s=0, concurrency=1, seconds=0.1, timeout_s=60)
 
 
 @pytest.fixture(scope="module")

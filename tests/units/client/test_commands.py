@@ -136,8 +136,6 @@ USAGE: list[tuple[tuple[str, ...], str]] = [
     (("bench", "--rate", "5", "--concurrency", "5"), ""),
     (("bench", "--seconds", "inf"), ""),
     (("lookup", "m", "5"), ""),
-    (("recomend",), ""),
-    (("models", "--ulr", "http://127.0.0.1"), ""),
     ((*RETRIEVE, "-k", "many"), "'-k': 'many' should be a valid integer"),
     ((*RETRIEVE, "-k", "0"), "'-k': '0' should be greater than or equal to 1"),
     ((*RETRIEVE, "--not-found", "drop"), "'--not-found': 'drop' is not one of"),

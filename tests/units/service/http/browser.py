@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import itertools
 import json
@@ -113,11 +112,6 @@ class Page:
         pressed = {"key": key, "code": key, "windowsVirtualKeyCode": code}
         self.send("Input.dispatchKeyEvent", type="keyDown", text=typed, **pressed)
         self.send("Input.dispatchKeyEvent", type="keyUp", **pressed)
-
-    def write_screenshot(self, file: Path) -> None:
-        """Writes a picture of the whole page."""
-        picture = self.send("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        file.write_bytes(base64.b64decode(picture))
 
     def _read(self) -> Any:
         while b"\0" not in self._unread:
