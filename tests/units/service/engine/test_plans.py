@@ -1,6 +1,4 @@
-"""What is planned once for all requests of a shape: the numbers and names of each are checked, and
-what one of them sends is not another's.
-"""
+"""What is planned once for all requests of a shape: the numbers and names of each are checked."""
 
 from __future__ import annotations
 
@@ -54,22 +52,3 @@ def test_request_is_checked_although_one_of_its_shape_was_served(
         responds(service, call, **{**body, **changed})
     assert message in rejected.value.message
     assert responds(service, call, **body) == expected
-
-
-@pytest.mark.slow
-def test_requests_of_one_shape_have_results_of_their_own(write: Write, serve: Serve) -> None:
-    """A service that has planned none of these shapes gives the same results."""
-    write()
-    bodies: list[tuple[str, Body]] = [
-        (call, {"context": {"user": user}, **options})
-        for user in (1, 2, 5)
-        for call, options in (
-            ("retrieve", {"k": 3 + user, "attributes": ["year"], "formula": "score * 2"}),
-            ("recommend", {"k": 3 + user, "sources": [{"index": "movies", "pool_size": 5 + user}]}),
-            ("rank", {"candidate_ids": [1000, 1007 + 7 * user], "formula": "-score"}),
-        )
-    ]
-    planned = serve()
-    results = [responds(planned, call, **body) for call, body in bodies]
-    for (call, body), result in zip(bodies, results, strict=True):
-        assert responds(serve(), call, **body) == result
