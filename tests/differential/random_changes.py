@@ -12,6 +12,7 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.contract.changes import CHANGES
 from service.contract.layouts import layout_of
 from tests.bundles.small import GENRE_NAMES, STORED_USERS
+from tests.differential.random_requests import Draws
 from tests.units.service.changes.keyed import MISSING, USER_KEYS
 
 Change = tuple[str, dict[str, Any]]
@@ -43,11 +44,11 @@ PLURALS = {
 """Fields of JSON bodies and their items, by which the contract has others."""
 
 
-class RandomChanges:
+class RandomChanges(Draws):
     """Draws changes. Those of one kind follow each other, as a start applies them at once."""
 
     def __init__(self, seed: int) -> None:
-        self._random = np.random.default_rng(seed)
+        super().__init__(seed)
         self._offset = 0
         paths = sorted(name for name in NAMES if "/" in name)
         self._paths = [*paths, *["candidates/upsert"] * 3]
@@ -71,15 +72,6 @@ class RandomChanges:
         if self._chance(0.2):
             body |= self._part_of_stream()
         return self._path, body
-
-    def _number(self, first: int, end: int) -> int:
-        return int(self._random.integers(first, end))
-
-    def _chance(self, share: float) -> bool:
-        return bool(self._random.random() < share)
-
-    def _pick(self, values: Sequence[Any]) -> Any:
-        return values[self._number(0, len(values))]
 
     def _several(self, values: Sequence[Any], most: int) -> list[Any]:
         count = self._number(1, most + 1)

@@ -94,7 +94,23 @@ def serving(
         yield router, start(**further)
 
 
-class RandomRequests:
+class Draws:
+    """Draws numbers and values by a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def _number(self, first: int, end: int) -> int:
+        return int(self._random.integers(first, end))
+
+    def _chance(self, share: float) -> bool:
+        return bool(self._random.random() < share)
+
+    def _pick(self, values: Sequence[Any]) -> Any:
+        return values[self._number(0, len(values))]
+
+
+class RandomRequests(Draws):
     """Draws requests."""
 
     def __init__(self, seed: int, ids: Sequence[int] = IDS, context_ids: Sequence[int] = (3, 7)):
@@ -105,7 +121,7 @@ class RandomRequests:
           ids: The ids of candidates.
           context_ids: The ids of stored contexts.
         """
-        self._random = np.random.default_rng(seed)
+        super().__init__(seed)
         self._known_ids = ids
         self._context_ids = context_ids
 
@@ -130,15 +146,6 @@ class RandomRequests:
             return "lookup", {"feature": "movie", **self._examples("ids", 700)}
         ids = [self._number(-1, USERS + 2) for _ in range(self._number(1, 700))]
         return "lookup", {"feature": "user", "ids": ids}
-
-    def _number(self, first: int, end: int) -> int:
-        return int(self._random.integers(first, end))
-
-    def _chance(self, share: float) -> bool:
-        return bool(self._random.random() < share)
-
-    def _pick(self, values: Sequence[Any]) -> Any:
-        return values[self._number(0, len(values))]
 
     def _ids(self, fewest: int, end: int) -> list[int]:
         count = self._number(fewest, end)
