@@ -4,6 +4,11 @@ comparison of an export.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
 ABSOLUTE = 1e-5
 """The difference that the parity rule allows whatever the size of a value."""
 RELATIVE = 1e-5
@@ -32,3 +37,58 @@ what bfloat16 on TPUs may explain.
 """
 RECORDED_REST = 1e-3
 """The share of the largest recorded value that is allowed besides, for values that hardly vary."""
+
+
+def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
+    """Returns the differences from the reference model's values that the recipe's limit allows, or
+    the parity rule.
+
+    Args:
+      values: [n, ...] values of all examples that are compared.
+      limit: The recipe's limit; None: it states none.
+    """
+    if limit is not None:
+        return np.full(values.shape, limit)
+    finite = _finite_magnitudes(values)
+    largest = finite.max(axis=tuple(range(1, values.ndim)), keepdims=True, initial=0.0)
+    return of_magnitudes(np.maximum(largest, typical_magnitude(values)))
+
+
+def of_magnitudes(magnitudes: NDArray[Any], limit: float | None = None) -> NDArray[Any]:
+    """Returns what the parity rule allows for values of some magnitudes.
+
+    Args:
+      magnitudes: The magnitudes.
+      limit: The difference that is allowed whatever the size of a value; None: `ABSOLUTE`.
+    """
+    least = ABSOLUTE if limit is None else limit
+    tolerance: NDArray[Any] = least + RELATIVE * magnitudes
+    return tolerance
+
+
+def typical_magnitude(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Returns [...] the median magnitude of [n, ...] values over examples."""
+    if not len(values):
+        return np.zeros(values.shape[1:])
+    median: NDArray[np.float64] = np.median(_finite_magnitudes(values), axis=0)
+    return median
+
+
+def of_another_order(values: NDArray[Any]) -> float:
+    """Returns by how much values of the same operation may differ in another library, in a batch of
+    another size or with their examples in another order.
+    """
+    return ANOTHER_ORDER * max(1.0, float(_finite_magnitudes(values).max(initial=0.0)))
+
+
+def differ(
+    results: NDArray[Any], expected: NDArray[Any], tolerance: NDArray[Any] | float
+) -> NDArray[np.bool_]:
+    """Returns where results differ by more than is allowed; NaN differs from everything."""
+    difference = np.abs(results.astype(np.float64) - expected.astype(np.float64))
+    return ~(difference <= tolerance)
+
+
+def _finite_magnitudes(values: NDArray[Any]) -> NDArray[np.float64]:
+    magnitudes = np.abs(values.astype(np.float64))
+    return np.where(np.isfinite(magnitudes), magnitudes, 0.0)

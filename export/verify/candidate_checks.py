@@ -25,13 +25,13 @@ from bundle.format.manifest import (
 )
 from bundle.storage import files
 from bundle.stores.reader import MappedColumns
+from export.bounds import allowed, differ
 from export.corpora.changes import SECTIONS, ServedChanges, StoreChanges
 from export.corpora.files import locate_corpus
 from export.errors import UsageError, VerificationFailed
 from export.recipe.schema import CorpusSection, ExportJob
 from export.verify.changed_candidates import ExpectedStore, expected_store
 from export.verify.examples import Examples
-from export.verify.forms import allowed
 from export.verify.source_rows import read_again
 from rows.files import SourceFile
 
@@ -185,10 +185,8 @@ def _check_vectors(
     vectors = np.memmap(
         files.locate(root, index.vectors), "<f4", "r", shape=(store.size, index.dim)
     )
-    difference = np.abs(vectors[positions].astype(np.float64) - expected)
     limit = job.towers[index.candidate_tower].max_abs_error.get("f32")
-    # Negated, so that NaN is wrong, too.
-    wrong = (~(difference <= allowed(expected, limit))).any(axis=1)
+    wrong = differ(vectors[positions], expected, allowed(expected, limit)).any(axis=1)
     if wrong.any():
         first = int(np.argmax(wrong))
         candidate_id = store.ids(positions).tolist()[first]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.manifest import Precision, TowerInput, TowerOutput
-from export.bounds import ABSOLUTE, MEANINGFUL_MAX, RELATIVE, ROUNDING_FACTOR
+from export.bounds import ABSOLUTE, MEANINGFUL_MAX, ROUNDING_FACTOR, of_magnitudes
 from export.front_end.interface import TracedTower
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
@@ -61,16 +61,13 @@ class ComparedOutputs:
           rounding: [n, ...] what rounding may make of each output; None: nothing.
         """
         largest = np.zeros(self.examples.n)
-        least = ABSOLUTE
-        if limit is not None:
-            least = limit
         # A service responds with an error where a result is not finite.
         measures_nothing = self.examples.magnitudes > MEANINGFUL_MAX
         for name, values in self.expected.items():
             expected = values.astype(np.float64)
             result = self.results[name].astype(np.float64)
             scale = np.maximum(np.abs(expected), typical[name])
-            allowed = least + RELATIVE * scale
+            allowed = of_magnitudes(scale, limit)
             if rounding is not None:
                 allowed += ROUNDING_FACTOR * rounding[name]
             with np.errstate(invalid="ignore", over="ignore"):
@@ -187,15 +184,6 @@ def _smaller(
     if magnitude >= smallest[1]:
         return smallest
     return examples.text(row), magnitude
-
-
-def typical_magnitudes(outputs: Values) -> dict[str, NDArray[np.float64]]:
-    """Returns the median magnitude of each output over examples, as the parity rule takes it."""
-    medians = {}
-    for name, values in outputs.items():
-        magnitudes = np.abs(values.astype(np.float64))
-        medians[name] = np.median(np.where(np.isfinite(magnitudes), magnitudes, 0.0), axis=0)
-    return medians
 
 
 @dataclass(frozen=True)

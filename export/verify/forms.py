@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.format.manifest import Tower, TowerForm, TowerPart
-from export.bounds import ABSOLUTE, RELATIVE, TOLERANCE
+from export.bounds import TOLERANCE, allowed, differ
 from export.errors import VerificationFailed
 from export.front_end.specs import TowerSpec
 from export.verify.reference_inputs import Reference
@@ -158,8 +158,7 @@ def largest_difference(
     difference = np.abs(result.astype(np.float64) - expected.astype(np.float64))
     if tolerance is None:
         tolerance = allowed(expected, limit)
-    # Negated, so that NaN is wrong, too.
-    wrong = ~(difference <= tolerance)
+    wrong = differ(result, expected, tolerance)
     if not wrong.any():
         return float(difference.max(initial=0.0))
 
@@ -174,26 +173,6 @@ def largest_difference(
         f"gives {expected[worst]:.9g}; {int(wrong.sum())} of {wrong.size} values break {rule}: "
         f"{remedy}"
     )
-
-
-def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
-    """Returns the differences from the reference model's values that the recipe's limit allows, or
-    the parity rule.
-
-    Args:
-      values: [n, ...] values of all examples that are compared.
-      limit: The recipe's limit; None: it states none.
-    """
-    if limit is not None:
-        return np.full(values.shape, limit)
-    magnitudes = np.abs(values.astype(np.float64))
-    finite = np.where(np.isfinite(magnitudes), magnitudes, 0.0)
-    typical = np.zeros(values.shape[1:])
-    if len(values):
-        typical = np.median(finite, axis=0)
-    largest = finite.max(axis=tuple(range(1, values.ndim)), keepdims=True, initial=0.0)
-    tolerance: NDArray[Any] = ABSOLUTE + RELATIVE * np.maximum(largest, typical)
-    return tolerance
 
 
 def open_form(

@@ -19,14 +19,15 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
 from bundle.format.manifest import Tower, TowerForm, TowerPart
+from export.bounds import allowed, differ
 from export.errors import VerificationFailed
 from export.front_end.interface import Results
 from export.front_end.specs import DenseSpec
 from export.recipe.schema import FeatureSection
-from export.verify.forms import OpenForm, Values, allowed, compare, open_form, run
+from export.verify.forms import OpenForm, Values, compare, open_form, run
 from export.verify.rankings import check_effects, order_effects
 from export.verify.reference_inputs import Reference
-from export.verify.self_agreement import self_contradiction
+from export.verify.repeated_runs import self_contradiction
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import find_form, open_tower
 
@@ -270,10 +271,10 @@ def _with_shared_contexts(tower: Tower, values: Values, n: int) -> Values:
 def _check_shared(chain: Sequence[OpenForm], results: Values, whole: Values) -> None:
     for opened in chain:
         for name in [output.name for output in opened.entry.outputs if output.name in whole]:
-            difference = np.abs(results[name].astype(np.float64) - whole[name])
             # Both, the parts and the whole tower, may miss the original by the limit.
             limit = 2 * allowed(whole[name], opened.own_limit)
-            if not (difference <= limit).all():
+            if differ(results[name], whole[name], limit).any():
+                difference = np.abs(results[name].astype(np.float64) - whole[name])
                 raise VerificationFailed(
                     f"{opened.label}: with contexts computed once and each shared by {_CANDIDATES} "
                     f"candidates, output {name!r} lies {difference.max():.3g} from the whole "

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
 from bundle.format.manifest import Tower
+from export.bounds import typical_magnitude
 from export.errors import VerificationFailed
 from export.front_end.specs import TowerSpec
 from export.graphs.number_keys import keys_of, numbers_of
-from export.verify.form_differences import typical_magnitudes
 from export.verify.forms import OpenForm, Values, open_form, run
 from export.verify.hostile_examples import (
     HostileExamples,
@@ -59,7 +59,7 @@ class ReferenceForm:
         self.chain = [open_form(reference, root, spec.name, tower, form)]
         self.examples = HostileExamples(self.values, {}).ordered()
         _, outputs = self.accepted(self.examples)
-        self.typical = typical_magnitudes(outputs)
+        self.typical = {name: typical_magnitude(array) for name, array in outputs.items()}
 
     def outputs_of(self, chain: Sequence[OpenForm], examples: HostileExamples) -> Values:
         """Returns the outputs of the tower that forms compute.

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest
 from bundle.tables.reader import TableReader
+from export.bounds import allowed
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import VerificationFailed
 from export.front_end.interface import ReadRows, Results
-from export.verify.forms import allowed, compare, open_form, run
+from export.verify.forms import compare, open_form, run
 from export.verify.parity import feature_values
 from export.verify.reference_inputs import Reference
 from runtime.towers import find_form

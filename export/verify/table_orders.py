@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.shown_values import shown_names
+from export.bounds import allowed
 from export.errors import ExportError, UsageError, VerificationFailed
 from export.front_end.calls import Call
 from export.front_end.interface import Results
 from export.user_lines import at_line, last_of_user
-from export.verify.forms import allowed
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import check_recorded, recorded_values, reference_results
+from export.verify.repeated_runs import differences
 
 _REVERSED = " reversed"
 """The end of the name of a tower whose call gets its inputs in the reversed order."""
@@ -151,12 +152,8 @@ def _agree(
     limit = None
     if reference.model.towers[name].half:
         limit = reference.job.towers[name].max_abs_error.get("f32")
-    for output, values in expected.items():
-        difference = np.abs(results[output].astype(np.float64) - values)
-        # Negated, so that NaN counts as a difference.
-        if not (difference <= allowed(values, limit)).all():
-            return False
-    return True
+    found = differences({name: results}, {name: expected}, lambda values: allowed(values, limit))
+    return next(found, None) is None
 
 
 def _contradicts(
