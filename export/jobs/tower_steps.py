@@ -22,14 +22,13 @@ from export.towers.files import TowerFiles
 from export.towers.parts import TracedPart
 from export.verify import table_effects
 from export.verify.examples import Examples
-from export.verify.hostile_forms import compare_on_hostile_numbers
+from export.verify.hostile_comparisons import compare_on_hostile_numbers, compare_with_training
 from export.verify.parity import check_towers, feature_values
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
 from export.verify.repeated_runs import notes_on_eager_results
 from export.verify.score_distributions import with_score_distributions
 from export.verify.table_orders import check_table_orders
-from export.verify.trained_numbers import compare_with_training
 
 
 @dataclass(frozen=True)

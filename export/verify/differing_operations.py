@@ -1,10 +1,11 @@
-"""Finds the operation of a tower at which a compiled form leaves the SavedModel: all intermediate
-values of one example are computed in both ways, and the first ones that differ come from it.
+"""Finds the operation of a tower at which a compiled form leaves the SavedModel, or the SavedModel
+another framework: all intermediate values of one example are computed in both ways, and the first
+ones that differ come from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.format.manifest import Precision, TowerOutput
-from export.bounds import ANOTHER_ORDER
-from export.front_end.interface import TracedTower
+from export.bounds import of_another_order
+from export.front_end.interface import ComparedOperation, TracedTower
 from export.graphs.functions import narrowed, type_of
 from export.graphs.loading import tf
 from export.towers.compiled import compile_tower
@@ -32,11 +33,31 @@ _PASSING = frozenset({"Placeholder", "Const", "Identity", "ReadVariableOp", "NoO
 """Operations that compute nothing."""
 
 
-def differing_operation(
+def first_differing(operations: Iterable[ComparedOperation]) -> tuple[str, str, str] | None:
+    """Returns the first operation whose results differ, with its line and operand, its trained
+    result and the served one; None if none differs.
+    """
+    for operation in operations:
+        position = _differing_position(operation.served, operation.trained)
+        if position is None:
+            continue
+        operand = operation.operand
+        argument = ""
+        if operand is not None and operand.shape == operation.trained.shape:
+            argument = f" of {number_text(operand.reshape(-1)[position])}"
+        return (
+            f"{operation.name}{at_line(operation.line)}{argument}",
+            number_text(operation.trained.reshape(-1)[position]),
+            number_text(operation.served.reshape(-1)[position]),
+        )
+    return None
+
+
+def compiled_operations(
     tower: TracedTower, precision: Precision, inputs: Mapping[str, NDArray[Any]]
-) -> str:
-    """Returns the operation whose result differs, its line and its numbers, a clause of messages;
-    "" if none does, as where the compiler had joined several of them.
+) -> Iterator[ComparedOperation]:
+    """Yields the operations of a SavedModel, each beside its counterpart in a compiled form; none
+    if one of the two cannot compute them all.
 
     Args:
       tower: The traced tower, whose variables have their values.
@@ -60,25 +81,16 @@ def differing_operation(
                 fetches[f"operand_{number}"] = _as_number(operand)
     values = _both(rewriting, precision, fetches, inputs)
     if values is None:
-        return ""
+        return
     compiled, expected = values
     for number, operation in enumerate(operations):
-        name = f"value_{number}"
-        position = differing_position(compiled[name], expected[name])
-        if position is None:
-            continue
-        operand = expected.get(f"operand_{number}")
-        argument = ""
-        if operand is not None and operand.shape == expected[name].shape:
-            argument = f" of {number_text(operand.reshape(-1)[position])}"
-        line = tower.lines.get(operation.type, "")
-        result = number_text(compiled[name].reshape(-1)[position])
-        trained = number_text(expected[name].reshape(-1)[position])
-        return (
-            f"{operation.type}{at_line(line)}{argument} is {result}, and the trained model's is "
-            f"{trained}"
+        yield ComparedOperation(
+            operation.type,
+            tower.lines.get(operation.type, ""),
+            expected.get(f"operand_{number}"),
+            expected[f"value_{number}"],
+            compiled[f"value_{number}"],
         )
-    return ""
 
 
 def _is_compared(tensor: Any) -> bool:
@@ -123,16 +135,14 @@ def _both(
             return None
 
 
-def differing_position(compiled: NDArray[Any], expected: NDArray[Any]) -> int | None:
+def _differing_position(compiled: NDArray[Any], expected: NDArray[Any]) -> int | None:
     """Returns the position, in a flat tensor, of the value with the largest difference; None if
     all are alike.
     """
     with np.errstate(all="ignore"):
         trained = expected.astype(np.float64).reshape(-1)
         differences = np.abs(compiled.astype(np.float64).reshape(-1) - trained)
-        finite = np.abs(trained[np.isfinite(trained)])
-        tolerance = ANOTHER_ORDER * max(1.0, finite.max(initial=0.0))
-        is_alike = (differences <= tolerance) | ~np.isfinite(trained)
+        is_alike = (differences <= of_another_order(trained)) | ~np.isfinite(trained)
     if is_alike.all():
         return None
     return int(np.argmax(np.where(is_alike, -1.0, np.nan_to_num(differences, nan=np.inf))))

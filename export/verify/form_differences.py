@@ -1,18 +1,19 @@
-"""Differences of a form of a tower from its SavedModel, and what rounding may make of them."""
+"""Differences of a form of a tower from its SavedModel, what rounding may make of them, and those
+that are tolerated with a note.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.format.manifest import Precision, TowerInput, TowerOutput
+from bundle.format.manifest import Precision
 from export.bounds import ABSOLUTE, MEANINGFUL_MAX, ROUNDING_FACTOR, of_magnitudes
 from export.front_end.interface import TracedTower
+from export.front_end.specs import TowerSpec
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
 from export.towers.bfloat16 import in_bfloat16
@@ -110,132 +111,95 @@ class ComparedOutputs:
         return worst
 
 
-@dataclass
-class NotFinite:
-    """The smallest numbers of which only one of two forms makes NaN or an infinity, or for which
-    they differ although they measure nothing.
+_DIFFERS = (
+    "it gives another number than the trained model for {}: let callers send no such numbers, or "
+    "clip them in the model"
+)
+_LACKS = (
+    "it makes NaN or an infinity of {}, where the trained model gives a number: such requests are "
+    "rejected"
+)
+_INVENTS = (
+    "it gives a number for {}, of which the trained model makes NaN or an infinity: let callers "
+    "send no such numbers, or clip them in the model"
+)
 
-    Attributes:
-      differs: Numbers that measure nothing, for which the two give different numbers: a clause, and
-        their magnitude.
-      lacks: Numbers for which the form gives none and the trained model does: a clause, and their
-        magnitude.
-      invents: Numbers for which it gives one and the trained model does not: likewise.
+
+class Tolerated:
+    """Differences for which a form is served all the same, with notes: of numbers that measure
+    nothing, and of those of which only one side makes NaN or an infinity.
     """
 
-    differs: tuple[str, float] = ("", np.inf)
-    lacks: tuple[str, float] = ("", np.inf)
-    invents: tuple[str, float] = ("", np.inf)
+    def __init__(self) -> None:
+        # The smallest numbers, and their magnitude, by the note about them.
+        self._smallest = dict.fromkeys((_DIFFERS, _LACKS, _INVENTS), ("", np.inf))
 
-    def add(self, compared: ComparedOutputs) -> None:
-        """Adds the smallest numbers of which only one of two forms makes NaN or an infinity."""
-        examples = compared.examples
-        lacks, invents = compared.without_number()
-        self.lacks = _smaller(self.lacks, examples, lacks)
-        invents &= examples.magnitudes <= MEANINGFUL_MAX
-        self.invents = _smaller(self.invents, examples, invents)
-
-    def without_meaningless(
+    def add(
         self, compared: ComparedOutputs, differences: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Returns the [n] differences, 0 for numbers that measure nothing; adds the smallest of
-        these that differ.
+        """Adds differences; returns the [n] that are not tolerated, 0 for all others.
+
+        Args:
+          compared: The outputs of both sides, in the order of the magnitudes of the numbers.
+          differences: [n] the largest difference of each example.
         """
-        measures_nothing = compared.examples.magnitudes > MEANINGFUL_MAX
-        differs = measures_nothing & (differences > 0)
-        self.differs = _smaller(self.differs, compared.examples, differs)
+        examples = compared.examples
+        measures_nothing = examples.magnitudes > MEANINGFUL_MAX
+        lacks, invents = compared.without_number()
+        rows_by_note = {
+            _DIFFERS: measures_nothing & (differences > 0),
+            _LACKS: lacks,
+            _INVENTS: invents & ~measures_nothing,
+        }
+        for note, rows in rows_by_note.items():
+            if not rows.any():
+                continue
+            row = int(rows.argmax())
+            magnitude = float(examples.magnitudes[row])
+            if magnitude < self._smallest[note][1]:
+                self._smallest[note] = examples.text(row), magnitude
         return np.where(measures_nothing, 0.0, differences)
 
     def notes(self) -> list[str]:
-        """Returns notes on a form that is served all the same."""
-        notes = []
-        text, _ = self.differs
-        if text:
-            notes.append(
-                f"it gives another number than the trained model for {text}: let callers send no "
-                "such numbers, or clip them in the model"
-            )
-        text, _ = self.lacks
-        if text:
-            notes.append(
-                f"it makes NaN or an infinity of {text}, where the trained model gives a number: "
-                "such requests are rejected"
-            )
-        text, _ = self.invents
-        if text:
-            notes.append(
-                f"it gives a number for {text}, of which the trained model makes NaN or an "
-                "infinity: let callers send no such numbers, or clip them in the model"
-            )
-        return notes
+        """Returns the notes."""
+        return [note.format(text) for note, (text, _) in self._smallest.items() if text]
 
 
-def _smaller(
-    smallest: tuple[str, float], examples: HostileExamples, rows: NDArray[np.bool_]
-) -> tuple[str, float]:
-    """Returns the text and the magnitude of the smallest of some examples, if it is smaller than
-    the smallest so far, which is returned otherwise.
-    """
-    if not rows.any():
-        return smallest
-    # The examples are in the order of their magnitudes.
-    row = int(rows.argmax())
-    magnitude = float(examples.magnitudes[row])
-    if magnitude >= smallest[1]:
-        return smallest
-    return examples.text(row), magnitude
+def rounded_function(tower: TracedTower, precision: Precision) -> Any:
+    """Returns the function of a tower whose sums are rounded at random, as a form of some precision
+    may round them.
 
-
-@dataclass(frozen=True)
-class RoundedTower:
-    """A tower whose sums are rounded at random, as a form of some precision may round them.
-
-    Attributes:
+    Args:
       tower: The traced tower, whose variables have their values.
       precision: The precision of the form.
     """
-
-    tower: TracedTower
-    precision: Precision
-
-    @cached_property
-    def _function(self) -> Any:
-        tower = self.tower
-        if self.precision == "bf16":
-            tower = in_bfloat16(tower)
-        return with_rounding(tower, self.precision).function
-
-    def spreads(self, examples: HostileExamples) -> dict[str, NDArray[np.float64]]:
-        """Returns [n, ...] by how much each output varies; infinite where it is not always a
-        number.
-        """
-        inputs = self.tower.spec.inputs
-        outputs = self.tower.spec.outputs
-        spreads = [
-            _spreads(self._function, inputs, outputs, examples.chosen(rows))
-            for rows in batches(examples.n, examples.values, _SAMPLES)
-        ]
-        return {
-            output.name: np.concatenate([of_batch[output.name] for of_batch in spreads])
-            for output in outputs
-        }
+    if precision == "bf16":
+        tower = in_bfloat16(tower)
+    return with_rounding(tower, precision).function
 
 
-def _spreads(
-    function: Any,
-    inputs: Sequence[TowerInput],
-    outputs: Sequence[TowerOutput],
-    batch: HostileExamples,
-) -> Mapping[str, NDArray[np.float64]]:
-    arrays = tower_inputs(inputs, batch.values, batch.n)
-    # Each row of a batch is rounded otherwise, so the copies of an example are its samples.
-    tensors = [tf.constant(np.repeat(arrays[tensor.name], _SAMPLES, axis=0)) for tensor in inputs]
-    results = run_flat(function, tensors)
-    spreads = {}
-    for output in outputs:
-        values = results[output.name].numpy().astype(np.float64)
-        samples = values.reshape(batch.n, _SAMPLES, *values.shape[1:])
-        with np.errstate(invalid="ignore"):
-            spread = samples.max(axis=1) - samples.min(axis=1)
-        spreads[output.name] = np.nan_to_num(spread, nan=np.inf, posinf=np.inf)
-    return spreads
+def spreads(
+    function: Any, spec: TowerSpec, examples: HostileExamples
+) -> dict[str, NDArray[np.float64]]:
+    """Returns [n, ...] by how much each output of a rounded tower varies; infinite where it is not
+    always a number.
+
+    Args:
+      function: The function, as `rounded_function` returns it.
+      spec: The tower.
+      examples: The examples.
+    """
+    varied: dict[str, list[NDArray[np.float64]]] = {output.name: [] for output in spec.outputs}
+    for rows in batches(examples.n, examples.values, _SAMPLES):
+        batch = examples.chosen(rows)
+        arrays = tower_inputs(spec.inputs, batch.values, batch.n)
+        # Each row of a batch is rounded otherwise, so the copies of an example are its samples.
+        copies = [np.repeat(arrays[tensor.name], _SAMPLES, axis=0) for tensor in spec.inputs]
+        results = run_flat(function, [tf.constant(array) for array in copies])
+        for name, parts in varied.items():
+            values = results[name].numpy().astype(np.float64)
+            samples = values.reshape(batch.n, _SAMPLES, *values.shape[1:])
+            with np.errstate(invalid="ignore"):
+                spread = np.ptp(samples, axis=1)
+            parts.append(np.nan_to_num(spread, nan=np.inf, posinf=np.inf))
+    return {name: np.concatenate(parts) for name, parts in varied.items()}

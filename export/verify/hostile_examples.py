@@ -25,7 +25,7 @@ from export.verify.forms import Values
 from export.verify.hostile_numbers import NumberType, hostile_numbers
 from export.verify.reference_inputs import Reference
 
-_ROWS_MAX = 1 << 15
+ROWS_MAX = 1 << 15
 """The number of examples that hold hostile numbers in one input, over all inputs of a tower."""
 _ROWS_MIN = 1 << 11
 """The same for a tower whose weights make examples costly."""
@@ -64,7 +64,8 @@ class HostileExamples:
     @property
     def n(self) -> int:
         """The number of examples."""
-        return len(next(iter(self.values.values()), ()))
+        arrays = self.values or self.numbers
+        return len(next(iter(arrays.values()), ()))
 
     @cached_property
     def magnitudes(self) -> NDArray[np.float64]:
@@ -263,7 +264,7 @@ def _dtype_of(entries: Sequence[DenseFeature]) -> NumberType:
 
 
 def hostile_examples(
-    spec: TowerSpec, inputs: Sequence[NumberInput], values: Values, rows_max: int = _ROWS_MAX
+    spec: TowerSpec, inputs: Sequence[NumberInput], values: Values, rows_max: int = ROWS_MAX
 ) -> Iterator[HostileExamples]:
     """Yields examples with hostile numbers, some inputs at a time.
 

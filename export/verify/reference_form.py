@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.format.manifest import Tower
+from bundle.format.manifest import Precision, Tower
 from export.bounds import typical_magnitude
 from export.errors import VerificationFailed
-from export.front_end.specs import TowerSpec
+from export.front_end.interface import TracedTower
 from export.graphs.number_keys import keys_of, numbers_of
+from export.verify.form_differences import ComparedOutputs, rounded_function, spreads
 from export.verify.forms import OpenForm, Values, open_form, run
 from export.verify.hostile_examples import (
+    ROWS_MAX,
     HostileExamples,
     NumberInput,
     batches,
     completed,
     find_accepted,
+    hostile_examples,
     number_inputs,
 )
 from export.verify.hostile_numbers import grid, numbers_around
@@ -38,6 +42,7 @@ class ReferenceForm:
     """A tower's SavedModel in f32.
 
     Attributes:
+      traced: The tower, whose variables have their values.
       tower: The tower's entry in the manifest.
       values: [n, ...] values of each feature of the tower, of the recipe's examples.
       inputs: The inputs by which callers send numbers.
@@ -47,17 +52,19 @@ class ReferenceForm:
     """
 
     def __init__(
-        self, reference: Reference, root: Path, spec: TowerSpec, tower: Tower, values: Values
+        self, reference: Reference, root: Path, traced: TracedTower, tower: Tower, values: Values
     ) -> None:
+        self.traced = traced
         self.tower = tower
         features = {source for tensor in tower.inputs for source in tensor.sources}
         self.values = {name: array for name, array in values.items() if name in features}
-        self.inputs = number_inputs(reference, spec)
+        self.inputs = number_inputs(reference, traced.spec)
         form = find_form(tower.forms, ("saved_model", "f32"))
         # Every tower has this form.
         assert form is not None  # noqa: S101
-        self.chain = [open_form(reference, root, spec.name, tower, form)]
+        self.chain = [open_form(reference, root, traced.spec.name, tower, form)]
         self.examples = HostileExamples(self.values, {}).ordered()
+        self._rounded: dict[Precision, Any] = {}
         _, outputs = self.accepted(self.examples)
         self.typical = {name: typical_magnitude(array) for name, array in outputs.items()}
 
@@ -89,23 +96,60 @@ class ReferenceForm:
             return str(problem)
         return ""
 
-    def accepted(self, examples: HostileExamples) -> tuple[HostileExamples, Values]:
-        """Returns the examples that the SavedModel takes, and its outputs."""
+    def accepted(self, examples: HostileExamples) -> tuple[NDArray[np.int64], Values]:
+        """Returns the positions of the examples that the SavedModel takes, and its outputs."""
+        rows = np.arange(examples.n)
         try:
-            return examples, self.outputs_of(self.chain, examples)
+            return rows, self.outputs_of(self.chain, examples)
         except VerificationFailed:
-            accepted = examples.chosen(self.is_accepted(examples))
-        if not accepted.n:
-            return accepted, {}
-        return accepted, self.outputs_of(self.chain, accepted)
+            is_accepted = find_accepted(
+                examples.n, lambda group: not self.failure_of(self.chain, examples.chosen(group))
+            )
+        rows = rows[is_accepted]
+        if not rows.size:
+            return rows, {}
+        return rows, self.outputs_of(self.chain, examples.chosen(rows))
 
-    def is_accepted(self, examples: HostileExamples) -> NDArray[np.bool_]:
-        """Returns [n] which examples the SavedModel takes."""
-        return find_accepted(
-            examples.n, lambda rows: not self.failure_of(self.chain, examples.chosen(rows))
-        )
+    def hostile_batches(
+        self, inputs: Sequence[NumberInput], rows_max: int = ROWS_MAX
+    ) -> Iterator[HostileExamples]:
+        """Yields examples with hostile numbers, and with numbers around the steps of the tower, in
+        the order of their magnitudes, of some inputs each.
 
-    def numbers_around_steps(self, number_input: NumberInput) -> NDArray[np.generic]:
+        Args:
+          inputs: The inputs that get such numbers.
+          rows_max: The number of examples that hold hostile numbers in one input, over all inputs.
+        """
+        for batch in hostile_examples(self.traced.spec, inputs, self.values, rows_max):
+            yield batch.ordered()
+        for number_input in inputs:
+            around = self._numbers_around_steps(number_input)[: rows_max // len(inputs), np.newaxis]
+            for rows in batches(len(around), self.values):
+                examples = number_input.examples(around[rows])
+                yield completed(examples, self.values).ordered()
+
+    def differences(
+        self, compared: ComparedOutputs, precision: Precision, limit: float | None
+    ) -> NDArray[np.float64]:
+        """Returns [n] the largest difference of each example, as a share of the size of the output;
+        0 where all of them are due to rounding.
+
+        Args:
+          compared: Outputs of both sides.
+          precision: The precision whose rounding they may have.
+          limit: The recipe's limit; None: the parity rule holds.
+        """
+        differences = compared.differences(self.typical, limit)
+        (suspects,) = differences.nonzero()
+        if suspects.size:
+            if precision not in self._rounded:
+                self._rounded[precision] = rounded_function(self.traced, precision)
+            suspected = compared.chosen(suspects)
+            rounding = spreads(self._rounded[precision], self.traced.spec, suspected.examples)
+            differences[suspects] = suspected.differences(self.typical, limit, rounding)
+        return differences
+
+    def _numbers_around_steps(self, number_input: NumberInput) -> NDArray[np.generic]:
         """Returns [m] numbers around the steps of the tower in one input, ascending."""
         grid_size = _GRID_SIZE // len(self.inputs)
         dtype = number_input.dtype
