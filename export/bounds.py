@@ -85,8 +85,30 @@ def differ(
     results: NDArray[Any], expected: NDArray[Any], tolerance: NDArray[Any] | float
 ) -> NDArray[np.bool_]:
     """Returns where results differ by more than is allowed; NaN differs from everything."""
-    difference = np.abs(results.astype(np.float64) - expected.astype(np.float64))
-    return ~(difference <= tolerance)
+    return ~(_distances(results, expected) <= tolerance)
+
+
+def largest_at(
+    results: NDArray[Any], expected: NDArray[Any], where: NDArray[np.bool_] | bool = True
+) -> tuple[float, int]:
+    """Returns the largest difference of results, and its position in a flat array; none is larger
+    than NaN.
+
+    Args:
+      results: [...] the results.
+      expected: [...] the expected values.
+      where: [...] the values to look at, one at least; True: all.
+    """
+    distances = np.nan_to_num(_distances(results, expected), nan=np.inf)
+    looked_at = np.where(where, distances, -1.0)
+    position = int(looked_at.argmax())
+    return float(looked_at.reshape(-1)[position]), position
+
+
+def _distances(results: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.float64]:
+    # Of two infinities, there is no difference.
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.abs(results.astype(np.float64) - expected.astype(np.float64))
 
 
 def _finite_magnitudes(values: NDArray[Any]) -> NDArray[np.float64]:

@@ -29,7 +29,7 @@ from export.model_code.values import named_vocabularies
 from export.recipe.schema import CorpusSection
 from export.steps import Step
 from export.tables.vocabularies import write_model_vocabulary, write_vocabulary
-from export.verify.examples import Examples, chosen
+from export.verify.examples import Examples, chosen_columns
 
 
 def write_vocabularies(context: BundleContext) -> dict[str, manifest.Vocabulary]:
@@ -241,10 +241,7 @@ def write_warm_up(context: BundleContext, examples: Examples) -> manifest.WarmUp
         size = context.staged.run(step, _copy_requests, file, writer, source)
         requests = f"{size} requests of {source.name}"
     else:
-        columns = {
-            name: chosen(column, np.arange(count), examples.n)
-            for name, column in examples.columns.items()
-        }
+        columns = chosen_columns(examples.columns, np.arange(count), examples.n)
         size = context.staged.run(step, _write_examples, file, writer, columns, count)
         requests = f"the first {count} of verify.examples with each tower"
     context.notes.append(

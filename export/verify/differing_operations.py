@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.format.manifest import Precision, TowerOutput
-from export.bounds import of_another_order
+from export.bounds import differ, largest_at, of_another_order
 from export.front_end.interface import ComparedOperation, TracedTower
 from export.graphs.functions import narrowed, type_of
 from export.graphs.loading import tf
@@ -38,17 +38,21 @@ def first_differing(operations: Iterable[ComparedOperation]) -> tuple[str, str, 
     result and the served one; None if none differs.
     """
     for operation in operations:
-        position = _differing_position(operation.served, operation.trained)
-        if position is None:
+        trained = operation.trained.reshape(-1)
+        served = operation.served.reshape(-1)
+        is_number = np.isfinite(trained.astype(np.float64))
+        differs = differ(served, trained, of_another_order(trained)) & is_number
+        if not differs.any():
             continue
+        _, position = largest_at(served, trained, differs)
         operand = operation.operand
         argument = ""
         if operand is not None and operand.shape == operation.trained.shape:
             argument = f" of {number_text(operand.reshape(-1)[position])}"
         return (
             f"{operation.name}{at_line(operation.line)}{argument}",
-            number_text(operation.trained.reshape(-1)[position]),
-            number_text(operation.served.reshape(-1)[position]),
+            number_text(trained[position]),
+            number_text(served[position]),
         )
     return None
 
@@ -133,16 +137,3 @@ def _both(
             return CompiledTower(path).run(inputs), SavedModelTower(saved_model).run(inputs)
         except BundleError:
             return None
-
-
-def _differing_position(compiled: NDArray[Any], expected: NDArray[Any]) -> int | None:
-    """Returns the position, in a flat tensor, of the value with the largest difference; None if
-    all are alike.
-    """
-    with np.errstate(all="ignore"):
-        trained = expected.astype(np.float64).reshape(-1)
-        differences = np.abs(compiled.astype(np.float64).reshape(-1) - trained)
-        is_alike = (differences <= of_another_order(trained)) | ~np.isfinite(trained)
-    if is_alike.all():
-        return None
-    return int(np.argmax(np.where(is_alike, -1.0, np.nan_to_num(differences, nan=np.inf))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +67,20 @@ def chosen(column: Column, rows: NDArray[np.int64], n: int) -> Column:
     if column.weights is not None:
         column = column._replace(weights=column.weights[positions])
     return column
+
+
+def chosen_columns(
+    columns: Mapping[str, Column], rows: NDArray[np.int64], n: int
+) -> dict[str, Column]:
+    """Returns the values of some of n examples in all inputs, as `chosen` does."""
+    return {name: chosen(column, rows, n) for name, column in columns.items()}
+
+
+def chosen_values(
+    values: Mapping[str, NDArray[Any]], rows: NDArray[Any] | slice
+) -> dict[str, NDArray[Any]]:
+    """Returns the rows of some examples in several arrays of [n, ...]."""
+    return {name: array[rows] for name, array in values.items()}
 
 
 def joined(columns: Sequence[Column], counts: Sequence[int]) -> Column:

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.manifest import Precision
-from export.bounds import ABSOLUTE, MEANINGFUL_MAX, ROUNDING_FACTOR, of_magnitudes
+from export.bounds import ABSOLUTE, MEANINGFUL_MAX, ROUNDING_FACTOR, largest_at, of_magnitudes
 from export.front_end.interface import TracedTower
 from export.front_end.specs import TowerSpec
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
 from export.towers.bfloat16 import in_bfloat16
 from export.towers.rounding import with_rounding
+from export.verify.examples import chosen_values
 from export.verify.forms import Values
 from export.verify.hostile_examples import HostileExamples, batches
 from runtime.tower_inputs import tower_inputs
@@ -46,8 +47,8 @@ class ComparedOutputs:
         """Returns the outputs of some examples."""
         return ComparedOutputs(
             self.examples.chosen(rows),
-            {name: array[rows] for name, array in self.expected.items()},
-            {name: array[rows] for name, array in self.results.items()},
+            chosen_values(self.expected, rows),
+            chosen_values(self.results, rows),
         )
 
     def differences(
@@ -96,19 +97,17 @@ class ComparedOutputs:
         """Returns the output with the largest difference in the first example, its value and the
         SavedModel's.
         """
-        largest = -1.0
-        worst: tuple[str, Any, Any] = ("", 0, 0)
-        for name, values in self.expected.items():
-            expected = values[0].reshape(-1)
-            result = self.results[name][0].reshape(-1)
-            with np.errstate(invalid="ignore"):
-                difference = np.abs(result.astype(np.float64) - expected)
-            difference = np.nan_to_num(difference, nan=np.inf, posinf=np.inf)
-            position = int(difference.argmax())
-            if difference[position] > largest:
-                largest = float(difference[position])
-                worst = (name, result[position], expected[position])
-        return worst
+
+        def largest_of(name: str) -> tuple[float, int]:
+            return largest_at(self.results[name][0], self.expected[name][0])
+
+        name = max(self.expected, key=lambda output: largest_of(output)[0])
+        _, position = largest_of(name)
+        return (
+            name,
+            self.results[name][0].reshape(-1)[position],
+            self.expected[name][0].reshape(-1)[position],
+        )
 
 
 _DIFFERS = (

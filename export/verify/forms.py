@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.format.manifest import Tower, TowerForm, TowerPart
-from export.bounds import TOLERANCE, allowed, differ
+from export.bounds import TOLERANCE, allowed, differ, largest_at
 from export.errors import VerificationFailed
 from export.front_end.specs import TowerSpec
+from export.verify.examples import chosen_values
 from export.verify.reference_inputs import Reference
 from runtime import tower, towers
 from runtime.tower_inputs import tower_inputs
@@ -162,9 +163,9 @@ def largest_difference(
     if not wrong.any():
         return float(difference.max(initial=0.0))
 
-    # The message names the worst of the wrong values; none is worse than NaN.
-    excess = np.where(wrong, np.nan_to_num(difference, nan=np.inf), -1.0)
-    worst = tuple(int(index) for index in np.unravel_index(int(np.argmax(excess)), wrong.shape))
+    # The message names the worst of the wrong values.
+    _, position = largest_at(result, expected, wrong)
+    worst = tuple(int(index) for index in np.unravel_index(position, wrong.shape))
     example, *element = worst
     element_text = f", element {element}," if element else ""
     rule = TOLERANCE if limit is None else f"{key} = {limit:g}"
@@ -219,7 +220,7 @@ def run(
         step = 1
         if isinstance(opened.entry, TowerPart) and opened.entry.per == "context":
             step = candidates
-        arrays = {name: array[::step] for name, array in tensors.items()}
+        arrays = chosen_values(tensors, slice(None, None, step))
         try:
             results = opened.network.run(tower_inputs(opened.entry.inputs, arrays, n // step))
         except BundleError as problem:
@@ -263,8 +264,7 @@ def compare(
     whole: Values = {}
     errors: dict[str, float] = {}
     for batch in batches:
-        arrays = {name: array[batch] for name, array in values.items()}
-        results = run(chain, arrays, len(batch))
+        results = run(chain, chosen_values(values, batch), len(batch))
         whole = whole or results
         for opened in chain:
             limit = opened.own_limit if own_rows else opened.limit

@@ -27,7 +27,7 @@ from export.errors import NotConvertible, VerificationFailed
 from export.front_end.interface import ForeignModel, TracedTower
 from export.front_end.specs import FeatureSpec
 from export.verify.differing_operations import compiled_operations, first_differing
-from export.verify.examples import Examples, chosen, joined
+from export.verify.examples import Examples, chosen_columns, chosen_values, joined
 from export.verify.form_differences import ComparedOutputs, Tolerated
 from export.verify.forms import OpenForm, Values, open_form
 from export.verify.hostile_examples import HostileExamples, number_text
@@ -383,7 +383,7 @@ def _compare_with_original(
         rows, results = form.accepted(hostile)
         if not rows.size:
             continue
-        expected_rows = {output: array[positions[rows]] for output, array in expected.items()}
+        expected_rows = chosen_values(expected, positions[rows])
         # A service responds with an error where the SavedModel has no number.
         finite = {
             output: np.where(np.isfinite(array), array, expected_rows[output])
@@ -423,5 +423,5 @@ def _with_all_columns(base: Examples, batch: HostileExamples) -> HostileExamples
     values: those of many examples are large, and are computed from the columns again.
     """
     rows = np.arange(batch.n) % base.n
-    columns = {name: chosen(column, rows, base.n) for name, column in base.columns.items()}
+    columns = chosen_columns(base.columns, rows, base.n)
     return replace(batch, values={}, columns={**columns, **batch.columns})

@@ -20,7 +20,8 @@ from bundle.errors import FeatureError
 from bundle.features.columns import Column
 from bundle.format.manifest import DenseFeature
 from export.front_end.specs import DenseSpec, TowerSpec
-from export.verify.examples import chosen
+from export.verify.accepted_groups import accepted_groups
+from export.verify.examples import chosen, chosen_columns, chosen_values
 from export.verify.forms import Values
 from export.verify.hostile_numbers import NumberType, hostile_numbers
 from export.verify.reference_inputs import Reference
@@ -79,12 +80,9 @@ class HostileExamples:
     def chosen(self, rows: NDArray[Any] | slice) -> HostileExamples:
         """Returns some of the examples."""
         return HostileExamples(
-            {name: array[rows] for name, array in self.values.items()},
-            {name: numbers[rows] for name, numbers in self.numbers.items()},
-            {
-                name: chosen(column, np.arange(self.n)[rows], self.n)
-                for name, column in self.columns.items()
-            },
+            chosen_values(self.values, rows),
+            chosen_values(self.numbers, rows),
+            chosen_columns(self.columns, np.arange(self.n)[rows], self.n),
         )
 
     def ordered(self) -> HostileExamples:
@@ -312,26 +310,17 @@ def hostile_examples(
 def find_accepted(n: int, is_accepted: Callable[[slice], bool]) -> NDArray[np.bool_]:
     """Returns [n] which of some examples are accepted.
 
-    One rejected example fails a whole group, which is halved until the example is alone. Only
-    `_TRIALS_MAX` groups are tried, the first examples first; all that are left count as rejected.
+    Only `_TRIALS_MAX` groups are tried, the first examples first; all that are left count as
+    rejected.
 
     Args:
       n: The number of examples.
       is_accepted: Returns whether the examples of a slice are accepted together.
     """
     accepted = np.zeros(n, bool)
-    groups = [slice(start, min(n, start + _BATCH_MAX)) for start in range(0, n, _BATCH_MAX)]
-    # The first group is tried first.
-    groups.reverse()
-    trials = 0
-    while groups and trials < _TRIALS_MAX:
-        group = groups.pop()
-        trials += 1
-        if is_accepted(group):
-            accepted[group] = True
-        elif group.stop - group.start > 1:
-            middle = (group.start + group.stop) // 2
-            groups += [slice(middle, group.stop), slice(group.start, middle)]
+    groups = accepted_groups(n, lambda rows: is_accepted(rows) or None, _BATCH_MAX, _TRIALS_MAX)
+    for group, _ in groups:
+        accepted[group] = True
     return accepted
 
 

@@ -31,6 +31,7 @@ from export.raised_errors import is_own
 from export.recipe.schema import ExportJob, FeatureSection
 from export.tables.vocabularies import as_array
 from export.user_lines import at_line
+from export.verify.accepted_groups import accepted_groups
 from export.verify.hostile_numbers import NumberType, hostile_numbers
 from export.verify.synthetic_examples import vocabulary_of
 
@@ -655,50 +656,37 @@ def _computed(compute: ComputeRows, columns: Mapping[str, Values], n: int) -> Ro
     One value that is rejected fails a whole call, so examples are halved until it is alone. If too
     many are rejected for that, some examples are tried one by one.
     """
-    computed: dict[tuple[int, int], Rows] = {}
-    # The ranges of examples that are left, the first one last.
-    pending = [(0, n)]
-    for _ in range(_CALLS_MAX):
-        if not pending:
-            break
-        first, last = pending.pop()
-        rows = _rows_or_rejected(compute, columns, n, first, last)
-        if rows is not None:
-            computed[first, last] = rows
-        elif last - first > 1:
-            middle = (first + last) // 2
-            pending += [(middle, last), (first, middle)]
-    if pending:
+    is_left = np.ones(n, bool)
+
+    def rows_of(group: slice) -> Rows | None:
+        values = {name: column.reshape(n, -1)[group].ravel() for name, column in columns.items()}
+        size = group.stop - group.start
+        try:
+            rows = compute(values, size)
+        except Exception as problem:  # a model's framework raises errors of any type
+            if is_own(problem):
+                raise
+            is_left[group] = size > 1
+            return None
+        is_left[group] = False
+        return rows
+
+    computed = list(accepted_groups(n, rows_of, calls_max=_CALLS_MAX))
+    if is_left.any():
         for first in np.linspace(0, n - 1, min(n, _CALLS_MAX), dtype=int).tolist():
-            rows = _rows_or_rejected(compute, columns, n, first, first + 1)
+            group = slice(first, first + 1)
+            rows = rows_of(group)
             if rows is not None:
-                computed[first, first + 1] = rows
-    return _joined(computed, n)
+                computed.append((group, rows))
 
-
-def _joined(computed: Mapping[tuple[int, int], Rows], n: int) -> Rows | None:
-    """Returns the rows of n examples, computed in ranges; `_REJECTED` outside of these ranges."""
     # The number of rows of an example, which must be the same for all.
-    sizes = {rows.size / (last - first) for (first, last), rows in computed.items()}
+    sizes = {rows.size / (group.stop - group.start) for group, rows in computed}
     if len(sizes) != 1:
         return None
     size = sizes.pop()
     if not size.is_integer():
         return None
     result = np.full((n, int(size)), _REJECTED)
-    for (first, last), rows in computed.items():
-        result[first:last] = rows.reshape(last - first, -1)
+    for group, rows in computed:
+        result[group] = rows.reshape(-1, int(size))
     return result.reshape(-1)
-
-
-def _rows_or_rejected(
-    compute: ComputeRows, columns: Mapping[str, Values], n: int, first: int, last: int
-) -> Rows | None:
-    """Returns the rows of the examples from `first` to `last`; None if one of them is rejected."""
-    values = {name: column.reshape(n, -1)[first:last].ravel() for name, column in columns.items()}
-    try:
-        return compute(values, last - first)
-    except Exception as problem:  # a model's framework raises errors of any type
-        if is_own(problem):
-            raise
-        return None

@@ -24,6 +24,7 @@ from export.errors import VerificationFailed
 from export.front_end.interface import Results
 from export.front_end.specs import DenseSpec
 from export.recipe.schema import FeatureSection
+from export.verify.examples import chosen_values
 from export.verify.forms import OpenForm, Values, compare, open_form, run
 from export.verify.rankings import check_effects, order_effects
 from export.verify.reference_inputs import Reference
@@ -158,8 +159,8 @@ def _unknown_ids_at_fault(
             root,
             name,
             tower,
-            {key: array[without_unknown] for key, array in values.items()},
-            {key: array[without_unknown] for key, array in expected.items()},
+            chosen_values(values, without_unknown),
+            chosen_values(expected, without_unknown),
         )
     except VerificationFailed:
         return ""
@@ -257,7 +258,7 @@ def _check_parts(
 
 def _with_shared_contexts(tower: Tower, values: Values, n: int) -> Values:
     """Returns [n, ...] values in which groups of candidates have the context of their first."""
-    shared = {key: array[:n] for key, array in values.items()}
+    shared = chosen_values(values, slice(n))
     for part in tower.parts:
         if part.per != "context":
             continue

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
 from bundle.tables.id_values import Rows, Values
+from export.verify.accepted_groups import accepted_groups
 
 SentDtype = Literal["int64", "float32", "string"]
 
@@ -61,18 +62,17 @@ class Reader:
 
 def rows_or_none(find: Callable[..., Rows], *values: Values) -> Rows:
     """Returns [m] int64 rows of [m] values of each input, -1 where the model's operations fail."""
-    if not values[0].size:
-        return np.empty(0, np.int64)
-    try:
-        return find(*values)
-    except FeatureError:
-        if values[0].size == 1:
-            return np.array([-1])
-    # One rejected value fails the whole call, so the values are halved until it is alone.
-    middle = values[0].size // 2
-    first = rows_or_none(find, *(column[:middle] for column in values))
-    second = rows_or_none(find, *(column[middle:] for column in values))
-    return np.concatenate([first, second])
+    rows = np.full(values[0].size, -1, np.int64)
+
+    def find_group(group: slice) -> Rows | None:
+        try:
+            return find(*(column[group] for column in values))
+        except FeatureError:
+            return None
+
+    for group, group_rows in accepted_groups(rows.size, find_group):
+        rows[group] = group_rows
+    return rows
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from export.bounds import typical_magnitude
 from export.errors import VerificationFailed
 from export.front_end.interface import TracedTower
 from export.graphs.number_keys import keys_of, numbers_of
+from export.verify.examples import chosen_values
 from export.verify.form_differences import ComparedOutputs, rounded_function, spreads
 from export.verify.forms import OpenForm, Values, open_form, run
 from export.verify.hostile_examples import (
@@ -174,7 +175,7 @@ class ReferenceForm:
         """Returns [m, d] all outputs of the SavedModel for the first example with other numbers,
         zeros for what is not finite.
         """
-        first = {name: array[:1] for name, array in self.values.items()}
+        first = chosen_values(self.values, slice(1))
         output_count = sum(values.size for values in self.typical.values())
         outputs = np.zeros((len(numbers), output_count))
         for rows in batches(len(numbers), self.values):

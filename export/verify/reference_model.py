@@ -26,7 +26,7 @@ from export.id_graphs.step_functions import PACKET
 from export.raised_errors import one_line
 from export.tables.dumped import KeyFile
 from export.user_lines import at_line, line_of_exception
-from export.verify.examples import chosen, without_signs
+from export.verify.examples import chosen_columns, without_signs
 from export.verify.reference_inputs import Reference
 from export.verify.table_rows import read_rows
 
@@ -103,9 +103,7 @@ def _run_on_accepted(reference: Reference, expect_numbers: bool) -> tuple[Refere
 def _runs_alone(reference: Reference) -> bool:
     """Returns whether the reference model computes the first example by itself."""
     inputs = model_inputs(reference)
-    columns = {
-        name: chosen(column, np.arange(1), inputs.n) for name, column in inputs.columns.items()
-    }
+    columns = chosen_columns(inputs.columns, np.arange(1), inputs.n)
     try:
         reference.original.run(reference.model, replace(inputs, n=1, columns=columns))
     except NotConvertible:
@@ -209,7 +207,7 @@ def _run(reference: Reference, expect_numbers: bool = False) -> ReferenceRun:
     if any(isinstance(spec, FeatureSpec) and spec.computes_floats for spec in features):
         # The last examples of a batch may otherwise lie on the other side of a step.
         rows = np.arange(n + -n % PACKET) % n
-        columns = {name: chosen(column, rows, n) for name, column in inputs.columns.items()}
+        columns = chosen_columns(inputs.columns, rows, n)
         inputs = replace(inputs, n=len(rows), columns=columns)
     reference_run = reference.original.run(reference.model, inputs, expect_numbers)
     results: dict[str, dict[str, NDArray[Any]]] = {}
@@ -223,10 +221,7 @@ def _run(reference: Reference, expect_numbers: bool = False) -> ReferenceRun:
                     "first, which is the batch"
                 )
             results[name][output] = values[:n]
-    expected_numbers = {
-        name: chosen(column, np.arange(n), inputs.n)
-        for name, column in reference_run.expected_numbers.items()
-    }
+    expected_numbers = chosen_columns(reference_run.expected_numbers, np.arange(n), inputs.n)
     return ReferenceRun(results, expected_numbers)
 
 

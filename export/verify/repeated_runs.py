@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from export.bounds import allowed, differ, of_another_order
 from export.front_end.interface import Results
-from export.verify.examples import Examples, chosen
+from export.verify.examples import Examples, chosen_columns, chosen_values
 from export.verify.forms import another_order
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import reference_results
@@ -97,13 +97,10 @@ def self_contradiction(reference: Reference) -> str:
         "alone": np.arange(1),
     }
     for way, order in runs.items():
-        columns = {
-            name: chosen(column, order, n) for name, column in reference.examples.columns.items()
-        }
+        columns = chosen_columns(reference.examples.columns, order, n)
         sample = replace(reference, examples=Examples(len(order), columns))
         expected_of_sample = {
-            tower: {output: values[order] for output, values in outputs.items()}
-            for tower, outputs in expected.items()
+            tower: chosen_values(outputs, order) for tower, outputs in expected.items()
         }
         difference = next(differences(reference_results(sample), expected_of_sample), None)
         if difference is None:
