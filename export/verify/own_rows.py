@@ -37,6 +37,8 @@ from export.verify.synthetic_examples import vocabulary_of
 
 Values = NDArray[Any]
 Rows = NDArray[np.int64]
+Batch = tuple[Mapping[str, Values], int]
+"""The values of each input, and the number of examples."""
 
 HOSTILE_VALUES = 20_000
 """The number of values of each input on which rows are compared, beside the keys of vocabularies.
@@ -279,7 +281,7 @@ class _Check:
         self._own_rows = own_rows
         # The model's operations may need more inputs than the feature reads.
         inputs = tuple(dict.fromkeys((*spec.reads, *(own_rows.inputs or ()))))
-        self._columns, self._n = _columns(job, spec, inputs)
+        self._batch: Batch = _columns(job, spec, inputs)
 
     def compare(self) -> bool:
         """Compares with TensorFlow; returns whether it could.
@@ -290,19 +292,17 @@ class _Check:
         if self._own_rows.inputs is None:
             return False
         if self._spec.entry.split:
-            columns = {name: self._columns[name] for name in self._spec.reads}
-            features = _reader({self._spec.name: self._entry}, self._model)
-            return _are_words_compared(self._spec, self._own_rows, features, columns, self._n)
+            return self._are_words_compared()
 
         compute = self._own_rows.compute
-        rows = self._rows(self._entry, self._columns, self._n)
-        expected = _computed(compute, self._columns, self._n)
+        rows = self._rows(self._entry, self._batch)
+        expected = _computed(compute, self._batch)
         if expected is None or rows is None or expected.size != rows.size:
             return False
         differs = _differ(rows, expected)
         if 0 < np.count_nonzero(differs) <= _AT_STEPS_MAX:
-            differs &= ~_at_step(compute, self._columns, self._n, rows)
-        self._check(differs, self._columns, rows, expected)
+            differs &= ~_at_step(compute, self._batch, rows)
+        self._check(differs, self._batch, rows, expected)
         return True
 
     def find_trained(self, candidates: Sequence[OwnRows]) -> ComputeRows | None:
@@ -313,7 +313,8 @@ class _Check:
         inputs = self._own_rows.inputs
         if inputs is None or self._spec.entry.split:
             return None
-        expected = _computed(self._own_rows.compute, self._columns, self._n)
+        _, n = self._batch
+        expected = _computed(self._own_rows.compute, self._batch)
         if expected is None:
             return None
         best: ComputeRows | None = None
@@ -321,14 +322,14 @@ class _Check:
         for candidate in candidates:
             if set(candidate.inputs or ()) != set(inputs):
                 continue
-            size = candidate.compute(self._columns, self._n).size // self._n
+            size = candidate.compute(*self._batch).size // n
             positions: list[int | None] = [None]
             # A feature may be one of the ids of an example that the lookup reads.
-            if expected.size == self._n and size > 1:
+            if expected.size == n and size > 1:
                 positions = list(range(size))
             for position in positions:
                 compute = partial(_rows_at, candidate.compute, position)
-                rows = compute(self._columns, self._n)
+                rows = compute(*self._batch)
                 if rows.size != expected.size:
                     continue
                 count = int(np.count_nonzero(rows == expected))
@@ -350,15 +351,14 @@ class _Check:
           VerificationFailed: A value has another row, and no rule of a bundle has the rows of that
             framework.
         """
-        columns, n = self._fitting(trainer)
-        steps = {name: self._steps(compute, trainer, name) for name in columns}
-        batches = [(columns, n)]
+        batches = [self._fitting(trainer)]
+        steps = {name: self._steps(compute, trainer, name) for name in batches[0][0]}
         for name, function in steps.items():
             if function is not None and function.steps.size:
                 batches.append(self._with_values(name, function.beside_steps()))
-        for batch_columns, batch_n in batches:
-            rows = self._rows(self._entry, batch_columns, batch_n)
-            expected = compute(batch_columns, batch_n)
+        for batch in batches:
+            rows = self._rows(self._entry, batch)
+            expected = compute(*batch)
             if rows is None:
                 continue
             differs = _differ(rows, expected)
@@ -370,24 +370,21 @@ class _Check:
             )
             if is_right and trainer.is_stated:
                 return followed
-            self._check(differs, batch_columns, rows, expected, trainer)
+            self._check(differs, batch, rows, expected, trainer)
         return None
 
-    def _fitting(self, trainer: Trainer) -> tuple[Mapping[str, Values], int]:
+    def _fitting(self, trainer: Trainer) -> Batch:
         """Returns the examples whose integers a framework does not cut, and their number."""
         if trainer.has_int64:
-            return self._columns, self._n
-        fits = np.ones(self._n, bool)
+            return self._batch
+        columns, n = self._batch
+        fits = np.ones(n, bool)
         ends = np.iinfo(np.int32)
-        for column in self._columns.values():
+        for column in columns.values():
             if column.dtype == np.int64:
                 is_inside = (column >= ends.min) & (column <= ends.max)
-                fits &= is_inside.reshape(self._n, -1).all(axis=1)
-        columns = {
-            name: column.reshape(self._n, -1)[fits].reshape(-1)
-            for name, column in self._columns.items()
-        }
-        return columns, int(fits.sum())
+                fits &= is_inside.reshape(n, -1).all(axis=1)
+        return _chosen(self._batch, fits), int(fits.sum())
 
     def _steps(self, compute: ComputeRows, trainer: Trainer, name: str) -> StepFunction | None:
         """Returns the rows as a step function of one input, while all others are 1; None if they
@@ -401,8 +398,7 @@ class _Check:
             dtype = "int32"
 
         def rows_of(values: Values) -> Rows:
-            columns, n = self._with_values(name, values)
-            rows = compute(columns, n).reshape(n, -1)
+            rows = compute(*self._with_values(name, values)).reshape(values.size, -1)
             if (rows != rows[:, :1]).any():
                 raise _DependOnPosition
             return rows[:, 0]
@@ -431,12 +427,12 @@ class _Check:
         numbers = np.array(constants, np.float64)
         return np.concatenate([numbers - 1, numbers, numbers + 1])
 
-    def _with_values(self, name: str, values: Values) -> tuple[dict[str, Values], int]:
+    def _with_values(self, name: str, values: Values) -> Batch:
         """Returns columns of examples that hold a value in all positions of an input, and 1 in all
         others, and the number of examples.
         """
         columns: dict[str, Values] = {}
-        for input_name, column in self._columns.items():
+        for input_name, column in self._batch[0].items():
             size = math.prod(self._job.inputs[input_name].shape)
             if input_name == name:
                 columns[input_name] = values.repeat(size)
@@ -462,37 +458,76 @@ class _Check:
         self,
         entry: manifest.EmbeddedFeature,
         compute: ComputeRows,
-        batches: Sequence[tuple[Mapping[str, Values], int]],
+        batches: Sequence[Batch],
     ) -> bool:
         changes = {"ids": entry.ids, "from_end": entry.from_end}
         changed = self._entry.model_copy(update=changes)
-        for columns, n in batches:
-            rows = self._rows(changed, columns, n)
-            if rows is None or _differ(rows, compute(columns, n)).any():
+        for batch in batches:
+            rows = self._rows(changed, batch)
+            if rows is None or _differ(rows, compute(*batch)).any():
                 return True
         return False
 
-    def _rows(
-        self, entry: manifest.EmbeddedFeature, columns: Mapping[str, Values], n: int
-    ) -> Rows | None:
+    def _rows(self, entry: manifest.EmbeddedFeature, batch: Batch) -> Rows | None:
         """Returns the rows that a bundle finds, `_REJECTED` where it rejects a value."""
         name = self._spec.name
         features = _reader({name: entry}, self._model)
-        columns_of_reads = {key: columns[key] for key in self._spec.reads}
-        rows = _computed(partial(_rows, features, name), columns_of_reads, n)
+
+        def find(columns: Mapping[str, Values], n: int) -> Rows:
+            rows, _ = features.rows(name, self._columns_read(columns), n)
+            return rows
+
+        rows = _computed(find, batch)
         unknown = self._spec.unknown
         if rows is None or unknown is None:
             return rows
-        if unknown.rule == "refuse":
-            return np.where(rows == -1, _REJECTED, rows)
-        if unknown.rule == "row":
-            return np.where(rows == -1, np.int64(unknown.row or 0), rows)
-        return rows
+        row_of_unknown = {"refuse": _REJECTED, "row": np.int64(unknown.row or 0)}
+        return np.where(rows == -1, row_of_unknown.get(unknown.rule, -1), rows)
+
+    def _columns_read(self, columns: Mapping[str, Values]) -> dict[str, Column]:
+        return {name: Column(columns[name]) for name in self._spec.reads}
+
+    def _values_of(self, batch: Batch, example: int) -> dict[str, list[Any]]:
+        """Returns the values that the feature reads of an example, for messages."""
+        values = _chosen(batch, slice(example, example + 1))
+        return {name: values[name].tolist() for name in self._spec.reads}
+
+    def _are_words_compared(self) -> bool:
+        """Compares the rows of the words of texts; returns whether it could.
+
+        Raises:
+          VerificationFailed: A word has another row.
+        """
+        features = _reader({self._spec.name: self._entry}, self._model)
+        columns, n = self._batch
+        try:
+            expected = self._own_rows.compute({name: columns[name] for name in self._spec.reads}, n)
+            rows, offsets = features.rows(self._spec.name, self._columns_read(columns), n)
+        except Exception as problem:  # a model's framework raises errors of any type
+            if is_own(problem):
+                raise
+            return False
+        shared_count = min(rows.size, expected.size)
+        wrong = np.flatnonzero(rows[:shared_count] != expected[:shared_count])
+        if not wrong.size and rows.size == expected.size:
+            return True
+        # Where all shared words agree, the first word that one side lacks differs.
+        first = shared_count
+        if wrong.size:
+            first = int(wrong[0])
+        example = min(int(np.searchsorted(offsets, first, side="right")) - 1, n - 1)
+        raise _difference(
+            self._spec,
+            self._values_of(self._batch, example),
+            _row_text(rows, first),
+            _row_text(expected, first),
+            f"of {rows.size} and {expected.size} words, {wrong.size} differ",
+        )
 
     def _check(
         self,
         differs: NDArray[np.bool_],
-        columns: Mapping[str, Values],
+        batch: Batch,
         rows: Rows,
         expected: Rows,
         trainer: Trainer | None = None,
@@ -507,10 +542,8 @@ class _Check:
         if not wrong.size:
             return
         first = int(wrong[0])
-        name = next(iter(columns))
-        n = columns[name].size // math.prod(self._job.inputs[name].shape)
-        example = first * n // rows.size
-        values = {name: columns[name].reshape(n, -1)[example].tolist() for name in self._spec.reads}
+        _, n = batch
+        values = self._values_of(batch, first * n // rows.size)
         row = _row_text(rows, first)
         expected_row = _row_text(expected, first)
         extent = f"{wrong.size} of {rows.size} values differ"
@@ -555,44 +588,6 @@ def _rows_at(
     return rows.reshape(n, -1)[:, position]
 
 
-def _are_words_compared(
-    spec: FeatureSpec,
-    own_rows: OwnRows,
-    features: FeatureReader,
-    columns: Mapping[str, Values],
-    n: int,
-) -> bool:
-    """Compares the rows of the words of n texts; returns whether it could.
-
-    Raises:
-      VerificationFailed: A word has another row.
-    """
-    try:
-        expected = own_rows.compute(columns, n)
-        texts = {name: Column(values) for name, values in columns.items()}
-        rows, offsets = features.rows(spec.name, texts, n)
-    except Exception as problem:  # a model's framework raises errors of any type
-        if is_own(problem):
-            raise
-        return False
-    shared_count = min(rows.size, expected.size)
-    wrong = np.flatnonzero(rows[:shared_count] != expected[:shared_count])
-    if not wrong.size and rows.size == expected.size:
-        return True
-    # Where all shared words agree, the first word that one side lacks differs.
-    first = shared_count
-    if wrong.size:
-        first = int(wrong[0])
-    example = min(int(np.searchsorted(offsets, first, side="right")) - 1, n - 1)
-    raise _difference(
-        spec,
-        {name: [values[example]] for name, values in columns.items()},
-        _row_text(rows, first),
-        _row_text(expected, first),
-        f"of {rows.size} and {expected.size} words, {wrong.size} differ",
-    )
-
-
 def _difference(
     spec: FeatureSpec, values: Mapping[str, list[Any]], row: str, expected_row: str, extent: str
 ) -> VerificationFailed:
@@ -614,18 +609,17 @@ def _row_text(rows: Rows, position: int) -> str:
     return f"row {rows[position]}"
 
 
-def _at_step(
-    compute: ComputeRows, columns: Mapping[str, Values], n: int, rows: Rows
-) -> NDArray[np.bool_]:
+def _at_step(compute: ComputeRows, batch: Batch, rows: Rows) -> NDArray[np.bool_]:
     """Returns where the model's rows change within a few floats, and a row is that of either side:
     logarithms and the like differ in their last bit from one library to another, and in one
     library from one vector length to another.
     """
+    columns, n = batch
     nowhere = np.zeros(rows.shape, bool)
     if any(column.dtype != np.float32 for column in columns.values()):
         return nowhere
     below, above = (
-        _computed(compute, {name: _shifted(column, end) for name, column in columns.items()}, n)
+        _computed(compute, ({name: _shifted(column, end) for name, column in columns.items()}, n))
         for end in (-np.inf, np.inf)
     )
     if below is None or above is None:
@@ -643,26 +637,26 @@ def _shifted(values: Values, end: float) -> Values:
     return values
 
 
-def _rows(features: FeatureReader, name: str, columns: Mapping[str, Values], n: int) -> Rows:
-    """Returns the rows that the bundle finds, -1 where there is none."""
-    rows, _ = features.rows(name, {key: Column(values) for key, values in columns.items()}, n)
-    return rows
+def _chosen(batch: Batch, rows: NDArray[np.bool_] | slice) -> dict[str, Values]:
+    """Returns the columns of some examples."""
+    columns, n = batch
+    return {name: column.reshape(n, -1)[rows].reshape(-1) for name, column in columns.items()}
 
 
-def _computed(compute: ComputeRows, columns: Mapping[str, Values], n: int) -> Rows | None:
+def _computed(compute: ComputeRows, batch: Batch) -> Rows | None:
     """Returns the rows of n examples, `_REJECTED` where a value is rejected or not tried; None if
     all are rejected, or examples have different numbers of rows.
 
     One value that is rejected fails a whole call, so examples are halved until it is alone. If too
     many are rejected for that, some examples are tried one by one.
     """
+    _, n = batch
     is_left = np.ones(n, bool)
 
     def rows_of(group: slice) -> Rows | None:
-        values = {name: column.reshape(n, -1)[group].ravel() for name, column in columns.items()}
         size = group.stop - group.start
         try:
-            rows = compute(values, size)
+            rows = compute(_chosen(batch, group), size)
         except Exception as problem:  # a model's framework raises errors of any type
             if is_own(problem):
                 raise
