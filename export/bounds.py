@@ -98,7 +98,12 @@ def largest_at(
       results: [...] the results.
       expected: [...] the expected values.
       where: [...] the values to look at, one at least; True: all.
+
+    Returns:
+      Both; zeros if there are no results.
     """
+    if not results.size:
+        return 0.0, 0
     distances = np.nan_to_num(_distances(results, expected), nan=np.inf)
     looked_at = np.where(where, distances, -1.0)
     position = int(looked_at.argmax())

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bundle.errors import BundleError
+from export.bounds import ANOTHER_ORDER, largest_at
 from export.drafts.drafted_inputs import DraftedInput, assumptions
 from export.drafts.example_columns import ColumnInput
 from export.errors import ExportError
@@ -26,8 +27,6 @@ from export.verify.original_results import original_results
 
 EXAMPLES_COMPARED = 64
 """The number of examples on which the model is run."""
-_TOLERANCE = 1e-4
-"""The difference, as a share of the largest number of an output, that rounding does not explain."""
 
 Inputs = Mapping[str, DraftedInput]
 Run = Callable[[Inputs], Results | None]
@@ -230,11 +229,9 @@ def _difference(drafted: Results, alternative: Results) -> _Difference | None:
             if values.shape != other_values.shape:
                 shapes = str([*values.shape[1:]]), str([*other_values.shape[1:]])
                 return _Difference(f"output {output!r} has the shape", *shapes)
-            if not values.size:
-                continue
-            differences = np.abs(values - other_values)
-            largest = np.unravel_index(int(differences.argmax()), differences.shape)
-            if differences[largest] > _TOLERANCE * np.abs(values).max():
+            difference, position = largest_at(other_values, values)
+            if difference > ANOTHER_ORDER * np.abs(values).max(initial=0.0):
+                largest = np.unravel_index(position, values.shape)
                 numbers = f"{values[largest]:.3g}", f"{other_values[largest]:.3g}"
                 example = int(largest[0]) + 1
                 return _Difference(f"output {output!r} of example {example} is", *numbers)

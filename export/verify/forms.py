@@ -156,12 +156,12 @@ def largest_difference(
         raise VerificationFailed(
             f"{label}: shape {result.shape}; the original model gives {expected.shape}"
         )
-    difference = np.abs(result.astype(np.float64) - expected.astype(np.float64))
     if tolerance is None:
         tolerance = allowed(expected, limit)
     wrong = differ(result, expected, tolerance)
     if not wrong.any():
-        return float(difference.max(initial=0.0))
+        difference, _ = largest_at(result, expected)
+        return difference
 
     # The message names the worst of the wrong values.
     _, position = largest_at(result, expected, wrong)
@@ -195,6 +195,17 @@ def open_form(
     except BundleError as problem:
         raise VerificationFailed(f"{label}: {problem}") from problem
     return OpenForm(label, reference.model.towers[name], entry, form, limit, network)
+
+
+def open_saved_model(reference: Reference, root: Path, name: str, tower: Tower) -> OpenForm:
+    """Opens the SavedModel in f32 of the tower `name`, which every tower has.
+
+    Raises:
+      VerificationFailed: It does not open, or is not what its entry says.
+    """
+    form = towers.find_form(tower.forms, ("saved_model", "f32"))
+    assert form is not None  # noqa: S101
+    return open_form(reference, root, name, tower, form)
 
 
 def run(

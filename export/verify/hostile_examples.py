@@ -235,13 +235,10 @@ def number_inputs(reference: Reference, spec: TowerSpec) -> list[NumberInput]:
         fixed = [math.prod(entry.shape) for entry in values if entry.take == "values"]
         column = reference.examples.columns.get(name)
         has_lists = column is not None and column.offsets is not None
-        if fixed:
+        if fixed or (values and has_lists):
+            size = fixed[0] if fixed else None
             inputs.append(
-                NumberInput(reference, name, _dtype_of(values), fixed[0], False, readers, read)
-            )
-        elif values and has_lists:
-            inputs.append(
-                NumberInput(reference, name, _dtype_of(values), None, False, readers, read)
+                NumberInput(reference, name, _dtype_of(values), size, False, readers, read)
             )
         is_weighted = any(reader.weights is not None for reader in specs)
         if is_weighted and has_lists:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
 from bundle.format.manifest import Tower, TowerForm, TowerPart
-from export.bounds import allowed, differ
+from export.bounds import allowed, differ, largest_at
 from export.errors import VerificationFailed
 from export.front_end.interface import Results
 from export.front_end.specs import DenseSpec
@@ -245,8 +245,7 @@ def _check_parts(
             # of SavedModels, is the reference for it.
             if first:
                 for inner in {output.name for output in part.outputs} - set(expected):
-                    difference = np.abs(results[inner].astype(np.float64) - first[inner])
-                    errors[inner] = float(difference.max(initial=0.0))
+                    errors[inner], _ = largest_at(results[inner], first[inner])
             form = _form_entry(reference, opened, results, errors, expected)
             measured[part.name].setdefault(opened.form.path, form)
         first = first or results
@@ -275,10 +274,10 @@ def _check_shared(chain: Sequence[OpenForm], results: Values, whole: Values) -> 
             # Both, the parts and the whole tower, may miss the original by the limit.
             limit = 2 * allowed(whole[name], opened.own_limit)
             if differ(results[name], whole[name], limit).any():
-                difference = np.abs(results[name].astype(np.float64) - whole[name])
+                difference, _ = largest_at(results[name], whole[name])
                 raise VerificationFailed(
                     f"{opened.label}: with contexts computed once and each shared by {_CANDIDATES} "
-                    f"candidates, output {name!r} lies {difference.max():.3g} from the whole "
+                    f"candidates, output {name!r} lies {difference:.3g} from the whole "
                     f"tower's; set towers.{opened.spec.name}.split = false, and report it"
                 )
 

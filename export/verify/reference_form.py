@@ -17,7 +17,7 @@ from export.front_end.interface import TracedTower
 from export.graphs.number_keys import keys_of, numbers_of
 from export.verify.examples import chosen_values
 from export.verify.form_differences import ComparedOutputs, rounded_function, spreads
-from export.verify.forms import OpenForm, Values, open_form, run
+from export.verify.forms import OpenForm, Values, open_saved_model, run
 from export.verify.hostile_examples import (
     ROWS_MAX,
     HostileExamples,
@@ -31,7 +31,6 @@ from export.verify.hostile_examples import (
 from export.verify.hostile_numbers import grid, numbers_around
 from export.verify.reference_inputs import Reference
 from export.verify.step_search import find_steps
-from runtime.towers import find_form
 
 _GRID_SIZE = 1 << 10
 """The number of numbers, over all inputs of a tower, between which steps are looked for."""
@@ -60,10 +59,7 @@ class ReferenceForm:
         features = {source for tensor in tower.inputs for source in tensor.sources}
         self.values = {name: array for name, array in values.items() if name in features}
         self.inputs = number_inputs(reference, traced.spec)
-        form = find_form(tower.forms, ("saved_model", "f32"))
-        # Every tower has this form.
-        assert form is not None  # noqa: S101
-        self.chain = [open_form(reference, root, traced.spec.name, tower, form)]
+        self.chain = [open_saved_model(reference, root, traced.spec.name, tower)]
         self.examples = HostileExamples(self.values, {}).ordered()
         self._rounded: dict[Precision, Any] = {}
         _, outputs = self.accepted(self.examples)

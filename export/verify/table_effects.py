@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest
 from bundle.tables.reader import TableReader
-from export.bounds import allowed
+from export.bounds import allowed, differ, largest_at
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import VerificationFailed
 from export.front_end.interface import ReadRows, Results
-from export.verify.forms import compare, open_form, run
+from export.verify.forms import compare, open_saved_model, run
 from export.verify.parity import feature_values
 from export.verify.reference_inputs import Reference
-from runtime.towers import find_form
 
 Effects = dict[str, dict[str, float]]
 """Tower -> output -> the largest difference that converted tables alone make."""
@@ -98,9 +97,7 @@ def measure_effects(
     effects: Effects = {}
     without_limit = []
     for name, tower in affected.items():
-        form = find_form(tower.forms, ("saved_model", "f32"))
-        assert form is not None  # noqa: S101 - every tower has one
-        opened = open_form(reference, root, name, tower, form)
+        opened = open_saved_model(reference, root, name, tower)
         with_trained, _ = compare([opened], trained_values, expected[name], own_rows=True)
         with_converted = run([opened], converted_values, reference.examples.n)
 
@@ -108,10 +105,10 @@ def measure_effects(
         is_within_rule = True
         for output in tower.outputs:
             right = with_trained[output.name]
-            difference = np.abs(with_converted[output.name] - right)
-            effects[name][output.name] = float(difference.max(initial=0.0))
+            result = with_converted[output.name]
+            effects[name][output.name], _ = largest_at(result, right)
             # The tower itself may use the other half of what the parity rule allows.
-            if (difference > allowed(right, None) / 2).any():
+            if differ(result, right, allowed(right, None) / 2).any():
                 is_within_rule = False
         if opened.limit is None and not is_within_rule:
             without_limit.append(name)
