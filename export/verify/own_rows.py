@@ -487,10 +487,11 @@ class _Check:
     def _columns_read(self, columns: Mapping[str, Values]) -> dict[str, Column]:
         return {name: Column(columns[name]) for name in self._spec.reads}
 
-    def _values_of(self, batch: Batch, example: int) -> dict[str, list[Any]]:
+    def _text_of(self, batch: Batch, example: int) -> str:
         """Returns the values that the feature reads of an example, for messages."""
         values = _chosen(batch, slice(example, example + 1))
-        return {name: values[name].tolist() for name in self._spec.reads}
+        text = ", ".join(f"{name} = {values[name].tolist()!r}" for name in self._spec.reads)
+        return f"{text:.200}"
 
     def _are_words_compared(self) -> bool:
         """Compares the rows of the words of texts; returns whether it could.
@@ -518,7 +519,7 @@ class _Check:
         example = min(int(np.searchsorted(offsets, first, side="right")) - 1, n - 1)
         raise _difference(
             self._spec,
-            self._values_of(self._batch, example),
+            self._text_of(self._batch, example),
             _row_text(rows, first),
             _row_text(expected, first),
             f"of {rows.size} and {expected.size} words, {wrong.size} differ",
@@ -543,15 +544,14 @@ class _Check:
             return
         first = int(wrong[0])
         _, n = batch
-        values = self._values_of(batch, first * n // rows.size)
+        values = self._text_of(batch, first * n // rows.size)
         row = _row_text(rows, first)
         expected_row = _row_text(expected, first)
         extent = f"{wrong.size} of {rows.size} values differ"
         if trainer is None:
             raise _difference(self._spec, values, row, expected_row, extent)
-        values_text = ", ".join(f"{name} = {value!r}" for name, value in values.items())
         difference = (
-            f"feature {self._spec.name!r}: with {values_text:.200}, TensorFlow reads {row} of "
+            f"feature {self._spec.name!r}: with {values}, TensorFlow reads {row} of "
             f"{self._spec.entry.table!r}, and {trainer.framework} reads {expected_row}"
             f"{at_line(self._own_rows.line)}"
         )
@@ -589,12 +589,11 @@ def _rows_at(
 
 
 def _difference(
-    spec: FeatureSpec, values: Mapping[str, list[Any]], row: str, expected_row: str, extent: str
+    spec: FeatureSpec, values: str, row: str, expected_row: str, extent: str
 ) -> VerificationFailed:
     """Returns the error that names the first value with another row."""
-    values_text = ", ".join(f"{name} = {value!r}" for name, value in values.items())
     return VerificationFailed(
-        f"feature {spec.name!r}: with {values_text:.200}, a bundle would read {row} of "
+        f"feature {spec.name!r}: with {values}, a bundle would read {row} of "
         f"{spec.entry.table!r}, and the model's own operations read {expected_row}; {extent}; "
         f"state the rule of the ids in the recipe (features.{spec.reads[0]}.ids), and let the "
         "model take rows"
