@@ -46,6 +46,24 @@ have many positions each. The positions of more values are gathered at once.
 """
 
 
+class Bounds(NamedTuple):
+    """Bounds of a number; None: there is none on that side.
+
+    Attributes:
+      ge, le: The smallest and the largest number.
+      gt, lt: The numbers above and below which it has to lie.
+    """
+
+    ge: Bound = None
+    gt: Bound = None
+    le: Bound = None
+    lt: Bound = None
+
+
+ANY_VALUE = Bounds()
+"""No bounds: whatever has a value is within them."""
+
+
 class DistinctValues(NamedTuple):
     """The values of an attribute, without nulls, and which candidates have them.
 
@@ -190,38 +208,27 @@ class AttributeIndex:
         row_indices = np.repeat(shifts, counts) + np.arange(counts.sum())
         return self._served_rows(self._rows[row_indices])
 
-    def rows_between(
-        self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None
-    ) -> Positions:
+    def rows_between(self, bounds: Bounds) -> Positions:
         """Returns the positions of candidates whose int64 or double is within all bounds given,
-        compared exactly; without bounds, of those that have a value.
-
-        Args:
-          ge, le: The smallest and the largest value; None: any.
-          gt, lt: The values above and below which a value has to lie; None: any.
+        compared exactly; within `ANY_VALUE`, of those that have a value.
 
         Returns:
-          [n] uint32 in no order, a view of the mapped file. A candidate comes once, without bounds
-          as often as it has values.
+          [n] uint32 in no order, a view of the mapped file. A candidate comes once, within
+          `ANY_VALUE` as often as it has values.
         """
-        span = self._between(ge, gt, le, lt)
+        span = self._between(bounds)
         first = self._rows_from(span.start)
         end = self._rows_from(span.stop)
         return self._served_rows(self._rows[first:end])
 
-    def rows_by_bounds(
-        self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None
-    ) -> tuple[Positions, bool]:
+    def rows_by_bounds(self, bounds: Bounds) -> tuple[Positions, bool]:
         """Returns what `rows_between` does and True, or the positions of all other candidates and
         False, whichever are fewer. Without a value of each candidate, the others are not known.
-
-        Args:
-          ge, gt, le, lt: As for `rows_between`.
 
         Returns:
           [n] uint32 in no order, and whether they are the positions within the bounds.
         """
-        span = self._between(ge, gt, le, lt)
+        span = self._between(bounds)
         first = self._rows_from(span.start)
         end = self._rows_from(span.stop)
         has_one_each = self.kind != "list<string>" and self._rows.size == self._size
@@ -231,14 +238,14 @@ class AttributeIndex:
         return self._served_rows(others), False
 
     def numbers_between(
-        self, ge: Bound, le: Bound, among: PositionSet
+        self, bounds: Bounds, among: PositionSet
     ) -> tuple[Positions, NDArray[np.float64]]:
         """Returns the candidates of a set whose number is within bounds, with their numbers.
 
         Returns:
           [n] uint32 positions in no order, and [n] float64.
         """
-        span = self._between(ge, None, le, None)
+        span = self._between(bounds)
         first = self._rows_from(span.start)
         rows = self._rows[first : self._rows_from(span.stop)]
         served_rows = self._served_rows(rows)
@@ -254,19 +261,19 @@ class AttributeIndex:
             kept = np.repeat(np.arange(values.size), counts)[kept]
         return positions, values[kept].astype(np.float64)
 
-    def _between(self, ge: Bound, gt: Bound, le: Bound, lt: Bound) -> range:
+    def _between(self, bounds: Bounds) -> range:
         """Returns the numbers of the values that are within all bounds."""
         start = 0
         stop = len(self._values)
         # In Python's numbers, which compare exactly: an int64 and a float need not.
-        if ge is not None:
-            start = max(start, bisect_left(self._values, ge, key=_python_value))
-        if gt is not None:
-            start = max(start, bisect_right(self._values, gt, key=_python_value))
-        if le is not None:
-            stop = min(stop, bisect_right(self._values, le, key=_python_value))
-        if lt is not None:
-            stop = min(stop, bisect_left(self._values, lt, key=_python_value))
+        if bounds.ge is not None:
+            start = max(start, bisect_left(self._values, bounds.ge, key=_python_value))
+        if bounds.gt is not None:
+            start = max(start, bisect_right(self._values, bounds.gt, key=_python_value))
+        if bounds.le is not None:
+            stop = min(stop, bisect_right(self._values, bounds.le, key=_python_value))
+        if bounds.lt is not None:
+            stop = min(stop, bisect_left(self._values, bounds.lt, key=_python_value))
         return range(start, max(start, stop))
 
     def _rows_from(self, value_number: int) -> int:

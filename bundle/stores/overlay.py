@@ -28,7 +28,7 @@ from bundle.errors import FormatError
 from bundle.format.indexes import CANDIDATES_MAX
 from bundle.format.manifest import Corpus
 from bundle.storage import arrow
-from bundle.stores.attribute_index import Bound, DistinctValues
+from bundle.stores.attribute_index import ANY_VALUE, Bounds, DistinctValues
 from bundle.stores.attribute_index import Positions as RowPositions
 from bundle.stores.batches import checked_batch
 from bundle.stores.columns import ColumnBatch, Positions, StoredColumns
@@ -47,7 +47,7 @@ _COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
     operator.le,
     operator.lt,
 )
-"""Comparisons of values with the bounds of a filter, in the order of its arguments."""
+"""Comparisons of values with the bounds of a filter, in the order of `Bounds`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -493,29 +493,25 @@ class ChangedAttributeIndex:
         is_wanted = pc.is_in(distinct_values, value_set=value_set).to_numpy(zero_copy_only=False)
         return _rows(positions[is_wanted[numbers]])
 
-    def rows_between(
-        self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None
-    ) -> RowPositions:
+    def rows_between(self, bounds: Bounds) -> RowPositions:
         """See `AttributeIndex.rows_between`."""
         values, positions, numbers = self._distinct_values
-        if ge is None and gt is None and le is None and lt is None:
+        if bounds == ANY_VALUE:
             return _rows(positions)
-        is_within = _within(arrow.values(values), ge, gt, le, lt)
+        is_within = _within(arrow.values(values), bounds)
         return _rows(positions[is_within[numbers]])
 
-    def rows_by_bounds(
-        self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None
-    ) -> tuple[RowPositions, bool]:
+    def rows_by_bounds(self, bounds: Bounds) -> tuple[RowPositions, bool]:
         """See `AttributeIndex.rows_by_bounds`; the positions are always those within."""
-        return self.rows_between(ge, gt, le, lt), True
+        return self.rows_between(bounds), True
 
     def numbers_between(
-        self, ge: Bound, le: Bound, among: PositionSet
+        self, bounds: Bounds, among: PositionSet
     ) -> tuple[RowPositions, NDArray[np.float64]]:
         """See `AttributeIndex.numbers_between`."""
         distinct_values, positions, numbers = self._distinct_values
         values = arrow.values(distinct_values)
-        is_within = _within(values, ge, None, le, None)[numbers]
+        is_within = _within(values, bounds)[numbers]
         rows = _rows(positions[is_within])
         kept = among.where(rows)
         return rows[kept], values.astype(np.float64)[numbers[is_within][kept]]
@@ -555,10 +551,10 @@ def _with_batch(
     return [*tiers[:kept_count], ColumnBatch.of_arrays(arrays, features)]
 
 
-def _within(values: NDArray[Any], ge: Bound, gt: Bound, le: Bound, lt: Bound) -> NDArray[np.bool_]:
+def _within(values: NDArray[Any], bounds: Bounds) -> NDArray[np.bool_]:
     """Returns which int64 or float64 values are within all bounds, compared exactly."""
     is_within = np.ones(values.size, np.bool_)
-    for compare, bound in zip(_COMPARISONS, (ge, gt, le, lt), strict=True):
+    for compare, bound in zip(_COMPARISONS, bounds, strict=True):
         if bound is None:
             continue
         if values.dtype == np.int64:

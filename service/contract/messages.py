@@ -180,9 +180,6 @@ class Condition:
         return [ids for ids in (self.allow, self.deny) if ids is not None]
 
 
-BOUNDS = ("ge", "gt", "le", "lt")
-
-
 @dataclass(frozen=True)
 class Circle:
     """A circle on the earth. Candidates whose latitude or longitude is null do not lie in it."""

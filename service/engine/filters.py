@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
+from bundle.stores.attribute_index import ANY_VALUE, Bounds
 from bundle.stores.overlay import ChangedAttributeIndex, PickedCandidates
 from bundle.tables import id_values
 from bundle.tables.id_values import distinct
 from bundle.tables.position_sets import PositionSet
 from runtime.exact import VectorBlock
-from service.contract.messages import BOUNDS, Circle, Condition, Filter, Ids
+from service.contract.messages import Circle, Condition, Filter, Ids
 from service.engine.validation import check_names, name_hint, show_id
 from service.errors import FieldViolation, InvalidArgument, one_of
 from service.versions.version import FilteredCorpus, LoadedIndex, LoadedStore, ModelVersion
@@ -261,8 +262,8 @@ def unmatched(
             for token, value in zip(tokens.tolist(), values.tolist(), strict=True):
                 if not indexed.rows_of(np.array([value], values.dtype)).size:
                     yield f"{path}: {show_id(token)}"
-        bounds = [getattr(condition, bound) for bound in BOUNDS]
-        if any(bound is not None for bound in bounds) and not indexed.rows_between(*bounds).size:
+        bounds = _bounds_of(condition)
+        if bounds != ANY_VALUE and not indexed.rows_between(bounds).size:
             yield f"{where}.{name}"
     for group in ("all", "any"):
         for number, nested in enumerate(getattr(request_filter, group)):
@@ -331,7 +332,7 @@ def _checked_condition(
     for part, value in values_by_part.items():
         if part == "is_null":
             continue
-        if part in BOUNDS:
+        if part in Bounds._fields:
             if kind not in ("int64", "double"):
                 raise _mismatch(f"{where}.{part}", name, kind, "a number for bounds")
             if not math.isfinite(value):
@@ -436,15 +437,19 @@ def _condition_parts(corpus: FilteredCorpus, checked_filter: Filter) -> list[_Co
         indexed = corpus.filters[name]
         if condition.allow is not None:
             parts.append(_ConditionPart(indexed.rows_of(condition.allow), True))
-        if any(getattr(condition, bound) is not None for bound in BOUNDS):
-            bounds = condition.ge, condition.gt, condition.le, condition.lt
-            parts.append(_ConditionPart(*indexed.rows_by_bounds(*bounds)))
+        bounds = _bounds_of(condition)
+        if bounds != ANY_VALUE:
+            parts.append(_ConditionPart(*indexed.rows_by_bounds(bounds)))
         if condition.deny is not None:
             parts.append(_ConditionPart(indexed.rows_of(condition.deny), False))
         if condition.is_null is not None:
-            rows, have_value = indexed.rows_by_bounds()
+            rows, have_value = indexed.rows_by_bounds(ANY_VALUE)
             parts.append(_ConditionPart(rows, have_value != condition.is_null))
     return parts
+
+
+def _bounds_of(condition: Condition) -> Bounds:
+    return Bounds(condition.ge, condition.gt, condition.le, condition.lt)
 
 
 def _matching(
@@ -510,10 +515,12 @@ def _circle_positions(corpus: FilteredCorpus, circle: Circle, size: int) -> NDAr
             east = circle.longitude + width
     latitude_index = corpus.filters[circle.latitude_attribute]
     longitude_index = corpus.filters[circle.longitude_attribute]
-    box = PositionSet.of(latitude_index.rows_between(ge=south, le=north), size)
-    box &= PositionSet.of(longitude_index.rows_between(ge=west, le=east), size)
-    positions, latitudes = latitude_index.numbers_between(south, north, box)
-    rows_in_longitude, longitudes = longitude_index.numbers_between(west, east, box)
+    latitude_bounds = Bounds(ge=south, le=north)
+    longitude_bounds = Bounds(ge=west, le=east)
+    box = PositionSet.of(latitude_index.rows_between(latitude_bounds), size)
+    box &= PositionSet.of(longitude_index.rows_between(longitude_bounds), size)
+    positions, latitudes = latitude_index.numbers_between(latitude_bounds, box)
+    rows_in_longitude, longitudes = longitude_index.numbers_between(longitude_bounds, box)
     # By candidate: most of this memory is never touched.
     longitude_of = np.empty(size)
     longitude_of[rows_in_longitude] = longitudes

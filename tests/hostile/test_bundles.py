@@ -20,7 +20,7 @@ from bundle.format.manifest import parse
 from bundle.storage.catalog import read_manifest
 from bundle.storage.files import locate
 from bundle.storage.integrity import check_files
-from bundle.stores.attribute_index import AttributeIndex
+from bundle.stores.attribute_index import AttributeIndex, Bounds
 from bundle.stores.reader import CandidateStore
 from tests.hostile.manifest_edits import rewrite, sealed, setting
 
@@ -126,7 +126,7 @@ def test_damaged_arrow_file_whose_checksum_fits_never_leaves_the_map(sample_bund
             titles = AttributeIndex(sample_bundle, corpus.filters["title"], "string", corpus.size)
             store.ids(titles.rows_of(np.array(["Ten", "Eight"], object)).astype(np.int64))
             years = AttributeIndex(sample_bundle, corpus.filters["year"], "int64", corpus.size)
-            store.ids(years.rows_between(ge=1960).astype(np.int64))
+            store.ids(years.rows_between(Bounds(ge=1960)).astype(np.int64))
         victim.unlink()
         victim.write_bytes(sound)
 

@@ -23,7 +23,7 @@ from bundle.features.columns import Column
 from bundle.format import manifest
 from bundle.format.manifest import Corpus
 from bundle.stores import writer as store_writer
-from bundle.stores.attribute_index import AttributeIndex, write_attribute_index
+from bundle.stores.attribute_index import ANY_VALUE, AttributeIndex, Bounds, write_attribute_index
 from bundle.stores.overlay import ChangedAttributeIndex, StoreOverlay, StoreSnapshot
 from bundle.stores.reader import CandidateStore
 from bundle.stores.writer import StoreWriter, write_store
@@ -391,7 +391,7 @@ def assert_filters(
         rows = index.rows_of(tokens(kind, chosen))
         assert rows.dtype == np.uint32
         assert sorted({*rows.tolist()}) == having(values, chosen.__contains__)
-    assert sorted({*index.rows_between().tolist()}) == having(values, lambda _: True)
+    assert sorted({*index.rows_between(ANY_VALUE).tolist()}) == having(values, lambda _: True)
     if kind not in ("int64", "double"):
         return
 
@@ -399,12 +399,12 @@ def assert_filters(
         limits = [(MEETS[name], bounds[name]) for name in names if bounds[name] is not None]
         return all(meets(value, limit) for meets, limit in limits)
 
-    assert sorted(index.rows_between(**bounds)) == having(values, is_between)
-    rows, is_within = index.rows_by_bounds(**bounds)
+    assert sorted(index.rows_between(Bounds(**bounds))) == having(values, is_between)
+    rows, is_within = index.rows_by_bounds(Bounds(**bounds))
     found = {*rows.tolist()} if is_within else {*range(len(values))} - {*rows.tolist()}
     assert sorted(found) == having(values, is_between)
     among = PositionSet.of(np.arange(0, len(values), 2, dtype=np.uint32), len(values))
-    rows, numbers = index.numbers_between(bounds["ge"], bounds["le"], among)
+    rows, numbers = index.numbers_between(Bounds(ge=bounds["ge"], le=bounds["le"]), among)
     assert numbers.dtype == np.float64
     between = having(values, lambda value: is_between(value, ("ge", "le")))
     assert sorted(rows) == [position for position in between if position % 2 == 0]
