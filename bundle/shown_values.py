@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import reprlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -38,6 +38,14 @@ def shown_names(names: Collection[str]) -> str:
     if len(names) > _NAMES_SHOWN_MAX:
         listed.append(f"and {len(names) - _NAMES_SHOWN_MAX} more")
     return ", ".join(listed)
+
+
+def shown_first(texts: Sequence[str], count_max: int, separator: str = ", ") -> str:
+    """Returns the first texts of a list, and how many follow."""
+    listed = separator.join(texts[:count_max])
+    if len(texts) > count_max:
+        return f"{listed} and {len(texts) - count_max} more"
+    return listed
 
 
 def similar_name(wrong: str, names: Iterable[str]) -> str:

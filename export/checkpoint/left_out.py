@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from bundle.shown_values import shown_first
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 
@@ -24,10 +25,7 @@ def listed_shapes(checkpoint: Checkpoint, keys: Mapping[str, str]) -> str:
       keys: Keys of the variables by the names that a user knows, such as attribute paths.
     """
     texts = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
-    listed = ", ".join(texts[:_SHOWN_MAX])
-    if len(texts) > _SHOWN_MAX:
-        listed += f" and {len(texts) - _SHOWN_MAX} more"
-    return listed
+    return shown_first(texts, _SHOWN_MAX)
 
 
 def left_out_siblings(

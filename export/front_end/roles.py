@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from bundle.format.manifest import Feature, Role
+from bundle.shown_values import shown_first
 from export.errors import UsageError
 from export.front_end.specs import ModelSpec
 from export.recipe.schema import ExportJob
@@ -68,9 +69,7 @@ def note_absent_roles(model: ModelSpec, job: ExportJob) -> tuple[str, ...]:
     absent = [name for name in names if name not in used | stated]
     if not absent:
         return ()
-    listed = ", ".join(map(repr, absent[:_SHOWN]))
-    if len(absent) > _SHOWN:
-        listed += f" and {len(absent) - _SHOWN} more"
+    listed = shown_first([*map(repr, absent)], _SHOWN)
     return (
         f"of the context by absence: {listed}. No store, no tower of one side and no "
         "features.NAME.role says whose they are, so a request sends one value for all candidates. "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bundle.shown_values import shown_first
 from export.front_end.specs import ModelSpec
 from export.recipe.schema import ExportJob
 
@@ -36,7 +37,5 @@ def note_unread_inputs(names: Sequence[str], consequence: str) -> tuple[str, ...
     """
     if not names:
         return ()
-    listed = ", ".join(repr(name) for name in names[:_SHOWN])
-    if len(names) > _SHOWN:
-        listed += f" and {len(names) - _SHOWN} more"
+    listed = shown_first([*map(repr, names)], _SHOWN)
     return (f"no tower reads {listed}, which the recipe declares as inputs: {consequence}",)

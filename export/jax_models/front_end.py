@@ -13,7 +13,7 @@ from typing import Any
 
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import FileTable, Inventory, Statements, is_to_be_derived
-from export.checkpoint.left_out import reject_left_out
+from export.checkpoint.left_out import listed_shapes, reject_left_out
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import CheckpointError
@@ -31,9 +31,6 @@ from export.partition.call_tracing import call_results
 from export.partition.tracing import TracedModel, trace_towers
 from export.recipe.schema import ExportJob, InputSection
 from export.tables.dumped import stated_key
-
-_LISTED_MAX = 5
-"""Maximum number of arrays that a note lists."""
 
 
 class JaxFrontEnd:
@@ -166,12 +163,7 @@ class JaxModel:
         unread = self._stored_parameters.unread(dense)
         if not unread:
             return ()
-        entries = self.checkpoint.entries
-        listed = ", ".join(
-            f"{key} {list(entries[key].shape)}" for key in list(unread)[:_LISTED_MAX]
-        )
-        if len(unread) > _LISTED_MAX:
-            listed += f" and {len(unread) - _LISTED_MAX} more"
+        listed = listed_shapes(self.checkpoint, unread)
         return (
             f"checkpoint {self.checkpoint.name} also holds {listed}, which the model code lacks; "
             "if they are needed for these outputs, the code is not the one that was trained",

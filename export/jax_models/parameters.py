@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from bundle.shown_values import shown_first
 from export.checkpoint.left_out import left_out_siblings
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
@@ -64,9 +65,7 @@ class StoredParameters:
         # All problems are reported together: many missing parameters have one cause.
         problems = [problem for path, key in keys.items() if (problem := self._problem(path, key))]
         if problems:
-            listed = "; ".join(problems[:_LISTED_MAX])
-            if len(problems) > _LISTED_MAX:
-                listed += f" and {len(problems) - _LISTED_MAX} more"
+            listed = shown_first(problems, _LISTED_MAX, "; ")
             raise CheckpointError(f"checkpoint {self.checkpoint.prefix}: {listed}. {self._cause()}")
         return keys
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bundle.format import manifest, paths
+from bundle.shown_values import shown_first
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
@@ -238,13 +239,10 @@ def _possible_tables(inventory: Inventory, plan: ExportPlan, job: TablesJob) -> 
     )
     if not large:
         return []
-    listed = large[:_LISTED_CANDIDATES_MAX]
-    variables = ", ".join(f"{entry.key} {list(entry.shape)}" for entry in listed)
-    if len(large) > len(listed):
-        variables += f" and {len(large) - len(listed)} more"
+    variables = [f"{entry.key} {list(entry.shape)}" for entry in large]
     return [
         "not exported, since the checkpoint does not say whether it is a table: "
-        f"{variables}; --table NAME=KEY exports one"
+        f"{shown_first(variables, _LISTED_CANDIDATES_MAX)}; --table NAME=KEY exports one"
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bundle.shown_values import shown_first
 from service.contract.similar_names import COMPARED_CHARS, nearest_name
 from service.errors import InvalidArgument
 
@@ -17,10 +18,7 @@ _HINTS_MAX = 5
 
 def name_list(names: Sequence[str]) -> str:
     """Returns the first of some names, and how many follow."""
-    text = ", ".join(names[:LISTED_MAX])
-    if len(names) > LISTED_MAX:
-        text = f"{text} and {len(names) - LISTED_MAX} more"
-    return text
+    return shown_first(names, LISTED_MAX)
 
 
 def unknown_names(

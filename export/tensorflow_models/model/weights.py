@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from bundle.shown_values import shown_first
 from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.inventory.name_tables import is_partitioned
 from export.checkpoint.left_out import left_out_siblings, listed_shapes, reject_left_out
@@ -162,9 +163,7 @@ class TrainedModel:
                 problems.append(problem)
         problems += self._longer_lists(lines)
         if problems:
-            listed = "; ".join(problems[:_SHOWN_MAX])
-            if len(problems) > _SHOWN_MAX:
-                listed += f" and {len(problems) - _SHOWN_MAX} more"
+            listed = shown_first(problems, _SHOWN_MAX, "; ")
             raise CheckpointError(
                 f"checkpoint {self.checkpoint.prefix}: {listed}. {self._cause(weights)}"
             )
