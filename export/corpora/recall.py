@@ -4,7 +4,6 @@ index, and others judge it.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.arithmetic import wilson_interval
 from bundle.format.indexes import CurvePoint, Engine, RecallCurve
 from bundle.format.manifest import Distance, Index, Recall
 from export.errors import DestinationError, NotConvertible, VerificationFailed
@@ -39,8 +39,6 @@ _NEARLY_ALL = 0.9995
 """The recall from which on no more leaves are tried."""
 _LESS_MISSED = 0.9
 """The share of the neighbors missed that a deeper setting may miss at most to be kept."""
-_Z95 = 1.959963984540054
-"""The 97.5 % quantile of the normal distribution, for intervals of 95 %."""
 
 
 @dataclass(frozen=True)
@@ -469,7 +467,7 @@ def mean_low(shares: NDArray[np.floating[Any]], k: int) -> float:
     independent = float(most)
     if variance:
         independent = min(most, max(shares.size, mean * (1 - mean) / variance * shares.size))
-    return wilson_low(mean, independent)
+    return wilson_interval(mean, independent)[0]
 
 
 def recall_entry(
@@ -477,28 +475,18 @@ def recall_entry(
 ) -> Recall:
     """Returns the entry of a measurement in the manifest."""
     queries = measured.shares.size
+    # The neighbors of one query are found or missed together, so queries are counted, not
+    # neighbors: the interval is never too narrow.
+    low, _ = wilson_interval(measured.recall, queries)
     return Recall(
         k=k,
         value=measured.recall,
-        low=wilson_low(measured.recall, queries),
+        low=low,
         queries=queries,
         chosen_on=chosen_on,
         target=target,
         representative=representative,
     )
-
-
-def wilson_low(share: float, queries: float) -> float:
-    """Returns the lower end of the 95 % Wilson interval of a share.
-
-    The neighbors of one query are found or missed together, so queries are counted, not neighbors:
-    the interval is never too narrow. Source: Wilson, JASA 22 (1927), p. 209.
-    """
-    square = _Z95 * _Z95
-    middle = share + square / (2 * queries)
-    variance = share * (1 - share) / queries + square / (4 * queries * queries)
-    spread = _Z95 * math.sqrt(variance)
-    return max(0.0, (middle - spread) / (1 + square / queries))
 
 
 def open_vectors(path: Path, name: str, queries: Vectors) -> VectorFile:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.arithmetic import wilson_interval
 from bundle.errors import BundleError, FormulaUndefined
 from bundle.features.columns import Column, repeated
 from bundle.features.reader import FeatureReader
@@ -22,7 +23,7 @@ from bundle.format.features import input_facts, readers_of
 from bundle.format.formula import parse_formula
 from bundle.format.manifest import Corpus, Feature, Index, Stage, StageRecall, Tower
 from bundle.stores.reader import MappedColumns
-from export.corpora.recall import open_vectors, sample_rows, wilson_low
+from export.corpora.recall import open_vectors, sample_rows
 from export.errors import NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import CorpusSection, StageSection
 from runtime.errors import InvalidInput
@@ -218,7 +219,7 @@ class StageJudge:
         return StageRecall(
             k=k,
             value=value,
-            low=wilson_low(value, len(shares)),
+            low=wilson_interval(value, len(shares))[0],
             contexts=len(shares),
             pool_size=pool_size,
             representative=self.representative,

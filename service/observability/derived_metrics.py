@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, Protocol
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from bundle.arithmetic import wilson_interval
+
 SCORES_MIN = 1000
 """Number of live scores from which a stability index is reported: with fewer, chance alone moves
 it.
 """
 RECALL_SUMS = ("hits", "neighbors", "squared_neighbors")
 """The sums over the sampled queries in `live_recall_window`."""
-_Z95 = 1.959963984540054
-"""The quantile of the normal distribution for an interval of 95 %."""
 _PSEUDO_COUNT = 0.5
 """Added to the number of scores in each bin, so that the logarithm of an empty bin is finite."""
 
@@ -115,19 +115,11 @@ def recall_estimate(hits: float, neighbors: float, squared_neighbors: float) -> 
       neighbors: The number of exact nearest candidates, above 0.
       squared_neighbors: The sum of the squares of these numbers over the queries.
 
-    Source: Wilson, JASA 22 (1927), p. 209; Kish, Survey Sampling (1965), section 11.7 (effective
-    number).
+    Source: Kish, Survey Sampling (1965), section 11.7 (effective number).
     """
     recall = hits / neighbors
     queries = neighbors * neighbors / squared_neighbors
-    square = _Z95 * _Z95
-    middle = recall + square / (2 * queries)
-    variance = recall * (1 - recall) / queries + square / (4 * queries * queries)
-    spread = _Z95 * math.sqrt(max(0.0, variance))
-    scale = 1 + square / queries
-    low = max(0.0, (middle - spread) / scale)
-    high = min(1.0, (middle + spread) / scale)
-    return RecallEstimate(recall, low, high)
+    return RecallEstimate(recall, *wilson_interval(recall, queries))
 
 
 def population_stability(counts: Sequence[float], shares: Sequence[float]) -> float:
