@@ -9,7 +9,6 @@ Source: scann 1.4.2, `scann/scann_ops/cc/scann.cc` (Initialize, LoadArtifacts, S
 
 from __future__ import annotations
 
-import ctypes
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
 from bundle.format.manifest import Distance
+from bundle.storage.residency import return_freed_memory
 from runtime.candidate_index import CandidateIndex, IndexEngine, Kind
 from runtime.exact import prepared
 from runtime.index_files import (
@@ -93,7 +93,7 @@ class ScannEngine(IndexEngine):
             sample = read_sample(vectors, sampled)
         write_trained(sample, distance, kind, parameters, directory)
         del sample
-        _return_freed_memory()
+        return_freed_memory()
         if kind == "brute_force":
             blocks = (
                 prepared(vectors[first : first + count], distance, first)
@@ -159,11 +159,4 @@ def encode_block(task: EncodeTask) -> None:
     del block
     encode(Path(task.trained), directory)
     (directory / DATASET).unlink()
-    _return_freed_memory()
-
-
-def _return_freed_memory() -> None:
-    """Returns memory that ScaNN freed to the system: the C library keeps it in its heaps."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    return_freed_memory()

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 
 from bundle import native
+from bundle.storage.residency import return_freed_memory
 from service.admin.server import AdminServer
 from service.admin.status import WorkerStatus
 from service.bounded_pool import BoundedPool
@@ -51,7 +52,7 @@ from service.protocols.enabled import (
 )
 from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
-from service.resources import compute_threads, resident_bytes, return_freed_memory
+from service.resources import compute_threads, resident_bytes
 from service.security.tls import Certificates
 from service.shards import servicer
 from service.shards.router import Shards

@@ -4,7 +4,6 @@ cgroups (v1 or v2).
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 import os
@@ -104,16 +103,6 @@ def raise_open_files_limit() -> None:
 def resident_bytes() -> int:
     """Returns the resident memory of this process, pages of mapped files included."""
     return int(_STATM.read_text().split()[1]) * mmap.PAGESIZE
-
-
-def return_freed_memory() -> None:
-    """Returns to the system what the allocator keeps. glibc has a heap for each of some threads, in
-    which small objects of closed connections leave megabytes free between others.
-    """
-    # Other allocators have no such function.
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if malloc_trim is not None:
-        malloc_trim(0)
 
 
 def usable_cores(mount: Path = MOUNT, membership: Path = MEMBERSHIP) -> int:

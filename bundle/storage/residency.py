@@ -1,4 +1,5 @@
-"""Pages of mapped files: brought into memory before they are needed, and counted; on Linux.
+"""Pages of mapped files: brought into memory before they are needed, and counted; on Linux. And
+freed memory, which goes back to the system.
 
 The system calls go through ctypes, which releases the GIL meanwhile: Python's own `mmap.madvise`
 keeps it.
@@ -37,6 +38,16 @@ if sys.platform == "linux":
     # By default results are ints of 32 bits, which would cut the address.
     _SYSTEM.mremap.restype = ctypes.c_void_p
 _FAILED = ctypes.c_void_p(-1).value
+
+
+def return_freed_memory() -> None:
+    """Returns to the system what the allocator keeps. glibc has a heap for each of some threads, in
+    which small objects that are still in use leave megabytes free between others.
+    """
+    # Other allocators have no such function.
+    malloc_trim = getattr(_SYSTEM, "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 def bring_in(data: Bytes, start: int) -> int:
