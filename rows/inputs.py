@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -134,6 +134,14 @@ class InputReader:
         return fitted._replace(column=fitted.column._replace(offsets=None))
 
 
+def input_readers(
+    features: Mapping[str, Feature], names: Iterable[str], *, fills: bool
+) -> dict[str, InputReader]:
+    """Returns the readers of inputs, by name; for the arguments, see `InputReader`."""
+    readers = readers_of(features)
+    return {name: InputReader(name, features[readers[name][0]], fills=fills) for name in names}
+
+
 class TableReader:
     """Reads the inputs of a model from columns of their names."""
 
@@ -152,10 +160,7 @@ class TableReader:
           weights: The column of the weights of an input, by its name.
           more_columns: Further columns, such as labels.
         """
-        readers = readers_of(features)
-        self._readers = {
-            name: InputReader(name, features[readers[name][0]], fills=True) for name in names
-        }
+        self._readers = input_readers(features, names, fills=True)
         self._weights = weights
         self._more_columns = more_columns
 

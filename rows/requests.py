@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
-from bundle.format.features import Feature, readers_of
+from bundle.format.features import Feature
 from bundle.shown_values import shown, shown_names
 from rows.errors import ValueRejected
 from rows.files import SourceFile
-from rows.inputs import InputReader, InputRows
+from rows.inputs import InputRows, input_readers
 from rows.tfrecords import read_file
 from tensors import records
 from tensors.arrays import Ragged, SentArrays
@@ -176,11 +176,8 @@ class RequestReader:
           more_columns: The names of further tensors or features, such as labels; `response.NAME`
             is a recorded output.
         """
-        readers = readers_of(features)
         self.inputs = {source.name: source for source in tensor_inputs(features, names)}
-        self._readers = {
-            name: InputReader(name, features[readers[name][0]], fills=True) for name in names
-        }
+        self._readers = input_readers(features, names, fills=True)
         self._weights = weights
         self._more_columns = more_columns
 

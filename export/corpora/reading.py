@@ -25,7 +25,7 @@ from rows.batches import Rows, check_columns
 from rows.cells import INTEGER, NUMERIC, attribute_array, holds_lists, single_cells, text_rank
 from rows.errors import ValueRejected
 from rows.files import SourceFile
-from rows.inputs import InputReader
+from rows.inputs import input_readers
 
 HEAD_FILES = 16
 """The number of files of a corpus whose heads are checked before a model is built."""
@@ -79,10 +79,7 @@ class CorpusReader:
         self._files = files
         self.key = key
         self.section = section.stored
-        self._inputs = {
-            name: InputReader(name, features[readers[name][0]], fills=False)
-            for name in section.features
-        }
+        self._inputs = input_readers(features, section.features, fills=False)
         # A column may feed several inputs and an attribute, and is read once.
         self._columns = {
             column: f"{key}.{column_key}" for column, column_key in section.column_keys.items()
