@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from export.front_end.outside_ids import UNDEFINED
@@ -14,6 +13,7 @@ from export.graphs.placeholders import (
     placeholder_class,
     redirect_gathers,
 )
+from export.partition.graph.input_paths import per_example
 from export.partition.lookups.gathered_rows import read_rows
 from export.partition.lookups.records import ActivationOf, TracedLookup, of_table
 
@@ -68,11 +68,9 @@ def describe_gather(variable: Any, ids: Any) -> TracedLookup | None:
     sequence.
     """
     ids = tf.convert_to_tensor(ids)
-    if not ids.shape.rank:
+    count = per_example(ids)
+    if count is None:
         return None
-    batch, *sizes = ids.shape.as_list()
-    if batch is not None or None in sizes:
-        return None
-    length = math.prod(sizes) if sizes else None
-    kind = "single" if length in (None, 1) else "sequence"
+    length = None if ids.shape.rank == 1 else count
+    kind = "single" if count == 1 else "sequence"
     return of_table(variable, ids, kind=kind, length=length)
