@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from export.checkpoint.inventory.averages import find_averages
+from export.checkpoint.inventory.optimizer_state import find_averages
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Listing
 from export.errors import CheckpointError
