@@ -186,7 +186,9 @@ class HttpProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Responds to what cannot be parsed, or is too large, and closes the connection."""
         if self._rejection:
-            msg = _too_large()
+            msg = (
+                f"The URL and the headers exceed {HEAD_BYTES_MAX} bytes, or {HEADERS_MAX} headers."
+            )
         body = msg.encode("ascii")
         lines = (
             f"HTTP/1.1 {self._rejection or _BAD_REQUEST}",
@@ -336,10 +338,6 @@ class _LingeringTransport:
         loop = self._protocol.loop
         until = min(self._end, loop.time() + _LINGER_SILENCE_S)
         self._timer = loop.call_at(until, self.abort)
-
-
-def _too_large() -> str:
-    return f"The URL and the headers exceed {HEAD_BYTES_MAX} bytes, or {HEADERS_MAX} headers."
 
 
 class _OfferIgnoringParser:

@@ -288,7 +288,9 @@ class Staging:
     def close(self) -> None:
         """Lets go of the lock; what is staged stays, to be resumed."""
         if self._lock is not None:
-            _unlock(self._staging_path(".lock"), self._lock)
+            # The file is removed while the lock is held.
+            self._staging_path(".lock").unlink(missing_ok=True)
+            os.close(self._lock)
             self._lock = None
 
     def __enter__(self) -> Staging:
@@ -386,9 +388,3 @@ def _lock(path: Path, what: str) -> int:
         if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
             return descriptor
         os.close(descriptor)
-
-
-def _unlock(path: Path, descriptor: int) -> None:
-    """Removes a lock file, then lets go of the lock."""
-    path.unlink(missing_ok=True)
-    os.close(descriptor)

@@ -77,12 +77,13 @@ def open_checkpoint(path: Location, complete: bool = True) -> Checkpoint:
         read; the error says which and what to do.
     """
     try:
-        checkpoint = _open_torch_distributed(path)
-        if checkpoint is None:
-            if isinstance(path, Path):
-                checkpoint = _open_local(path)
-            else:
-                checkpoint = _open_remote_orbax(path)
+        checkpoint: Checkpoint | None
+        if is_torch_distributed(path):
+            checkpoint = Checkpoint(path, list_torch_distributed(path))
+        elif isinstance(path, Path):
+            checkpoint = _open_local(path)
+        else:
+            checkpoint = _open_remote_orbax(path)
         if checkpoint is None:
             checkpoint = _open_safetensors(path)
     except OSError as problem:
@@ -186,13 +187,6 @@ def _may_be_remote_orbax(path: RemotePath) -> bool:
 def _open_orbax(orbax_checkpoint: OrbaxCheckpoint) -> Checkpoint:
     listing = list_orbax(orbax_checkpoint)
     return Checkpoint(orbax_checkpoint.directory, listing, orbax_checkpoint.name)
-
-
-def _open_torch_distributed(path: Location) -> Checkpoint | None:
-    """Opens what torch.distributed saved; returns None if there is nothing."""
-    if not is_torch_distributed(path):
-        return None
-    return Checkpoint(path, list_torch_distributed(path))
 
 
 def _open_safetensors(path: Location) -> Checkpoint | None:

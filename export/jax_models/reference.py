@@ -130,7 +130,11 @@ class JaxReference:
                 returned[call] = self._call(call, list(paths), inputs)
         results: Results = {}
         for name, tower in model.towers.items():
-            results[name] = _outputs(tower, returned[tower.call])
+            values = returned[tower.call]
+            results[name] = {
+                output: np.asarray(values[path]).astype(np.float32)
+                for output, path in tower.paths.items()
+            }
         return ReferenceRun(results)
 
     def with_recipe(self, job: ExportJob) -> Self:
@@ -316,12 +320,6 @@ def _traced(
 
     traced = jax.jit(wanted_results).trace(functions.parameters, dict(examples.arrays))
     return traced, needed_part(traced.jaxpr.jaxpr)
-
-
-def _outputs(tower: TowerSpec, results: Mapping[OutputPath, Any]) -> dict[str, NDArray[Any]]:
-    return {
-        output: np.asarray(results[path]).astype(np.float32) for output, path in tower.paths.items()
-    }
 
 
 def needed_part(jaxpr: Any) -> Any:

@@ -18,7 +18,7 @@ object of that model is removed. These steps exclude each other in any order wit
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -81,8 +81,8 @@ def clean_store(
     running: list[RemotePath] = []
     try:
         cutoff_s = _now(root) - older_than_days * 86_400
-        for model in _models(root):
-            _clean_model(model, cutoff_s, removed, running)
+        for model in sorted(filter(paths.is_name, root.listing())):
+            _clean_model(root / model, cutoff_s, removed, running)
     except OSError as problem:
         raise DestinationError(f"{problem.filename or root}: {problem.strerror}") from problem
     return removed, running
@@ -134,11 +134,6 @@ def _now(root: RemotePath) -> float:
             "age; remove unused objects by hand"
         )
     return now
-
-
-def _models(root: RemotePath) -> Iterator[RemotePath]:
-    for model in sorted(filter(paths.is_name, root.listing())):
-        yield root / model
 
 
 def _versions(model: RemotePath, cutoff_s: float) -> _Versions:

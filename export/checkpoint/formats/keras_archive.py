@@ -73,7 +73,8 @@ def describe_archive(archive: zipfile.ZipFile, path: Path) -> Description:
     # The size in the archive's directory is the decompressed one; zipfile reads no more than that.
     _check_size(config_member.file_size, path)
     version = ""
-    if _is_small(members.get(_METADATA)):
+    metadata_member = members.get(_METADATA)
+    if metadata_member is not None and metadata_member.file_size <= _METADATA_BYTES_MAX:
         version = _version(archive.read(_METADATA))
     config = parse_config(archive.read(config_member), f"{_CONFIG} in {path}")
     return Description(config, assets, version)
@@ -139,10 +140,6 @@ def _check_size(size: int, path: Path) -> None:
             f"{_CONFIG} in {path} has {size} bytes decompressed; at most {CONFIG_BYTES_MAX} were "
             "expected of the description of a model"
         )
-
-
-def _is_small(metadata: zipfile.ZipInfo | None) -> bool:
-    return metadata is not None and metadata.file_size <= _METADATA_BYTES_MAX
 
 
 def _version(metadata: bytes) -> str:

@@ -137,7 +137,7 @@ def list_safetensors(path: Location) -> Listing:
         header = _header_of(file, stamp)
         # The format keeps no checksums of values: the stamp distinguishes files with one header.
         digest = google_crc32c.extend(digest, header + stamp.tag.encode())
-        tensors = _tensors_of(file, header)
+        tensors = parse_metadata(_Header, header, file, SAFETENSORS).model_extra or {}
         data_start = _SIZE_BYTES + len(header)
         for name, tensor in tensors.items():
             if name in entries:
@@ -194,10 +194,6 @@ def _header_of(file: Location, stamp: Stamp) -> bytes:
     if _SIZE_BYTES + size > stamp.bytes:
         raise CheckpointError(f"{file} is cut short in its header; copy it anew")
     return read_range(file, _SIZE_BYTES, size)
-
-
-def _tensors_of(file: Location, header: bytes) -> dict[str, _Tensor]:
-    return parse_metadata(_Header, header, file, SAFETENSORS).model_extra or {}
 
 
 def _entry(file: Location, stamp: Stamp, name: str, tensor: _Tensor, data_start: int) -> Entry:
