@@ -26,7 +26,7 @@ def tower_inputs(
       inputs: The inputs in the manifest.
       values: [n, ...] arrays, by the name of the feature, or of the earlier part's output, that an
         input consists of.
-      n: The number of examples.
+      n: The number of examples, which have one context if an input is a row of it.
 
     Returns:
       The array of each input by name, C-ordered, of its dtype. Arrays that have this form already
@@ -44,5 +44,8 @@ def _array_of(tower_input: TowerInput, values: Mapping[str, Array], n: int) -> A
         flat = [block.reshape(n, math.prod(block.shape[1:])) for block in blocks]
         return np.concatenate(flat, axis=1, dtype=dtype, casting="unsafe")
     block = values[tower_input.feature or tower_input.tensor]
+    if tower_input.is_of_context:
+        block = block[:1]
+        n = 1
     shape = [-1 if size is None else size for size in tower_input.shape[1:]]
     return np.ascontiguousarray(block.reshape(n, *shape), dtype)

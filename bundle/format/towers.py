@@ -22,7 +22,11 @@ _SHARES_ERROR = 1e-6
 
 
 class TowerInput(StrictModel):
-    """One input tensor of a tower; `null` in `shape` is the batch."""
+    """One input tensor of a tower; `null` in `shape` is the batch.
+
+    In a part that runs for candidates, an input whose batch is 1 is a row of their context: such a
+    part runs for the candidates of one context at a time.
+    """
 
     name: str
     feature: str = ""
@@ -50,6 +54,11 @@ class TowerInput(StrictModel):
         if self.feature:
             return (self.feature,)
         return self.features
+
+    @property
+    def is_of_context(self) -> bool:
+        """Whether it is one row for all candidates of a context."""
+        return self.shape[:1] == (1,)
 
 
 class TowerOutput(StrictModel):
@@ -133,14 +142,27 @@ class TowerPart(StrictModel):
     """Named as the tower's own where they are its outputs; otherwise later parts take them."""
     forms: tuple[TowerForm, ...]
 
+    @property
+    def is_of_one_context(self) -> bool:
+        """Whether it runs for the candidates of one context at a time."""
+        return any(entry.is_of_context for entry in self.inputs)
 
-def _check_part_input(part: TowerPart, tensor: str, per_by_output: Mapping[str, Per]) -> None:
-    """Raises ValueError if a part cannot take an output of earlier parts."""
-    if tensor not in per_by_output:
-        raise ValueError(f"part {part.name!r} takes {tensor!r}, which no earlier part returns")
+
+def _check_part_input(part: TowerPart, entry: TowerInput, per_by_output: Mapping[str, Per]) -> None:
+    """Raises ValueError if a part cannot take an input, such as an output of a later part."""
+    if part.per == "context" and entry.is_of_context:
+        raise ValueError(f"part {part.name!r} is per context and takes one row of a context")
+    if not entry.tensor:
+        return
+    if entry.tensor not in per_by_output:
+        raise ValueError(
+            f"part {part.name!r} takes {entry.tensor!r}, which no earlier part returns"
+        )
     # It runs before there are candidates.
-    if part.per == "context" and per_by_output[tensor] == "candidate":
-        raise ValueError(f"part {part.name!r} is per context and takes {tensor!r} of a candidate")
+    if part.per == "context" and per_by_output[entry.tensor] == "candidate":
+        raise ValueError(
+            f"part {part.name!r} is per context and takes {entry.tensor!r} of a candidate"
+        )
 
 
 class Tower(StrictModel):
@@ -186,14 +208,15 @@ class Tower(StrictModel):
         # What the parts so far return, with how often each runs: parts are in the order of their
         # runs.
         per_by_output: dict[str, Per] = {}
-        if any(entry.tensor for entry in self.inputs):
-            raise ValueError("an input of a whole tower is no part's output")
+        if any(entry.tensor or entry.is_of_context for entry in self.inputs):
+            raise ValueError(
+                "an input of a whole tower is no part's output, and has a row for each example"
+            )
         if len({part.name for part in self.parts}) < len(self.parts):
             raise ValueError("two parts have one name")
         for part in self.parts:
             for entry in part.inputs:
-                if entry.tensor:
-                    _check_part_input(part, entry.tensor, per_by_output)
+                _check_part_input(part, entry, per_by_output)
             for output in part.outputs:
                 if output.name in per_by_output:
                     raise ValueError(f"two parts return {output.name!r}")

@@ -151,3 +151,13 @@ def frozen_graph(function: Any) -> tuple[Any, dict[str, str], dict[str, str]]:
 def is_keras_3_layer(layer: Any) -> bool:
     """Returns whether an object is a layer or model of Keras 3, or derives from one."""
     return any(kind.__module__.startswith("keras.src.layers") for kind in type(layer).__mro__)
+
+
+def copy_operation(operation: Any, inputs: list[Any]) -> list[Any]:
+    """Returns the results of a copy of an operation that reads other tensors of its graph."""
+    create = _private(operation.graph, "_create_op_internal")
+    attributes = {
+        name: value for name, value in operation.node_def.attr.items() if name != "_output_shapes"
+    }
+    types = [tensor.dtype for tensor in operation.outputs]
+    return list(create(operation.type, inputs, types, attrs=attributes).outputs)

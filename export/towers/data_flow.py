@@ -166,7 +166,7 @@ class DataFlow:
         feeds = list(self.graph.inputs[: len(self.inputs)])
         function, _ = narrowed(self.tower.spec.name, self.tower.function, feeds, candidates)
 
-        examples = [_random_values(tensor, seed) for seed, tensor in enumerate(feeds)]
+        examples = [random_values(tensor, seed, _EXAMPLES) for seed, tensor in enumerate(feeds)]
         results = run_flat(function, [tf.constant(values) for values in examples])
         names = {key: tensor.name for key, tensor in candidates.items()}
         for positions in map(list, _REORDERED):
@@ -185,9 +185,10 @@ def _may_hold_rows(tensor: Any) -> bool:
     return batch is None and None not in sizes
 
 
-def _random_values(tensor: Any, seed: int) -> NDArray[Any]:
+def random_values(tensor: Any, seed: int, n: int) -> NDArray[Any]:
+    """Returns values of n examples for an input of a tower, the same for the same seed."""
     random = np.random.default_rng(seed)
-    shape = [_EXAMPLES, *(size or 1 for size in tensor.shape.as_list()[1:])]
+    shape = [n, *(size or 1 for size in tensor.shape.as_list()[1:])]
     if tensor.dtype.is_floating:
         return random.standard_normal(shape).astype(tensor.dtype.as_numpy_dtype)
     # Integers may be positions or ids: 0 and 1 are valid for most models.

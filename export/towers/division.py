@@ -5,7 +5,8 @@ Each part is a function. `context` computes, once per context, the tensors that 
 features only; `trunk` computes, per candidate, the tensors that two or more outputs need; tensors
 that only one output needs are a part named after it. A part that would save almost nothing is
 merged into the parts that read its results. Before that, computations on the context take their
-sizes from it (export/towers/batch_sizes.py), and layers over both sides are divided
+sizes from it (export/towers/batch_sizes.py), sequences that end with a candidate are divided by
+positions (export/towers/positions/), and layers over both sides by columns
 (export/towers/divided_layers.py).
 """
 
@@ -25,6 +26,8 @@ from export.towers.batch_sizes import take_sizes_from_context
 from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, operation_text
 from export.towers.divided_layers import divide_layers
 from export.towers.parts import TracedPart
+from export.towers.positions.division import DividedTower, divide_positions
+from export.towers.positions.sharing import share_context
 
 MULTIPLY_ADDS_MIN = 256
 """The multiply-adds per example below which a part is not worth its own call."""
@@ -61,13 +64,65 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
         per[tensor.name] = CONTEXT if is_context else CANDIDATE
     if DataFlow(tower, per).loops:
         return Split(notes=(f"tower {name!r} is not split: a loop of TF1 goes through it",))
+    notes = []
     try:
-        flow = DataFlow(divide_layers(take_sizes_from_context(tower, per), per), per)
+        sized = take_sizes_from_context(tower, per)
+        try:
+            divided = divide_positions(sized, per)
+        except Exception as problem:  # noqa: BLE001 - as below; other divisions may be possible
+            reason = failure(problem, "it could not run on synthetic examples")
+            notes.append(f"tower {name!r} is not divided by positions: {reason}")
+            divided = DividedTower(sized)
+        if divided.problem:
+            notes.append(f"tower {name!r} is not divided by positions: {divided.problem}")
+        flow = DataFlow(divide_layers(divided.tower, per), per)
         rows = flow.rows
     except Exception as problem:  # noqa: BLE001 - operations raise many types of errors
         reason = failure(problem, "it could not run on synthetic examples")
         return Split(notes=(f"tower {name!r} is not split: {reason}",))
-    return _Partition(flow, rows).split()
+    split = _Partition(flow, rows).split()
+    split = Split(split.parts, (*notes, *split.notes))
+    if not divided.is_divided:
+        return split
+    return _with_shared_contexts(split, divided, roles, name)
+
+
+def _with_shared_contexts(
+    split: Split, divided: DividedTower, roles: Mapping[str, manifest.Role], name: str
+) -> Split:
+    """Returns parts of candidates that take the keys and values of a context as one row for all of
+    them, where they can.
+    """
+    notes = list(split.notes)
+    if divided.joined and split.parts:
+        notes.append(
+            f"tower {name!r}: the positions of candidates and contexts are computed together from "
+            f"operation {divided.joined[0]} on"
+        )
+    of_context = {
+        output.name
+        for part in split.parts
+        for output in part.spec.outputs
+        if part.spec.per == "context"
+    }
+    parts = []
+    for part in split.parts:
+        inputs = {
+            spec.name
+            for spec in part.spec.inputs
+            if spec.tensor in of_context or (spec.feature and roles[spec.feature] == "context")
+        }
+        if part.spec.per == "context" or not inputs:
+            parts.append(part)
+            continue
+        shared, problem = share_context(part, inputs)
+        if problem:
+            notes.append(
+                f"part {part.spec.name!r} of tower {name!r} takes a copy of its context for each "
+                f"candidate: {problem}"
+            )
+        parts.append(shared)
+    return Split(tuple(parts), tuple(notes))
 
 
 class _Partition:

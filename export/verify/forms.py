@@ -229,18 +229,35 @@ def run(
     tensors = dict(values)
     for opened in chain:
         step = 1
-        if isinstance(opened.entry, TowerPart) and opened.entry.per == "context":
-            step = candidates
+        batch = n
+        if isinstance(opened.entry, TowerPart):
+            if opened.entry.per == "context":
+                step = candidates
+            elif opened.entry.is_of_one_context:
+                batch = candidates
         arrays = chosen_values(tensors, slice(None, None, step))
-        try:
-            results = opened.network.run(tower_inputs(opened.entry.inputs, arrays, n // step))
-        except BundleError as problem:
-            raise VerificationFailed(
-                f"{opened.label}, batch of {n // step}: {problem}"
-            ) from problem
+        results = _run_in_batches(opened, arrays, n // step, min(batch, n // step))
         # Later parts read these outputs by their names.
         tensors |= {name: array.repeat(step, axis=0) for name, array in results.items()}
     return tensors
+
+
+def _run_in_batches(opened: OpenForm, values: Values, n: int, size: int) -> Values:
+    """Runs a form on n examples, so many at a time."""
+    batches = []
+    for first in range(0, n, size):
+        count = min(size, n - first)
+        arrays = {name: array[first : first + count] for name, array in values.items()}
+        try:
+            batches.append(opened.network.run(tower_inputs(opened.entry.inputs, arrays, count)))
+        except BundleError as problem:
+            raise VerificationFailed(f"{opened.label}, batch of {count}: {problem}") from problem
+    if len(batches) == 1:
+        return batches[0]
+    return {
+        output.name: np.concatenate([batch[output.name] for batch in batches])
+        for output in opened.entry.outputs
+    }
 
 
 def another_order(n: int) -> NDArray[np.int64]:

@@ -259,9 +259,9 @@ def _with_shared_contexts(tower: Tower, values: Values, n: int) -> Values:
     """Returns [n, ...] values in which groups of candidates have the context of their first."""
     shared = chosen_values(values, slice(n))
     for part in tower.parts:
-        if part.per != "context":
-            continue
         for tensor in part.inputs:
+            if part.per != "context" and not tensor.is_of_context:
+                continue
             for key in tensor.sources:
                 contexts = values[key][:n:_CANDIDATES]
                 shared[key] = contexts.repeat(_CANDIDATES, axis=0)

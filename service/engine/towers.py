@@ -11,8 +11,10 @@ outputs = run(tower, plan, inputs, execution, contexts)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ from service.engine.validation import (
     check_values,
     choose_tower,
 )
-from service.versions.input_layout import Layout, Span
+from service.versions.input_layout import Input, Layout, Span
 from service.versions.version import LoadedPart, LoadedTower, ModelVersion, TowerPlan
 
 _BLOCK_BYTES = 1 << 20
@@ -45,6 +47,8 @@ _ROWS_MAX = 8192
 """Maximum number of examples in a block: the deadline is checked between blocks."""
 
 Array = NDArray[Any]
+
+_NO_ARRAYS: Mapping[str, Array] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,18 @@ class Contexts:
         frame_columns: Array = frame.array[:, span.first : span.first + span.ends[-1]]
         return frame_columns
 
+    def input(self, tensor: Input) -> Array:
+        """Returns an input of a part that takes a row of each context."""
+        if tensor.made:
+            joined = self.outputs[tensor.made]
+        else:
+            columns = [*map(self.columns, tensor.repeated)]
+            joined = columns[0]
+            if len(columns) > 1:
+                joined = np.concatenate(columns, axis=1)
+        shaped = joined.reshape(self.offsets.size - 1, *tensor.shape)
+        return np.ascontiguousarray(shaped, tensor.dtype)
+
     def repeated(self, array: Array) -> Array:
         """Returns the row of each candidate's context."""
         return array.repeat(self.offsets[1:] - self.offsets[:-1], axis=0)
@@ -121,6 +137,8 @@ class Inputs:
             for number, tensor in enumerate(inputs):
                 if tensor.made:
                     continue  # another part computes it
+                if tensor.is_of_context and tensor.repeated:
+                    continue  # its rows are those of the contexts
                 rows = rows_of_input[part, number] = np.empty((m, tensor.width), tensor.dtype)
                 # Features are written side by side into rows, which share memory with the tensor.
                 self.arrays[part][tensor.name] = rows
@@ -215,17 +233,7 @@ def run_contexts(
     for number, part in enumerate(plan.parts):
         if not plan.layout.once[number]:
             continue
-        inputs = {}
-        for tensor in plan.layout.parts[number]:
-            if tensor.made:
-                joined = contexts.outputs[tensor.made]
-            else:
-                columns = [*map(contexts.columns, tensor.repeated)]
-                joined = columns[0]
-                if len(columns) > 1:
-                    joined = np.concatenate(columns, axis=1)
-            shaped = joined.reshape(n, *tensor.shape)
-            inputs[tensor.name] = np.ascontiguousarray(shaped, tensor.dtype)
+        inputs = {tensor.name: contexts.input(tensor) for tensor in plan.layout.parts[number]}
         row_bytes = plan.layout.row_bytes[number]
         # Later parts may read these outputs, so that the order of the parts matters.
         contexts.outputs.update(_run(tower, part, inputs, n, row_bytes, execution))
@@ -264,11 +272,20 @@ def run(
         if layout.once[number]:
             continue
         arrays = inputs.arrays[number]
+        rows = {}
         for tensor in layout.parts[number]:
-            if tensor.made:
+            if tensor.is_of_context and (tensor.repeated or tensor.made in contexts.outputs):
+                rows[tensor.name] = contexts.input(tensor)
+            elif tensor.made:
                 shaped = output(tensor.made).reshape(m, *tensor.shape)
                 arrays[tensor.name] = np.ascontiguousarray(shaped, tensor.dtype)
-        outputs |= _run(tower, part, arrays, m, layout.row_bytes[number], execution)
+            if tensor.is_of_context and tensor.name not in rows:
+                rows[tensor.name] = arrays.pop(tensor.name)
+        row_bytes = layout.row_bytes[number]
+        if rows:
+            outputs |= _run_by_context(tower, part, arrays, rows, contexts, row_bytes, execution)
+        else:
+            outputs |= _run(tower, part, arrays, m, row_bytes, execution)
     return {name: output(name) for name in plan.outputs}
 
 
@@ -278,6 +295,40 @@ def check_outputs(tower: LoadedTower, outputs: Mapping[str, Array]) -> None:
         check_finite(array, f"output {name!r} of tower {tower.name!r}")
 
 
+def _run_by_context(
+    tower: LoadedTower,
+    part: LoadedPart,
+    inputs: Mapping[str, Array],
+    rows: Mapping[str, Array],
+    contexts: Contexts,
+    row_bytes: int,
+    execution: Execution,
+) -> dict[str, Array]:
+    """Runs a part for the candidates of one context after the other.
+
+    Args:
+      tower, part: The tower and the part.
+      inputs: [m, ...] the inputs of m candidates.
+      rows: [n, ...] the inputs of n contexts.
+      contexts: The contexts; without any, each candidate is one.
+      row_bytes: The size of the inputs of a candidate.
+      execution: The batch of the request.
+    """
+    offsets = contexts.offsets
+    if contexts is _ALONE:
+        offsets = np.arange(len(next(iter(rows.values()))) + 1)
+    results = []
+    for number, (first, last) in enumerate(pairwise(offsets.tolist())):
+        if first == last:
+            continue
+        execution.check()
+        of_context = {name: array[number : number + 1] for name, array in rows.items()}
+        of_candidates = {name: array[first:last] for name, array in inputs.items()}
+        count = last - first
+        results.append(_run(tower, part, of_candidates, count, row_bytes, execution, of_context))
+    return _joined(results)
+
+
 def _run(
     tower: LoadedTower,
     part: LoadedPart,
@@ -285,9 +336,10 @@ def _run(
     n: int,
     row_bytes: int,
     execution: Execution,
+    of_context: Mapping[str, Array] = _NO_ARRAYS,
 ) -> dict[str, Array]:
     """Runs a part on n examples, in blocks of equal size: for another size LiteRT plans its memory
-    anew.
+    anew. `of_context`: the inputs that are the same for all.
     """
     block = min(max(_ROWS_MIN, _BLOCK_BYTES // (row_bytes or 1)), _ROWS_MAX)
     block = math.ceil(n / math.ceil(n / block))
@@ -298,11 +350,13 @@ def _run(
         block_inputs = inputs
         if block < n:
             block_inputs = {name: array[first : first + block] for name, array in inputs.items()}
-        blocks.append(part.network.run(block_inputs))
+        blocks.append(part.network.run({**block_inputs, **of_context}))
     execution.count("tower_examples", n, tower.manifest.model, tower.name, part.entry.name)
+    return _joined(blocks)
+
+
+def _joined(blocks: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    """Returns the outputs of several blocks of examples one behind the other."""
     if len(blocks) == 1:
         return blocks[0]
-    outputs = {}
-    for name in blocks[0]:
-        outputs[name] = np.concatenate([block_outputs[name] for block_outputs in blocks])
-    return outputs
+    return {name: np.concatenate([outputs[name] for outputs in blocks]) for name in blocks[0]}

@@ -86,6 +86,7 @@ class Input:
       written: The columns that features are looked up into.
       repeated: The columns that are copied from frames.
       shared: The columns that are copied from other inputs of candidates.
+      is_of_context: Whether it is one row for all candidates of a context.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Input:
     written: tuple[Span, ...] = ()
     repeated: tuple[Span, ...] = ()
     shared: tuple[Span, ...] = ()
+    is_of_context: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +158,13 @@ def lay_out(
             for input_number, entry in enumerate(part.inputs)
         )
         inputs_by_part.append(inputs)
-        row_bytes.append(sum(one_input.width * one_input.dtype.itemsize for one_input in inputs))
+        row_bytes.append(
+            sum(
+                one_input.width * one_input.dtype.itemsize
+                for one_input in inputs
+                if not one_input.is_of_context
+            )
+        )
     return Layout(frames, tuple(inputs_by_part), runs_per_context, tuple(row_bytes))
 
 
@@ -199,7 +207,7 @@ def _input(
     dtype = array_dtype(entry.dtype)
     shape = tuple(-1 if size is None else size for size in entry.shape[1:])
     if entry.tensor:
-        return Input(entry.name, dtype, shape, made=entry.tensor)
+        return Input(entry.name, dtype, shape, made=entry.tensor, is_of_context=entry.is_of_context)
     spans = list[Span]()
     stop = 0
     for name in entry.sources:
@@ -226,4 +234,4 @@ def _input(
     # The source of a frame has one number.
     repeated = tuple(span for span in spans if len(span.source) == 1)
     shared = tuple(span for span in spans if span not in written + repeated)
-    return Input(entry.name, dtype, shape, stop, "", written, repeated, shared)
+    return Input(entry.name, dtype, shape, stop, "", written, repeated, shared, entry.is_of_context)

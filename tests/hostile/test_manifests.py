@@ -225,6 +225,7 @@ PARTS: list[tuple[str, Any, str]] = [
         "one of 'feature', 'features' and 'tensor'",
     ),
     ("parts.2.outputs.0.name", "trunk", "two parts return 'trunk'"),
+    ("parts.0.inputs.0.shape.0", 1, "'context' is per context and takes one row of a context"),
     (
         "inputs.0",
         {"name": "user", "tensor": "trunk", "dtype": "float32", "shape": [None, 8]},

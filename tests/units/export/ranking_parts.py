@@ -80,6 +80,21 @@ def run_parts(parts: Iterable[TracedPart], values: Values, n: int, candidates: i
                 n // candidates,
             )
             tensors |= {name: array.repeat(candidates, axis=0) for name, array in results.items()}
+        elif part.spec.is_of_one_context:
+            results_by_context = [
+                run(
+                    part,
+                    {name: array[first : first + candidates] for name, array in tensors.items()},
+                    candidates,
+                )
+                for first in range(0, n, candidates)
+            ]
+            tensors |= {
+                output.name: np.concatenate(
+                    [results[output.name] for results in results_by_context]
+                )
+                for output in part.spec.outputs
+            }
         else:
             tensors |= run(part, tensors, n)
     return tensors

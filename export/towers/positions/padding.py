@@ -1,0 +1,57 @@
+"""Compares divided towers with whole ones on examples whose sequences have padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.bounds import ABSOLUTE, ANOTHER_ORDER
+from export.front_end.interface import TracedTower
+from export.graphs.functions import fill
+from export.graphs.internals import run_flat
+from export.graphs.loading import tf
+from export.towers.data_flow import random_values
+
+_PADDED: tuple[Callable[[int], slice], ...] = (
+    lambda _: slice(0, 0),
+    lambda size: slice(0, size // 2),
+    lambda size: slice(size // 2, size),
+    lambda size: slice(0, size - 1),
+    lambda size: slice(1, size),
+    lambda size: slice(0, size),
+)
+"""The positions of each example that are padding, by the length of the sequence."""
+
+
+def difference_on_padding(tower: TracedTower, divided: TracedTower) -> str:
+    """Returns how the results of a divided tower differ from those of the whole one, a clause; "":
+    they do not.
+    """
+    fill(tower.variables)
+    feeds = tower.function.graph.inputs[: len(tower.spec.inputs)]
+    arguments = [tf.constant(_padded(tensor, seed)) for seed, tensor in enumerate(feeds)]
+    expected = run_flat(tower.function, arguments)
+    results = run_flat(divided.function, arguments)
+    for name, tensor in expected.items():
+        wanted = tensor.numpy().astype(np.float64)
+        result = results[name].numpy().astype(np.float64)
+        limit = ABSOLUTE + ANOTHER_ORDER * np.abs(np.nan_to_num(wanted)).max(initial=0.0)
+        if not np.allclose(result, wanted, rtol=0, atol=limit, equal_nan=True):
+            return (
+                f"output {name!r} depends on positions that see nothing but the candidate, such as "
+                "padding before the first event"
+            )
+    return ""
+
+
+def _padded(tensor: Any, seed: int) -> NDArray[Any]:
+    """Returns values for an input: numbers, whose sequences have zeros in other places each."""
+    values = random_values(tensor, seed, len(_PADDED))
+    if values.dtype.kind not in "fiu" or values.ndim < 2:
+        return values
+    for row, positions in zip(values, _PADDED, strict=True):
+        row[positions(len(row))] = 0
+    return values

@@ -1,0 +1,55 @@
+"""A ranker of a movie behind a history of movies: a transformer of Keras 3 in which no position
+sees a later one.
+"""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+
+MOVIES = 300
+WIDTH = 16
+EVENTS = 20
+
+
+class SequenceRanker(keras.Model):
+    """Histories begin with padding; the last position is the movie."""
+
+    def __init__(self):
+        super().__init__()
+        kit = keras.layers
+        self.movies = kit.Embedding(MOVIES, WIDTH)
+        self.places = kit.Embedding(EVENTS + 1, WIDTH)
+        self.first_norm = kit.LayerNormalization()
+        self.attention = kit.MultiHeadAttention(2, WIDTH // 2)
+        self.second_norm = kit.LayerNormalization()
+        self.wide = kit.Dense(4 * WIDTH, "gelu")
+        self.narrow = kit.Dense(WIDTH)
+        self.click = kit.Dense(1)
+        self.like = kit.Dense(1, "sigmoid")
+
+    def call(self, inputs):
+        """Computes two scores of [b, EVENTS] histories with [b] movies."""
+        ops = keras.ops
+        history = inputs["history"]
+        movie = inputs["movie"][:, None]
+        x = ops.concatenate([self.movies(history), self.movies(movie)], axis=1)
+        x = x + self.places(np.arange(EVENTS + 1))
+        is_event = ops.concatenate([history != 0, ops.ones_like(movie, "bool")], axis=1)
+        normal = self.first_norm(x)
+        x = x + self.attention(
+            normal, normal, use_causal_mask=True, attention_mask=is_event[:, None, :]
+        )
+        x = x + self.narrow(self.wide(self.second_norm(x)))
+        last = x[:, -1]
+        return {"click": self.click(last)[:, 0], "like": self.like(last)[:, 0]}
+
+
+def build():
+    """Returns the model with its weights, untrained."""
+    model = SequenceRanker()
+    zeros = np.zeros((2, EVENTS), "int64")
+    model({"history": zeros, "movie": np.zeros(2, "int64")})
+    return model

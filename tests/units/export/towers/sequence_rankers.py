@@ -1,0 +1,151 @@
+"""Rankers of a candidate behind a history, as authors write them: transformers with other masks,
+orders and heads.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from export.graphs.loading import tf
+
+Inputs = Mapping[str, Any]
+
+WIDTH = 16
+HISTORY = 12
+HEADS = 2
+SIZE = WIDTH // HEADS
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a ranker is written.
+
+    Attributes:
+      mask: How positions are kept from seeing later ones: "added", "chosen", "padded" (with the
+        history's own padding), "multiplied" (without a softmax), "causal heads" (one key for all
+        heads) or "none".
+      order: What stands before what: "history", "user" (before the history) or "candidate".
+      result: What of the positions is the result: "last", "mean", "weights" or "flat".
+      layers: The number of layers.
+      is_rotated: Whether keys and queries are rotated by their positions.
+    """
+
+    mask: str = "added"
+    order: str = "history"
+    result: str = "last"
+    layers: int = 2
+    is_rotated: bool = False
+
+    @property
+    def positions(self) -> int:
+        """The number of positions of its sequence."""
+        return HISTORY + 1 + (self.order == "user")
+
+
+def ranker(style: Style, seed: int = 0) -> Callable[[Inputs], dict[str, Any]]:
+    """Returns a function of a history, [b, HISTORY, WIDTH], a user and an item, [b, WIDTH]."""
+    random = np.random.default_rng(seed)
+
+    def weights(*shape: int) -> Any:
+        return tf.Variable(random.normal(0, shape[0] ** -0.5, shape).astype(np.float32))
+
+    layers = [
+        {name: weights(WIDTH, WIDTH) for name in "qkvo"}
+        | {"wide": weights(WIDTH, 2 * WIDTH), "narrow": weights(2 * WIDTH, WIDTH)}
+        for _ in range(style.layers)
+    ]
+    places = weights(style.positions, WIDTH)
+    last = weights(WIDTH * (style.positions if style.result == "flat" else 1), 1)
+
+    def call(inputs: Inputs) -> dict[str, Any]:
+        pieces = [inputs["history"], inputs["item"][:, tf.newaxis]]
+        if style.order == "user":
+            pieces.insert(0, inputs["user"][:, tf.newaxis])
+        if style.order == "candidate":
+            pieces.reverse()
+        x = tf.concat(pieces, 1) + places
+        for layer in layers:
+            x += _attention(style, layer, _normalized(x), inputs["history"])
+            x += tf.nn.gelu(_normalized(x) @ layer["wide"]) @ layer["narrow"]
+        return {"score": (_result(style, _normalized(x)) @ last)[:, 0]}
+
+    return call
+
+
+def _normalized(x: Any) -> Any:
+    mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+    return (x - mean) * tf.math.rsqrt(variance + 1e-6)
+
+
+def _attention(style: Style, layer: Mapping[str, Any], x: Any, history: Any) -> Any:
+    count = style.positions
+
+    def heads(name: str) -> Any:
+        return tf.reshape(x @ layer[name], [-1, count, HEADS, SIZE])
+
+    queries, keys, values = heads("q"), heads("k"), heads("v")
+    if style.is_rotated:
+        queries, keys = _rotated(queries), _rotated(keys)
+    if style.mask == "causal heads":
+        scores = tf.einsum("bthd,bsd->bhts", queries, keys[:, :, 0]) * SIZE**-0.5
+    else:
+        scores = tf.einsum("bthd,bshd->bhts", queries, keys) * SIZE**-0.5
+    shares = _shares(style, scores, history)
+    mixed = tf.einsum("bhts,bshd->bthd", shares, values)
+    return tf.reshape(mixed, [-1, count, WIDTH]) @ layer["o"]
+
+
+def _shares(style: Style, scores: Any, history: Any) -> Any:
+    count = style.positions
+    earlier = np.tril(np.ones((count, count), bool))
+    if style.order == "candidate":
+        earlier = earlier.T
+    if style.mask == "none":
+        return tf.nn.softmax(scores)
+    if style.mask == "multiplied":
+        return tf.nn.silu(scores) * tf.constant(earlier, tf.float32) / count
+    if style.mask in ("added", "causal heads"):
+        return tf.nn.softmax(scores + tf.constant(np.where(earlier, 0, -1e9), tf.float32))
+    seen = tf.constant(earlier)[tf.newaxis]
+    if style.mask == "padded":
+        is_event = tf.reduce_any(history != 0, 2)
+        others = tf.ones([tf.shape(history)[0], count - HISTORY], bool)
+        pieces = [others, is_event] if style.order == "candidate" else [is_event, others]
+        if style.order == "user":
+            pieces = [others[:, :1], is_event, others[:, 1:]]
+        seen = seen & tf.concat(pieces, 1)[:, tf.newaxis, :]
+    return tf.nn.softmax(tf.where(seen[:, tf.newaxis], scores, np.finfo(np.float32).min))
+
+
+def _rotated(x: Any) -> Any:
+    angles = np.arange(x.shape[1])[:, None, None] / 100 ** (np.arange(SIZE // 2) * 2 / SIZE)
+    first, second = tf.split(x, 2, axis=-1)
+    cosine, sine = (tf.constant(f(angles), tf.float32) for f in (np.cos, np.sin))
+    return tf.concat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+
+def _result(style: Style, x: Any) -> Any:
+    if style.result == "flat":
+        return tf.reshape(x, [-1, style.positions * WIDTH])
+    if style.result == "mean":
+        return tf.reduce_mean(x, 1)
+    place = 0 if style.order == "candidate" else style.positions - 1
+    if style.result == "weights":
+        chosen = tf.one_hot(place, style.positions)
+        return tf.einsum("bnd,n->bd", x, chosen)
+    return x[:, place]
+
+
+MASKS = ("added", "chosen", "padded", "multiplied", "causal heads")
+ORDERS = ("history", "user", "candidate")
+RESULTS = ("last", "mean", "weights", "flat")
+STYLES = [
+    Style(mask, order, result, is_rotated=number % 3 == 1)
+    for number, (mask, order, result) in enumerate(itertools.product(MASKS, ORDERS, RESULTS))
+]
+"""Rankers whose histories do not see the candidate."""
