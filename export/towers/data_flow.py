@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -83,6 +84,34 @@ _REORDERED = ((4, 1, 1, 5), (3, 0, 2, 3, 3))
 of rows changes, too. No example is in both: the largest one of a batch is missing in one run, which
 shows that rows depend on it.
 """
+
+
+@dataclass(frozen=True)
+class ExampleCost:
+    """What a tower computes for one example, whatever its sides.
+
+    Attributes:
+      products: The multiply-adds, estimated.
+      widest_bytes: The bytes of its largest tensor.
+    """
+
+    products: int
+    widest_bytes: int
+
+
+def example_cost(tower: TracedTower) -> ExampleCost:
+    """Estimates what a tower computes for one example."""
+    operations = [
+        operation
+        for operation in tower.function.graph.get_operations()
+        # Weights are read, not computed, however large they are.
+        if operation.type not in ("Const", "ReadVariableOp", "Placeholder")
+    ]
+    tensors = [tensor for operation in operations for tensor in operation.outputs]
+    return ExampleCost(
+        sum(_cost(operation) for operation in operations if operation.outputs),
+        max((_value_count(tensor) * tensor.dtype.size for tensor in tensors), default=0),
+    )
 
 
 class DataFlow:

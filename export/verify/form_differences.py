@@ -17,6 +17,7 @@ from export.front_end.specs import TowerSpec
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
 from export.towers.bfloat16 import in_bfloat16
+from export.towers.data_flow import ExampleCost
 from export.towers.rounding import with_rounding
 from export.verify.examples import chosen_values
 from export.verify.forms import Values
@@ -178,7 +179,7 @@ def rounded_function(tower: TracedTower, precision: Precision) -> Any:
 
 
 def spreads(
-    function: Any, spec: TowerSpec, examples: HostileExamples
+    function: Any, spec: TowerSpec, cost: ExampleCost, examples: HostileExamples
 ) -> dict[str, NDArray[np.float64]]:
     """Returns [n, ...] by how much each output of a rounded tower varies; infinite where it is not
     always a number.
@@ -186,10 +187,11 @@ def spreads(
     Args:
       function: The function, as `rounded_function` returns it.
       spec: The tower.
+      cost: What an example costs the tower.
       examples: The examples.
     """
     varied: dict[str, list[NDArray[np.float64]]] = {output.name: [] for output in spec.outputs}
-    for rows in batches(examples.n, examples.values, _SAMPLES):
+    for rows in batches(examples.n, examples.values, cost, _SAMPLES):
         batch = examples.chosen(rows)
         arrays = tower_inputs(spec.inputs, batch.values, batch.n)
         # Each row of a batch is rounded otherwise, so the copies of an example are its samples.

@@ -20,6 +20,7 @@ from bundle.errors import FeatureError
 from bundle.features.columns import Column
 from bundle.format.manifest import DenseFeature
 from export.front_end.specs import DenseSpec, TowerSpec
+from export.towers.data_flow import ExampleCost
 from export.verify.accepted_groups import accepted_groups
 from export.verify.examples import chosen, chosen_columns, chosen_values
 from export.verify.forms import Values
@@ -28,10 +29,10 @@ from export.verify.reference_inputs import Reference
 
 ROWS_MAX = 1 << 15
 """The number of examples that hold hostile numbers in one input, over all inputs of a tower."""
-_ROWS_MIN = 1 << 11
-"""The same for a tower whose weights make examples costly."""
-_PRODUCTS_MAX = 1 << 32
-"""The number of multiply-adds that these examples may cost, at one for each weight."""
+_ROWS_MIN = 1 << 8
+"""The same for a tower whose examples are costly."""
+_PRODUCTS_MAX = 1 << 35
+"""The number of multiply-adds that these examples may cost."""
 _ELEMENTS_MAX = 64
 """The longest list whose elements get hostile numbers one at a time."""
 _JOINT_ROWS = 1 << 11
@@ -39,7 +40,11 @@ _JOINT_ROWS = 1 << 11
 _BATCH_MAX = 1 << 12
 """The number of examples that are computed at once."""
 _BATCH_BYTES_MAX = 4 << 20
-"""The bytes of the values of their features; towers of sequences compute with far more."""
+"""The bytes of the values of their features."""
+_TENSOR_BYTES_MAX = 64 << 20
+"""The bytes of the largest tensor that is computed of them: that of a sequence may hold a number
+for each two of its positions.
+"""
 _TRIALS_MAX = 128
 """The number of groups of examples of which it is tried whether they are accepted."""
 _SHOWN_MAX = 3
@@ -259,20 +264,20 @@ def _dtype_of(entries: Sequence[DenseFeature]) -> NumberType:
 
 
 def hostile_examples(
-    spec: TowerSpec, inputs: Sequence[NumberInput], values: Values, rows_max: int = ROWS_MAX
+    cost: ExampleCost, inputs: Sequence[NumberInput], values: Values, rows_max: int = ROWS_MAX
 ) -> Iterator[HostileExamples]:
     """Yields examples with hostile numbers, some inputs at a time.
 
     Args:
-      spec: The tower.
+      cost: What an example costs the tower.
       inputs: The inputs of the tower by which callers send numbers.
       values: [n, ...] values of each feature of the examples.
       rows_max: The number of examples that hold hostile numbers in one input, over all inputs.
     """
     if not inputs:
         return
-    costly = max(_ROWS_MIN, _PRODUCTS_MAX // max(1, spec.largest_bytes // 4))
-    size = min(rows_max, costly) // len(inputs)
+    costly = max(_ROWS_MIN, _PRODUCTS_MAX // max(1, cost.products))
+    size = max(1, min(rows_max, costly) // len(inputs))
     for position, number_input in enumerate(inputs):
         # Each input and element gets other numbers where it gets only a few.
         drawn: list[tuple[int | None, NDArray[Any]]] = [
@@ -286,7 +291,7 @@ def hostile_examples(
                 for element in range(elements)
             ]
         for element, numbers in drawn:
-            for rows in batches(len(numbers), values):
+            for rows in batches(len(numbers), values, cost):
                 yield completed(number_input.examples(numbers[rows], element), values)
 
     random = np.random.default_rng(0)
@@ -300,7 +305,7 @@ def hostile_examples(
                 {**together.numbers, **examples.numbers},
                 {**together.columns, **examples.columns},
             )
-    for rows in batches(together.n, values):
+    for rows in batches(together.n, values, cost):
         yield completed(together.chosen(rows), values)
 
 
@@ -321,16 +326,23 @@ def find_accepted(n: int, is_accepted: Callable[[slice], bool]) -> NDArray[np.bo
     return accepted
 
 
-def batches(n: int, values: Values, copies: int = 1) -> list[slice]:
-    """Returns slices of n examples whose values together take little memory.
+def batches(n: int, values: Values, cost: ExampleCost, copies: int = 1) -> list[slice]:
+    """Returns slices of n examples with which a tower takes little memory.
 
     Args:
       n: The number of examples.
       values: Values of each feature, as those of the examples.
+      cost: What an example costs the tower.
       copies: The number of copies of each example.
     """
     bytes_of_one = copies * sum(array[0].nbytes for array in values.values())
-    step = max(1, min(_BATCH_MAX // copies, _BATCH_BYTES_MAX // max(1, bytes_of_one)))
+    widest_bytes = copies * cost.widest_bytes
+    step = min(
+        _BATCH_MAX // copies,
+        _BATCH_BYTES_MAX // max(1, bytes_of_one),
+        _TENSOR_BYTES_MAX // max(1, widest_bytes),
+    )
+    step = max(1, step)
     return [slice(start, start + step) for start in range(0, n, step)]
 
 

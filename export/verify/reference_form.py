@@ -15,6 +15,7 @@ from export.bounds import typical_magnitude
 from export.errors import VerificationFailed
 from export.front_end.interface import TracedTower
 from export.graphs.number_keys import keys_of, numbers_of
+from export.towers.data_flow import example_cost
 from export.verify.examples import chosen_values
 from export.verify.form_differences import ComparedOutputs, rounded_function, spreads
 from export.verify.forms import OpenForm, Values, open_saved_model, run
@@ -44,6 +45,7 @@ class ReferenceForm:
     Attributes:
       traced: The tower, whose variables have their values.
       tower: The tower's entry in the manifest.
+      cost: What an example costs the tower.
       values: [n, ...] values of each feature of the tower, of the recipe's examples.
       inputs: The inputs by which callers send numbers.
       chain: The SavedModel.
@@ -56,6 +58,7 @@ class ReferenceForm:
     ) -> None:
         self.traced = traced
         self.tower = tower
+        self.cost = example_cost(traced)
         features = {source for tensor in tower.inputs for source in tensor.sources}
         self.values = {name: array for name, array in values.items() if name in features}
         self.inputs = number_inputs(reference, traced.spec)
@@ -117,11 +120,11 @@ class ReferenceForm:
           inputs: The inputs that get such numbers.
           rows_max: The number of examples that hold hostile numbers in one input, over all inputs.
         """
-        for batch in hostile_examples(self.traced.spec, inputs, self.values, rows_max):
+        for batch in hostile_examples(self.cost, inputs, self.values, rows_max):
             yield batch.ordered()
         for number_input in inputs:
             around = self._numbers_around_steps(number_input)[: rows_max // len(inputs), np.newaxis]
-            for rows in batches(len(around), self.values):
+            for rows in batches(len(around), self.values, self.cost):
                 examples = number_input.examples(around[rows])
                 yield completed(examples, self.values).ordered()
 
@@ -142,7 +145,9 @@ class ReferenceForm:
             if precision not in self._rounded:
                 self._rounded[precision] = rounded_function(self.traced, precision)
             suspected = compared.chosen(suspects)
-            rounding = spreads(self._rounded[precision], self.traced.spec, suspected.examples)
+            rounding = spreads(
+                self._rounded[precision], self.traced.spec, self.cost, suspected.examples
+            )
             differences[suspects] = suspected.differences(self.typical, limit, rounding)
         return differences
 
@@ -174,7 +179,7 @@ class ReferenceForm:
         first = chosen_values(self.values, slice(1))
         output_count = sum(values.size for values in self.typical.values())
         outputs = np.zeros((len(numbers), output_count))
-        for rows in batches(len(numbers), self.values):
+        for rows in batches(len(numbers), self.values, self.cost):
             batch = completed(number_input.examples(numbers[rows, np.newaxis]), first)
             columns = [
                 values.reshape(batch.n, -1)
