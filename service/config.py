@@ -36,6 +36,8 @@ for them.
 """
 
 _OWNERS = {
+    "context_states_age_s": "context_states",
+    "context_states_bytes": "context_states",
     "follow_changes_token": "follow_changes",
     "follow_changes_ca": "follow_changes",
 }
@@ -158,6 +160,17 @@ class ServiceSettings(BaseModel):
     """
     prefetch_bytes_per_s: int = Field(default=256 * MIB, ge=1)
     """Rate of the prefetch, in bytes per second."""
+    context_states: Path | None = None
+    """Directory in which the workers of a host share what ranking towers have computed of the
+    histories of contexts, so that a request whose history has a few more events than an earlier one
+    computes these alone. It may be lost at any time. Absent: every request computes its history.
+    """
+    context_states_bytes: int = Field(default=4 << 30, ge=256 * MIB)
+    """Size of the files in `context_states`, about, in bytes: the ones that were not read for the
+    longest time are removed.
+    """
+    context_states_age_s: float = Field(default=86_400.0, gt=0)
+    """Age at which a history in `context_states` that no request reads is removed, in seconds."""
     max_load_bytes: int = Field(default=0, ge=0)
     """Maximum memory that loading one version can use, in bytes, without its mapped tables. 0
     allows the memory that is free.

@@ -212,6 +212,29 @@ def fit_length(
     return FittedColumn(fitted, cut, int(np.count_nonzero(is_short)))
 
 
+def value_counts(
+    columns: Mapping[str, Column], lengths: Mapping[str, InputLength], n: int
+) -> NDArray[np.int64]:
+    """Returns [n] the number of values of each example, without the padding at their end: that of
+    the longest of several inputs.
+
+    Args:
+      columns: The columns of n examples, fitted, by input.
+      lengths: The lengths of the inputs that count, which are padded at their end.
+      n: The number of examples.
+    """
+    counts = np.zeros(n, np.int64)
+    for name, entry in lengths.items():
+        column = columns.get(name)
+        if column is None:
+            # The default of the input may fill all of it.
+            return np.full(n, entry.values)
+        is_value = column.values.reshape(n, entry.values) != entry.pad
+        behind_last = entry.values - is_value[:, ::-1].argmax(axis=1)
+        counts = np.maximum(counts, np.where(is_value.any(axis=1), behind_last, 0))
+    return counts
+
+
 def _check_lengths(
     name: str,
     entry: InputLength,

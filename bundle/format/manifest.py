@@ -56,6 +56,7 @@ from bundle.format.towers import (
     HeadEffect,
     ScoreDistribution,
     Tower,
+    TowerExtension,
     TowerForm,
     TowerInput,
     TowerOutput,
@@ -90,6 +91,7 @@ __all__ = [
     "TableError",
     "TableSource",
     "Tower",
+    "TowerExtension",
     "TowerForm",
     "TowerInput",
     "TowerOutput",
@@ -450,7 +452,7 @@ class Manifest(StrictModel):
     def _towers_closed(self) -> Manifest:
         for name, tower in self.towers.items():
             entries = [*tower.inputs]
-            for part in tower.parts:
+            for part in tower.all_parts:
                 entries += part.inputs
             for entry in entries:
                 for source in entry.sources:
@@ -500,16 +502,16 @@ class Manifest(StrictModel):
     def _parts_fit(self) -> Manifest:
         for name, tower in self.towers.items():
             tower_sources = {source for entry in tower.inputs for source in entry.sources}
-            for part in tower.parts:
+            for part in tower.all_parts:
                 for source in (source for entry in part.inputs for source in entry.sources):
                     if source not in tower_sources:
                         raise ValueError(
                             f"towers.{name}: part {part.name!r} takes {source!r}, which the tower "
                             "does not"
                         )
-                    if part.per == "context" and self.features[source].role == "candidate":
+                    if part.per != "candidate" and self.features[source].role == "candidate":
                         raise ValueError(
-                            f"towers.{name}: part {part.name!r} is per context, {source!r} a "
+                            f"towers.{name}: part {part.name!r} is per {part.per}, {source!r} a "
                             "candidate's"
                         )
         return self

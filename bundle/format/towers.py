@@ -10,11 +10,13 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from bundle.errors import FormulaError
-from bundle.format.fields import Name, Path, Positive, StrictModel
+from bundle.format.fields import Count, Name, Path, Positive, StrictModel
 from bundle.format.formula import parse_formula
 from bundle.format.precision import Precision
 
-Per = Literal["context", "candidate"]
+Per = Literal["context", "candidate", "events"]
+BEGIN = "begin"
+"""The input of a part per events that says at which position they begin."""
 
 SCORE_BINS_MAX = 10
 _SHARES_ERROR = 1e-6
@@ -136,7 +138,9 @@ class TowerPart(StrictModel):
 
     name: Name
     per: Per
-    """context: once for each context. candidate: once for each candidate."""
+    """context: once for each context. candidate: once for each candidate. events: for further
+    events of one context; see `TowerExtension`.
+    """
     inputs: tuple[TowerInput, ...]
     outputs: tuple[TowerOutput, ...]
     """Named as the tower's own where they are its outputs; otherwise later parts take them."""
@@ -146,6 +150,56 @@ class TowerPart(StrictModel):
     def is_of_one_context(self) -> bool:
         """Whether it runs for the candidates of one context at a time."""
         return any(entry.is_of_context for entry in self.inputs)
+
+
+class Window(StrictModel):
+    """Where an output has the values of events."""
+
+    axis: Positive
+    """The axis of their positions."""
+    offset: Count
+    """The position of the first event."""
+
+
+class TowerExtension(StrictModel):
+    """How what a part has computed of a history is extended by the events behind it, which earlier
+    ones do not see.
+    """
+
+    of: Name
+    """The part, which runs once for each context."""
+    part: TowerPart
+    """Takes the inputs of that part and those of its outputs that are in `windows`, of one context,
+    and the position at which `events` begin, [1] int32. Returns their values in each of these
+    outputs, and anew, as a whole, the others that depend on events.
+    """
+    events: Positive
+    """The number of adjacent events that it computes at once."""
+    sequences: tuple[str, ...]
+    """The inputs that hold an event at each position of their first axis behind the batch."""
+    positions: Positive
+    """The number of these positions."""
+    windows: dict[str, Window]
+    """Where outputs have the values of events."""
+
+    @model_validator(mode="after")
+    def _closed(self) -> TowerExtension:
+        if self.part.per != "events":
+            raise ValueError("the part of an extension is per events")
+        inputs = {entry.name for entry in self.part.inputs}
+        missing = {*self.sequences, *self.windows, BEGIN} - inputs
+        if missing:
+            raise ValueError(f"part {self.part.name!r} lacks the inputs {sorted(missing)}")
+        for output in self.part.outputs:
+            window = self.windows.get(output.name)
+            if window and output.shape[window.axis : window.axis + 1] != (self.events,):
+                raise ValueError(
+                    f"output {output.name!r} of part {self.part.name!r} is {list(output.shape)}; "
+                    f"{self.events} events along axis {window.axis} were expected"
+                )
+        if self.events > self.positions:
+            raise ValueError(f"{self.events} events are more than {self.positions} positions")
+        return self
 
 
 def _check_part_input(part: TowerPart, entry: TowerInput, per_by_output: Mapping[str, Per]) -> None:
@@ -184,10 +238,19 @@ class Tower(StrictModel):
     """The same network cut by data flow, each part before those that take its outputs; (): it is
     not cut.
     """
+    extension: TowerExtension | None = None
+    """How the state of a context is extended by further events; null: it is computed anew."""
     scores: ScoreDistribution | None = None
     """The distribution of a ranking tower's `formula`, or else `result`, over the
     recipe's examples; null: the recipe names too few, or none.
     """
+
+    @property
+    def all_parts(self) -> tuple[TowerPart, ...]:
+        """The parts, and the one that extends the state of a context."""
+        if self.extension is None:
+            return self.parts
+        return (*self.parts, self.extension.part)
 
     @model_validator(mode="after")
     def _formula_known(self) -> Tower:
@@ -223,4 +286,24 @@ class Tower(StrictModel):
                 per_by_output[output.name] = part.per
         if self.parts and not {output.name for output in self.outputs} <= set(per_by_output):
             raise ValueError("the parts do not return every output of the tower")
+        return self
+
+    @model_validator(mode="after")
+    def _extension_closed(self) -> Tower:
+        if any(part.per == "events" for part in self.parts):
+            raise ValueError("a part per events belongs to 'extension'")
+        if self.extension is None:
+            return self
+        outputs = {
+            output.name
+            for part in self.parts
+            if part.name == self.extension.of
+            for output in part.outputs
+        }
+        missing = {*self.extension.windows} - outputs
+        if missing:
+            raise ValueError(
+                f"part {self.extension.of!r} does not return what 'extension' stores: "
+                f"{sorted(missing)}"
+            )
         return self

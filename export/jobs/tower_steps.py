@@ -18,10 +18,11 @@ from export.front_end.interface import ReadRows
 from export.jobs.bundle_context import BundleContext
 from export.jobs.table_steps import CopiedTables
 from export.report_text import NEEDS_TENSORFLOW, count_text
+from export.towers.division import Split
 from export.towers.files import TowerFiles
-from export.towers.parts import TracedPart
 from export.verify import table_effects
 from export.verify.examples import Examples
+from export.verify.extensions import checked_extensions
 from export.verify.hostile_comparisons import compare_on_hostile_numbers, compare_with_training
 from export.verify.parity import check_towers, feature_values
 from export.verify.reference_inputs import Reference
@@ -85,10 +86,7 @@ def write_towers(context: BundleContext) -> dict[str, manifest.Tower]:
     entries = {}
     for tower in traced.towers:
         name = tower.spec.name
-        parts: tuple[TracedPart, ...] = ()
-        if name in splits:
-            parts = splits[name].parts
-        entries[name] = files.write(tower, parts, context.job)
+        entries[name] = files.write(tower, splits.get(name, Split()), context.job)
     return entries
 
 
@@ -172,6 +170,8 @@ def compare_towers(
         reference, features.trained, directory, towers, expected
     )
     towers = check_towers(reference, directory, towers, expected)
+    towers, extension_notes = checked_extensions(reference, directory, towers)
+    notes += extension_notes
     towers = with_score_distributions(towers, expected, context.job.verify)
     notes += _notes_of_tensorflow(towers)
     return ComparedTowers(towers, reference, effects, compared.examples)
@@ -195,5 +195,5 @@ def _notes_of_tensorflow(towers: Mapping[str, manifest.Tower]) -> list[str]:
 def forms_of(towers: Mapping[str, manifest.Tower]) -> list[str]:
     """Returns the paths of the forms of towers, and of their parts."""
     forms = [form.path for tower in towers.values() for form in tower.forms]
-    parts = [part for tower in towers.values() for part in tower.parts]
+    parts = [part for tower in towers.values() for part in tower.all_parts]
     return [*forms, *[form.path for part in parts for form in part.forms]]

@@ -121,7 +121,9 @@ def _runtime_problem(flatbuffer: bytes) -> str:
     for details in input_details.values():
         if details["dtype"] in (np.bytes_, np.str_, object):
             return "it takes strings"
-    for n in (1, 3):
+    signatures = [details["shape_signature"] for details in input_details.values()]
+    is_batched = any(size < 0 for signature in signatures for size in signature[:1])
+    for n in (1, 3) if is_batched else (1,):
         inputs = {}
         for name, details in input_details.items():
             # A size that is not fixed, such as the batch's, is -1.

@@ -25,6 +25,7 @@ from export.front_end.interface import TracedTower
 from export.graphs.functions import fill, narrowed
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
+from export.towers.parts import TracedPart
 
 CONTEXT = 1
 CANDIDATE = 2
@@ -88,7 +89,7 @@ shows that rows depend on it.
 
 @dataclass(frozen=True)
 class ExampleCost:
-    """What a tower computes for one example, whatever its sides.
+    """What a graph computes for one example.
 
     Attributes:
       products: The multiply-adds, estimated.
@@ -99,11 +100,11 @@ class ExampleCost:
     widest_bytes: int
 
 
-def example_cost(tower: TracedTower) -> ExampleCost:
-    """Estimates what a tower computes for one example."""
+def graph_cost(graph: Any) -> ExampleCost:
+    """Estimates what the graph of a tower, or of a part of one, computes for one example."""
     operations = [
         operation
-        for operation in tower.function.graph.get_operations()
+        for operation in graph.get_operations()
         # Weights are read, not computed, however large they are.
         if operation.type not in ("Const", "ReadVariableOp", "Placeholder")
     ]
@@ -117,8 +118,8 @@ def example_cost(tower: TracedTower) -> ExampleCost:
 class DataFlow:
     """The data flow of one tower, whose inputs belong to a context or a candidate."""
 
-    def __init__(self, tower: TracedTower, per: Mapping[str, int]) -> None:
-        """Takes a tower, and CONTEXT, CANDIDATE or both for each input by name."""
+    def __init__(self, tower: TracedTower | TracedPart, per: Mapping[str, int]) -> None:
+        """Takes a tower or a part of one, and CONTEXT, CANDIDATE or both for each input by name."""
         self.tower = tower
         self.graph = tower.function.graph
         # The inputs of the graph behind those of the tower are captured variables.

@@ -27,6 +27,7 @@ from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, operation_text
 from export.towers.divided_layers import divide_layers
 from export.towers.parts import TracedPart
 from export.towers.positions.division import DividedTower, divide_positions
+from export.towers.positions.extending import TracedExtension
 from export.towers.positions.sharing import share_context
 
 MULTIPLY_ADDS_MIN = 256
@@ -44,6 +45,8 @@ class Split:
     parts: tuple[TracedPart, ...] = ()
     notes: tuple[str, ...] = ()
     """Notes on the tensors that stay together, with the reasons."""
+    extension: TracedExtension | None = None
+    """How the state of a context is extended by further events; None: it is computed anew."""
 
 
 def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split:

@@ -20,6 +20,7 @@ from export.recipe.schema import ExportJob
 from export.steps import LIBRARIES, Step
 from export.towers.bfloat16 import in_bfloat16
 from export.towers.compiled import compile_tower, text_operations
+from export.towers.division import Split
 from export.towers.manifest_towers import describe_tower
 from export.towers.parts import TracedPart
 from export.towers.rewriting import Traced
@@ -40,9 +41,7 @@ class TowerFiles:
     original: OriginalModel
     notes: list[str] = field(default_factory=list)
 
-    def write(
-        self, tower: TracedTower, parts: Sequence[TracedPart], job: ExportJob
-    ) -> manifest.Tower:
+    def write(self, tower: TracedTower, split: Split, job: ExportJob) -> manifest.Tower:
         """Writes one tower and its parts; returns its manifest entry, before its forms are
         verified.
 
@@ -55,7 +54,7 @@ class TowerFiles:
         precisions = job.towers[tower.spec.name].precisions
         forms = self._forms(tower, name, "", precisions)
         entries: list[manifest.TowerPart] = []
-        for part in parts:
+        for part in split.parts:
             part_forms = self._forms(part, name, part.spec.name, precisions)
             missing = sorted(_kinds(forms) - _kinds(part_forms))
             if missing:
@@ -68,7 +67,18 @@ class TowerFiles:
                 entries.clear()
                 break
             entries.append(part.spec.model_copy(update={"forms": part_forms}))
-        return describe_tower(tower.spec, job, forms, tuple(entries))
+        extension = None
+        if split.extension is not None and entries:
+            part = split.extension.part
+            part_forms = self._forms(part, name, part.spec.name, precisions)
+            for kind, precision in sorted(_kinds(forms) - _kinds(part_forms)):
+                self.notes.append(
+                    f"tower {name!r}: a service that runs {kind} {precision} stores no states of "
+                    f"contexts between requests: part {part.spec.name!r} has no such form"
+                )
+            written = part.spec.model_copy(update={"forms": part_forms})
+            extension = split.extension.entry(written)
+        return describe_tower(tower.spec, job, forms, tuple(entries), extension)
 
     def _forms(
         self, traced: Traced, tower: str, part: str, precisions: Sequence[Precision]

@@ -145,8 +145,10 @@ def describe_tower(
     job: schema.ExportJob,
     forms: tuple[manifest.TowerForm, ...],
     parts: tuple[manifest.TowerPart, ...] = (),
+    extension: manifest.TowerExtension | None = None,
 ) -> manifest.Tower:
-    """Returns the manifest entry of a traced tower with its forms and parts.
+    """Returns the manifest entry of a traced tower with its forms, its parts and what extends the
+    state of a context.
 
     Raises:
       NotConvertible: The precision at which a service runs the tower has no form.
@@ -167,4 +169,5 @@ def describe_tower(
         serve=serve,
         formula=job.towers[spec.name].formula,
         parts=parts,
+        extension=extension,
     )

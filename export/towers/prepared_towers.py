@@ -12,6 +12,7 @@ from export.front_end.interface import PartitionedModel
 from export.recipe.schema import ExportJob
 from export.towers.division import Split, split_tower
 from export.towers.packing import pack
+from export.towers.positions.extending import extension_of
 from export.towers.saturating_functions import with_saturating_functions
 
 
@@ -38,7 +39,22 @@ def arrange_towers(
             names = [tensor.feature for tensor in tower.spec.inputs]
             split = split_tower(tower, {feature: features[feature].role for feature in names})
             packed_parts = tuple(pack(part) for part in split.parts)
-            splits[name] = Split(packed_parts, split.notes)
+            split = replace(split, parts=packed_parts)
+            splits[name] = with_extension(split, name, features)
         towers.append(pack(tower))
     spec = replace(traced.spec, towers={tower.spec.name: tower.spec for tower in towers})
     return replace(traced, spec=spec, towers=tuple(towers)), splits
+
+
+def with_extension(split: Split, name: str, features: Mapping[str, manifest.Feature]) -> Split:
+    """Returns parts of the tower `name` with what extends the state of a context, where its
+    sequences are histories that are padded at their end.
+    """
+    of_contexts = [part for part in split.parts if part.spec.per == "context"]
+    if not of_contexts:
+        return split
+    extension, problem = extension_of(of_contexts[0], features)
+    if problem:
+        note = f"tower {name!r}: the state of a context is not stored between requests: {problem}"
+        split = replace(split, notes=(*split.notes, note))
+    return replace(split, extension=extension)

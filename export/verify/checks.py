@@ -35,6 +35,7 @@ from export.tables.key_indexes import check_key_indexes
 from export.verify.bundle_files import check_unlisted
 from export.verify.candidate_checks import check_candidates
 from export.verify.examples import Examples
+from export.verify.extensions import check_extension
 from export.verify.parity import check_towers, query_vectors
 from export.verify.parts import open_parts
 from export.verify.reference_inputs import Reference
@@ -189,6 +190,8 @@ def _check_towers(bundle: CheckedBundle) -> dict[str, Any]:
         return {}
     towers = bundle.manifest.towers
     check_towers(bundle.reference, bundle.root, towers, bundle.expected)
+    for name, tower in towers.items():
+        check_extension(bundle.reference, bundle.root, name, tower)
     return {"examples": bundle.reference.examples.n}
 
 

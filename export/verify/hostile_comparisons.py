@@ -140,8 +140,19 @@ def _without(tower: Tower, left_out: FormKey) -> Tower:
     def remaining(entry: Tower | TowerPart) -> tuple[TowerForm, ...]:
         return tuple(form for form in entry.forms if (form.kind, form.precision) != left_out)
 
-    parts = tuple(part.model_copy(update={"forms": remaining(part)}) for part in tower.parts)
-    return tower.model_copy(update={"forms": remaining(tower), "parts": parts})
+    def without(part: TowerPart) -> TowerPart:
+        return part.model_copy(update={"forms": remaining(part)})
+
+    extension = tower.extension
+    if extension is not None:
+        extension = extension.model_copy(update={"part": without(extension.part)})
+    return tower.model_copy(
+        update={
+            "forms": remaining(tower),
+            "parts": tuple(map(without, tower.parts)),
+            "extension": extension,
+        }
+    )
 
 
 Rank = tuple[bool, bool, float]

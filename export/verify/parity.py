@@ -232,7 +232,7 @@ def _check_parts(
 
     measured: dict[str, dict[str, TowerForm]] = {part.name: {} for part in tower.parts}
     first: Values = {}
-    for forms in _chains(tower.parts):
+    for forms in form_chains(tower.parts):
         chain = [
             open_form(reference, root, name, part, form)
             for part, form in zip(tower.parts, forms, strict=True)
@@ -282,7 +282,7 @@ def _check_shared(chain: Sequence[OpenForm], results: Values, whole: Values) -> 
                 )
 
 
-def _chains(parts: Sequence[TowerPart]) -> list[tuple[TowerForm, ...]]:
+def form_chains(parts: Sequence[TowerPart]) -> list[tuple[TowerForm, ...]]:
     """Returns the combinations of forms in which a service may run parts, each once: by
     SavedModels, or compiled where it can.
     """

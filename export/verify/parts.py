@@ -43,7 +43,7 @@ def towers_and_parts(manifest: Manifest) -> Iterator[tuple[str, Tower | TowerPar
     """Yields the towers of a bundle and their parts, each with its name in messages."""
     for name, tower in manifest.towers.items():
         yield f"tower {name}", tower
-        for part in tower.parts:
+        for part in tower.all_parts:
             yield f"tower {name}, part {part.name}", part
 
 

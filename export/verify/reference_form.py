@@ -15,7 +15,7 @@ from export.bounds import typical_magnitude
 from export.errors import VerificationFailed
 from export.front_end.interface import TracedTower
 from export.graphs.number_keys import keys_of, numbers_of
-from export.towers.data_flow import example_cost
+from export.towers.data_flow import graph_cost
 from export.verify.examples import chosen_values
 from export.verify.form_differences import ComparedOutputs, rounded_function, spreads
 from export.verify.forms import OpenForm, Values, open_saved_model, run
@@ -58,7 +58,7 @@ class ReferenceForm:
     ) -> None:
         self.traced = traced
         self.tower = tower
-        self.cost = example_cost(traced)
+        self.cost = graph_cost(traced.function.graph)
         features = {source for tensor in tower.inputs for source in tensor.sources}
         self.values = {name: array for name, array in values.items() if name in features}
         self.inputs = number_inputs(reference, traced.spec)

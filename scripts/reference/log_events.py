@@ -189,6 +189,16 @@ EVENTS = {
         "Tables of a version, up to `prefetch_max_bytes`, were read into memory.",
         "",
     ),
+    "context_states_unusable": (
+        "`context_states` cannot be written or read. Histories of contexts are computed anew. Logged "
+        "once.",
+        "Correct the permissions, or the disk, and start the service again.",
+    ),
+    "context_states_too_large": (
+        "`context_states_bytes` has no room for the states of a tower, of `bytes` each. They are not "
+        "stored.",
+        "Set it to 256 times `bytes`, or more.",
+    ),
     "previous_dropped": (
         "The version that was kept for a rollback was unloaded, to make room for `to_load`.",
         "Add memory, or set `--no-keep-previous`.",

@@ -226,17 +226,42 @@ async def result(
 
 
 def run_contexts(
-    tower: LoadedTower, plan: TowerPlan, contexts: Contexts, execution: Execution
+    tower: LoadedTower,
+    plan: TowerPlan,
+    contexts: Contexts,
+    execution: Execution,
+    event_counts: NDArray[np.int64],
 ) -> None:
-    """Runs the parts that run once for each context; adds their outputs to `contexts`."""
+    """Runs the parts that run once for each context; adds their outputs to `contexts`.
+
+    Args:
+      tower: The tower.
+      plan: The parts.
+      contexts: The contexts, whose features are looked up.
+      execution: The batch of the request.
+      event_counts: [n] the number of events of each history, if states are stored.
+    """
     n = contexts.offsets.size - 1
+    states = plan.states
     for number, part in enumerate(plan.parts):
         if not plan.layout.once[number]:
             continue
         inputs = {tensor.name: contexts.input(tensor) for tensor in plan.layout.parts[number]}
         row_bytes = plan.layout.row_bytes[number]
+
+        def compute(
+            missing: Mapping[str, Array], count: int, part: LoadedPart = part, size: int = row_bytes
+        ) -> dict[str, Array]:
+            return _run(tower, part, missing, count, size, execution)
+
         # Later parts may read these outputs, so that the order of the parts matters.
-        contexts.outputs.update(_run(tower, part, inputs, n, row_bytes, execution))
+        if states is None or part.entry.name != states.extension.of:
+            contexts.outputs.update(compute(inputs, n))
+            continue
+        outputs, outcomes = states.outputs(inputs, event_counts, compute)
+        contexts.outputs.update(outputs)
+        for outcome, count in outcomes.items():
+            execution.count("context_states", count, tower.manifest.model, tower.name, outcome)
 
 
 def run(

@@ -155,6 +155,11 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Examples on which a part of a tower ran; the part `whole` is a tower without parts",
         ("model", "tower", "part"),
     ),
+    "context_states": (
+        "Histories of contexts of a tower whose states are stored, by outcome: found (the same "
+        "history), extended (by the events that were added) or computed",
+        ("model", "tower", "outcome"),
+    ),
     "shard_failures": (
         "Failed calls to shards; another replica may have served the call",
         ("shard", "code"),

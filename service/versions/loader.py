@@ -4,6 +4,7 @@ on the event loop.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -38,8 +39,10 @@ from runtime.engines import open_engine
 from runtime.exact import ExactIndex
 from runtime.partitions import load_index, partition_rows
 from runtime.tower import Device
-from runtime.towers import open_form
+from runtime.towers import find_form, open_form
 from service.config import ServiceSettings
+from service.context_states.states import ContextStates
+from service.context_states.store import ByteStore
 from service.observability.logging import fields, logger
 from service.resources import free_bytes
 from service.versions.filter_cache import FilterCache
@@ -297,7 +300,8 @@ class Loader:
         formula = None
         if entry.formula is not None:
             formula = parse_formula(entry.formula)
-        tower = LoadedTower(name, entry, manifest, parts, device, formula)
+        states = self._states_of(directory, manifest, name, parts)
+        tower = LoadedTower(name, entry, manifest, parts, device, formula, states)
         if formula is not None:
             vectors = [output for output in formula.names if output not in tower.heads]
             if vectors:
@@ -307,6 +311,39 @@ class Loader:
                 )
         self.throttle()
         return tower
+
+    @cached_property
+    def _state_store(self) -> ByteStore | None:
+        """Where the states of contexts are; None: they are not stored."""
+        settings = self.settings
+        if settings.context_states is None:
+            return None
+        return ByteStore(
+            settings.context_states, settings.context_states_bytes, settings.context_states_age_s
+        )
+
+    def _states_of(
+        self, directory: Path, manifest: Manifest, name: str, parts: tuple[LoadedPart, ...]
+    ) -> ContextStates | None:
+        """Returns the states of the contexts of a tower; None: they are not stored."""
+        extension = manifest.towers[name].extension
+        store = self._state_store
+        if extension is None or store is None:
+            return None
+        for part in parts:
+            form = find_form(extension.part.forms, (part.form.kind, part.form.precision))
+            if part.entry.name != extension.of or form is None:
+                continue
+            network = open_form(directory, extension.part, form, self.settings.device)
+            # Whatever the states depend on: the version with all its files, the tower, its form.
+            stamp = hashlib.blake2b(dump(manifest) + f"{name}\n{form.path}".encode())
+            states = ContextStates(stamp.digest(), part.entry, extension, network, store)
+            if states.is_usable:
+                return states
+            log.warning(
+                "context_states_too_large", extra=fields(tower=name, bytes=states.state_bytes)
+            )
+        return None
 
     def _open_store(self, directory: Path, name: str, entry: Corpus) -> LoadedStore:
         store = CandidateStore(files.locate(directory, entry.file), entry)
@@ -392,11 +429,11 @@ class Loader:
         used here.
         """
         for tower in loaded.towers.values():
-            for part in tower.parts:
+            for network in tower.networks:
                 for _ in range(self.threads):
-                    part.network.prepare_thread()
+                    network.prepare_thread()
                     self.throttle()
-                part.network.release_thread()
+                network.release_thread()
 
 
 def _open_list(directory: Path, manifest: Manifest, name: str) -> LoadedList:

@@ -20,6 +20,7 @@ from bundle.bounded_cache import BoundedCache
 from bundle.features.reader import FeatureReader
 from bundle.features.sources import Fetched, RemoteTable
 from bundle.format.formula import Formula
+from bundle.format.input_lengths import InputLength
 from bundle.format.manifest import (
     CandidateList,
     Corpus,
@@ -41,6 +42,7 @@ from runtime import tower
 from runtime.candidate_index import CandidateIndex
 from runtime.exact import ExactIndex, VectorBlock
 from runtime.vectors import is_searchable
+from service.context_states.states import ContextStates
 from service.contract.messages import Sizes
 from service.versions.deny_list import DeniedParts, DenyList, Withdrawn, ids_among
 from service.versions.filter_cache import FilterCache
@@ -94,6 +96,7 @@ class TowerPlan:
       candidate: The features of candidates that the parts take.
       inputs: The inputs that clients send for these features, by role.
       crossed: The inputs of contexts that features of candidates read, too.
+      states: The states of the contexts of one of the parts; None: they are not stored.
     """
 
     manifest: Manifest
@@ -103,6 +106,21 @@ class TowerPlan:
     candidate: tuple[str, ...]
     inputs: Mapping[Role, tuple[str, ...]]
     crossed: tuple[str, ...]
+    states: ContextStates | None = None
+
+    @cached_property
+    def histories(self) -> Mapping[str, InputLength]:
+        """The lengths of the inputs that hold the events of histories whose states are stored."""
+        if self.states is None:
+            return {}
+        features = [
+            entry.feature
+            for entry in self.states.part.inputs
+            if entry.name in self.states.extension.sequences
+        ]
+        names = self.manifest.inputs_of(features)
+        lengths = {name: self.manifest.length_of(name) for name in names}
+        return {name: length for name, length in lengths.items() if length is not None}
 
     @cached_property
     def layout(self) -> Layout:
@@ -134,6 +152,7 @@ class LoadedTower:
       device: The device that the tower runs on.
       formula: The formula that orders candidates unless a request brings its own; None: the result
         orders them.
+      states: The states of the contexts of one of the parts; None: they are not stored.
     """
 
     name: str
@@ -142,6 +161,7 @@ class LoadedTower:
     parts: tuple[LoadedPart, ...]
     device: str = "cpu"
     formula: Formula | None = None
+    states: ContextStates | None = None
     _plans: BoundedCache[frozenset[str], TowerPlan] = field(
         default_factory=lambda: BoundedCache(_TOWER_PLANS_MAX), init=False, repr=False
     )
@@ -208,10 +228,18 @@ class LoadedTower:
             plan = self._plans.keep(outputs, self._make_plan(outputs))
         return plan
 
+    @property
+    def networks(self) -> tuple[tower.Tower, ...]:
+        """Everything that runs."""
+        networks = tuple(part.network for part in self.parts)
+        if self.states is not None:
+            networks += (self.states.network,)
+        return networks
+
     def release_thread(self) -> None:
         """Lets other threads run what was prepared for the calling thread."""
-        for part in self.parts:
-            part.network.release_thread()
+        for network in self.networks:
+            network.release_thread()
 
     def _make_plan(self, outputs: frozenset[str]) -> TowerPlan:
         # From the last part back: a part runs if an output of it is wanted, or is the input of a
@@ -238,7 +266,12 @@ class LoadedTower:
         crossed = tuple(
             name for name in manifest.inputs_of(candidate) if self.inputs[name] == "context"
         )
-        return TowerPlan(manifest, outputs, tuple(parts), context, candidate, inputs, crossed)
+        states = self.states
+        if states is not None and all(part.entry.name != states.extension.of for part in parts):
+            states = None
+        return TowerPlan(
+            manifest, outputs, tuple(parts), context, candidate, inputs, crossed, states
+        )
 
 
 def _sources(inputs: Iterable[TowerInput]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 MOVIES = 300
 WIDTH = 16
-EVENTS = 20
+EVENTS = 40
 
 
 class SequenceRanker(keras.Model):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from bundle.errors import FeatureError, NotSent
 from bundle.features.columns import Column, checked_offsets, checked_weights, repeated
 from bundle.features.diagnosis import NonFiniteRow
+from bundle.features.input_lengths import value_counts
 from bundle.features.sources import Fetched
 from bundle.format.formula import Formula
 from bundle.tables.offsets import lengths_of, offsets_of
@@ -501,7 +502,8 @@ async def scores_unchecked(
         return scores
     if any(plan.layout.once):
         execution.begin("compute")
-        towers.run_contexts(tower, plan, contexts, execution)
+        event_counts = value_counts(context, plan.histories, n)
+        towers.run_contexts(tower, plan, contexts, execution, event_counts)
 
     def look_up(start: int, stop: int) -> towers.Inputs:
         inputs = towers.Inputs(plan.layout, stop - start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +36,58 @@ def response_to(root: Path, call: str, body: Mapping[str, Any]) -> dict[str, Any
       call: "embed" or "rank".
       body: The body as clients send it in JSON.
     """
-    response: dict[str, Any] = asyncio.run(_response(root, call, json.dumps(body).encode()))
+    (response,), _ = responses_to(root, call, [body])
     return response
 
 
-async def _response(root: Path, call: str, body: bytes) -> Any:
-    settings = ServiceSettings(root=root, max_load_bytes=MEMORY_BYTES)
+def responses_to(
+    root: Path, call: str, bodies: Iterable[Mapping[str, Any]], **settings: Any
+) -> tuple[list[dict[str, Any]], str]:
+    """Loads version 1 of the model `random` of a root, and responds to requests, one at a time.
+
+    Args:
+      root: The root of the bundles.
+      call: "embed" or "rank".
+      bodies: The bodies as clients send them in JSON.
+      settings: Further settings of the service.
+
+    Returns:
+      The responses, and the metrics after them.
+    """
+    return asyncio.run(_responses(root, call, bodies, settings))
+
+
+async def _responses(
+    root: Path, call: str, bodies: Iterable[Mapping[str, Any]], more: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], str]:
+    settings = ServiceSettings(root=root, max_load_bytes=MEMORY_BYTES, **more)
     versions = VersionManager()
     metrics = Metrics()
     engine = Engine(versions, settings, metrics, threads=1)
     dataplane = Dataplane(engine, settings, metrics)
-    context = RequestContext(call, "trial", time.monotonic() + WAIT_S)
     target = Target("random")
+    responses = []
     try:
         loader = Loader(
             settings, 1, lambda loaded, throttle: warm_up(engine, loaded, settings, throttle)
         )
         versions.add(loader.load("random", 1))
         versions.arrange("random", Arrangement(1, frozenset((1,))))
-        pieces = await dataplane.call(
-            OPERATIONS[call], body, False, target, context, as_protobuf=False
-        )
+        for body in bodies:
+            context = RequestContext(call, "trial", time.monotonic() + WAIT_S)
+            pieces = await dataplane.call(
+                OPERATIONS[call],
+                json.dumps(body).encode(),
+                False,
+                target,
+                context,
+                as_protobuf=False,
+            )
+            responses.append(json.loads(b"".join(pieces)))
     finally:
         dataplane.close()
         engine.close()
         versions.close()
         versions.wait_closed()
-    return json.loads(b"".join(pieces))
+    metrics.flush()
+    return responses, metrics.render().decode()

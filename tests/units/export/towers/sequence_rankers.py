@@ -32,6 +32,7 @@ class Style:
       order: What stands before what: "history", "user" (before the history) or "candidate".
       result: What of the positions is the result: "last", "mean", "weights" or "flat".
       layers: The number of layers.
+      events: The number of events of a history.
       is_rotated: Whether keys and queries are rotated by their positions.
     """
 
@@ -39,16 +40,17 @@ class Style:
     order: str = "history"
     result: str = "last"
     layers: int = 2
+    events: int = HISTORY
     is_rotated: bool = False
 
     @property
     def positions(self) -> int:
         """The number of positions of its sequence."""
-        return HISTORY + 1 + (self.order == "user")
+        return self.events + 1 + (self.order == "user")
 
 
 def ranker(style: Style, seed: int = 0) -> Callable[[Inputs], dict[str, Any]]:
-    """Returns a function of a history, [b, HISTORY, WIDTH], a user and an item, [b, WIDTH]."""
+    """Returns a function of a history, [b, events, WIDTH], a user and an item, [b, WIDTH]."""
     random = np.random.default_rng(seed)
 
     def weights(*shape: int) -> Any:
@@ -114,7 +116,7 @@ def _shares(style: Style, scores: Any, history: Any) -> Any:
     seen = tf.constant(earlier)[tf.newaxis]
     if style.mask == "padded":
         is_event = tf.reduce_any(history != 0, 2)
-        others = tf.ones([tf.shape(history)[0], count - HISTORY], bool)
+        others = tf.ones([tf.shape(history)[0], count - style.events], bool)
         pieces = [others, is_event] if style.order == "candidate" else [is_event, others]
         if style.order == "user":
             pieces = [others[:, :1], is_event, others[:, 1:]]

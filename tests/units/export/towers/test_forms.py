@@ -18,7 +18,7 @@ from export.front_end.interface import TracedTower
 from export.graphs.loading import load_tensorflow, tf
 from export.recipe.schema import ExportJob
 from export.towers.compiled import reason_not_compiled
-from export.towers.division import split_tower
+from export.towers.division import Split, split_tower
 from export.towers.files import TowerFiles
 from export.towers.manifest_towers import describe_tower
 from export.towers.parts import TracedPart
@@ -86,7 +86,7 @@ def kinds_of(entry: Entry) -> list[tuple[str, str]]:
 def test_tower_and_its_parts_have_every_precision(stage: Staging) -> None:
     tower = ranker()
     files = files_of(stage)
-    entry = files.write(tower, parts_of(tower), job_of("f32", "int8", "bf16"))
+    entry = files.write(tower, Split(parts_of(tower)), job_of("f32", "int8", "bf16"))
     assert files.notes == []
     assert [part.name for part in entry.parts] == ["context", "candidate"]
     written: list[Entry] = [entry, *entry.parts]
@@ -117,7 +117,7 @@ def test_form_that_litert_cannot_run_is_left_out_of_the_tower_and_its_parts(
 ) -> None:
     tower = ranker(is_odd=True)
     files = files_of(stage)
-    entry = files.write(tower, parts_of(tower), job_of("f32"))
+    entry = files.write(tower, Split(parts_of(tower)), job_of("f32"))
     assert kinds_of(entry) == [SAVED]
     assert [kinds_of(part) for part in entry.parts] == [[SAVED, LITERT], [SAVED]]
     (note,) = files.notes  # of the tower, not of its part
@@ -130,7 +130,7 @@ def test_tower_whose_part_lacks_a_form_is_written_without_parts(stage: Staging) 
     context, _ = parts_of(ranker())
     _, part = parts_of(ranker(is_odd=True))
     files = files_of(stage)
-    entry = files.write(ranker(), (context, part), job_of("f32"))
+    entry = files.write(ranker(), Split((context, part)), job_of("f32"))
     assert entry.parts == ()
     (note,) = files.notes
     assert "'candidate'" in note

@@ -1,0 +1,1 @@
+"""What towers have computed of the histories of contexts, stored between requests."""
