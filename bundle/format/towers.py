@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from bundle.errors import FormulaError
-from bundle.format.fields import Count, Name, Path, Positive, StrictModel
+from bundle.format.fields import Count, Name, Path, Positive, StrictModel, array_dtype
 from bundle.format.formula import parse_formula
 from bundle.format.precision import Precision
 
@@ -200,6 +200,20 @@ class TowerExtension(StrictModel):
         if self.events > self.positions:
             raise ValueError(f"{self.events} events are more than {self.positions} positions")
         return self
+
+
+def state_bytes(part: TowerPart) -> int | None:
+    """Returns the size of the inputs and outputs of a part for one context, which are its state;
+    None: it is not fixed.
+    """
+    total = 0
+    entries: tuple[TowerInput | TowerOutput, ...] = (*part.inputs, *part.outputs)
+    for entry in entries:
+        sizes = entry.shape[1:]
+        if entry.dtype == "string" or None in sizes:
+            return None
+        total += math.prod(size or 0 for size in sizes) * array_dtype(entry.dtype).itemsize
+    return total
 
 
 def _check_part_input(part: TowerPart, entry: TowerInput, per_by_output: Mapping[str, Per]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bundle.format.features import inputs_of
 from bundle.format.indexes import RecallCurve
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, GraphIds, Manifest
+from bundle.format.towers import state_bytes
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX, ObjectGraph
 from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.id_graphs.limits import limits_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from export.jobs.staged import Published
     from export.jobs.tables_job import PreparedTables
     from export.recipe.settings import ExportSettings
+    from export.towers.division import Split
     from export.verify.published import Verified
 
 Document = dict[str, Any]
@@ -140,6 +142,7 @@ def planned(prepared: Prepared) -> Document:
 def _tower(prepared: Prepared, name: str) -> Document:
     tower = prepared.traced.spec.towers[name]
     parts = []
+    extension = None
     # Only ranking towers are split.
     if name in prepared.splits:
         for part in prepared.splits[name].parts:
@@ -155,6 +158,7 @@ def _tower(prepared: Prepared, name: str) -> Document:
                     "multiply_adds": part.cost,
                 }
             )
+        extension = _extension(prepared.splits[name])
     return {
         "role": tower.role,
         "features": [source for tensor in tower.inputs for source in tensor.sources],
@@ -163,7 +167,24 @@ def _tower(prepared: Prepared, name: str) -> Document:
         "weights": list(tower.variables),
         "formula": prepared.job.towers[name].formula,
         "parts": parts,
+        "extension": extension,
         "not_in_litert": prepared.not_in_litert[name],
+    }
+
+
+def _extension(split: Split) -> Document | None:
+    """Returns how the state of a context is extended; None: it is computed anew."""
+    extension = split.extension
+    if extension is None:
+        return None
+    (part,) = [part for part in split.parts if part.spec.name == extension.of]
+    size = state_bytes(part.spec)
+    return {
+        "part": extension.of,
+        "events": extension.events,
+        "multiply_adds": extension.part.cost,
+        "state_bytes": size,
+        "bytes_per_event": size and size // extension.positions,
     }
 
 

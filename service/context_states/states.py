@@ -13,13 +13,20 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.fields import array_dtype
-from bundle.format.towers import TowerExtension, TowerInput, TowerOutput, TowerPart
+from bundle.format.towers import (
+    TowerExtension,
+    TowerInput,
+    TowerOutput,
+    TowerPart,
+    state_bytes,
+)
 from runtime.extended_states import extended_state
 from runtime.tower import Tower
 from service.context_states.store import ByteStore
@@ -66,22 +73,15 @@ class ContextStates:
     network: Tower
     store: ByteStore
 
-    @property
+    @cached_property
     def state_bytes(self) -> int:
-        """The size of a state."""
-        return sum(map(_bytes_of, self._entries))
-
-    @property
-    def _entries(self) -> tuple[TowerInput | TowerOutput, ...]:
-        return (*self.part.inputs, *self.part.outputs)
+        """The size of a state; 0: it is not fixed."""
+        return state_bytes(self.part) or 0
 
     @property
     def is_usable(self) -> bool:
         """Whether states have a fixed size for which the store has room."""
-        is_fixed = all(
-            entry.dtype != "string" and None not in entry.shape[1:] for entry in self._entries
-        )
-        return is_fixed and self.store.holds(self.state_bytes)
+        return self.state_bytes > 0 and self.store.holds(self.state_bytes)
 
     def outputs(
         self, inputs: Arrays, counts: NDArray[np.int64], compute: Callable[[Arrays, int], Arrays]
@@ -153,16 +153,18 @@ class ContextStates:
         content = self.store.find(key, self.state_bytes)
         if content is None:
             return None
+        names = []
         arrays = []
         begin = 0
-        for entry in self._entries:
-            end = begin + _bytes_of(entry)
-            array = np.frombuffer(content[begin:end], array_dtype(entry.dtype))
-            arrays.append(array.reshape(1, *map(_size, entry.shape[1:])))
-            begin = end
-        # Both may have a name in common.
+        entries: tuple[TowerInput | TowerOutput, ...] = (*self.part.inputs, *self.part.outputs)
+        for entry in entries:
+            sizes = [size or 0 for size in entry.shape[1:]]
+            values = np.frombuffer(content, array_dtype(entry.dtype), math.prod(sizes), begin)
+            names.append(entry.name)
+            arrays.append(values.reshape(1, *sizes))
+            begin += values.nbytes
+        # An input and an output may have a name in common.
         count = len(self.part.inputs)
-        names = [entry.name for entry in self._entries]
         return _State(
             dict(zip(names[:count], arrays[:count], strict=True)),
             dict(zip(names[count:], arrays[count:], strict=True)),
@@ -193,12 +195,3 @@ class ContextStates:
             return first
         is_worth_it = count - first <= _EXTENDED_SHARE_MAX * positions
         return first if first > 0 and is_worth_it else None
-
-
-def _bytes_of(entry: TowerInput | TowerOutput) -> int:
-    return math.prod(map(_size, entry.shape[1:])) * array_dtype(entry.dtype).itemsize
-
-
-def _size(size: int | None) -> int:
-    assert size is not None  # noqa: S101 - `is_usable` has looked
-    return size

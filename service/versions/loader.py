@@ -23,7 +23,7 @@ from bundle.features.sources import RemoteTable
 from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.format.formula import parse_formula
-from bundle.format.manifest import Corpus, Index, Manifest, Precision, dump
+from bundle.format.manifest import Corpus, Index, Manifest, Precision, Tower, TowerForm, dump
 from bundle.storage import catalog, files, integrity, retention
 from bundle.storage.signatures import KeyRejected, read_signature, signed_files
 from bundle.storage.signed_content import check_content
@@ -467,7 +467,7 @@ def forecast_bytes(
     total = 0
     tensorflow_bytes = 0
     for tower in manifest.towers.values():
-        for _, form in choose_forms(tower, precision, device):
+        for form in _forms_in_memory(tower, precision, device):
             if form.kind == "litert":
                 total += sizes.get(form.path, 0) * (3 + threads)
             else:
@@ -486,3 +486,13 @@ def forecast_bytes(
     for table in manifest.tables.values():
         total += sum(merged_bytes(segment) for segment in (*table.segments, *table.scales))
     return total + tensorflow_bytes
+
+
+def _forms_in_memory(tower: Tower, precision: Precision | None, device: Device) -> list[TowerForm]:
+    """Returns the forms of a tower that may be loaded, those of the part that extends states among
+    them.
+    """
+    forms = [form for _, form in choose_forms(tower, precision, device)]
+    if tower.extension is not None:
+        forms += [form for form in tower.extension.part.forms if form.kind == "litert"]
+    return forms

@@ -50,15 +50,14 @@ def scores_of(response: dict[str, Any]) -> list[dict[int, list[float]]]:
     ]
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
-    directory = tmp_path_factory.mktemp("sequences")
+def export_of(directory: Path, function: str) -> tuple[Path, Any, Any]:
+    """Exports a model; returns the root of the bundles, the model and what was published."""
     tf.keras.utils.set_random_seed(5)
-    model = sequence_ranker.build()
+    model = getattr(sequence_ranker, function)()
     tf.train.Checkpoint(model=model).write(str(directory / "ckpt" / "model"))
     recipe = write_recipe(
         directory,
-        f"{sequence_ranker.__file__}:build",
+        f"{sequence_ranker.__file__}:{function}",
         INPUTS,
         HEADS,
         ("history",),
@@ -67,6 +66,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
         checkpoint=', object_path = "model"',
     )
     return directory / "bundles", model, export(recipe)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
+    return export_of(tmp_path_factory.mktemp("sequences"), "build")
 
 
 def test_scores_of_several_contexts_are_those_of_the_model(
@@ -199,3 +203,12 @@ def test_stored_states_give_the_scores_of_the_model(
         damage(sorted(path for path in directory.rglob("*") if path.is_file()))
         assert outcomes_of(last) == {"computed": 1}
         outcomes_of(slice(0, None, 5))
+
+
+def test_states_are_not_stored_where_padding_is_seen(tmp_path: Path) -> None:
+    _, _, published = export_of(tmp_path, "build_with_padding")
+    tower = published.manifest.towers["ranking"]
+    assert [part.per for part in tower.parts] == ["context", "candidate"]
+    assert tower.extension is None
+    (note,) = [note for note in published.notes if "not stored" in note]
+    assert "lies" in note

@@ -14,19 +14,35 @@ WIDTH = 16
 EVENTS = 40
 
 
-class SequenceRanker(keras.Model):
-    """Histories begin with padding; the last position is the movie."""
+class Block(keras.layers.Layer):
+    """A layer of attention in which no position sees a later one."""
 
     def __init__(self):
         super().__init__()
         kit = keras.layers
-        self.movies = kit.Embedding(MOVIES, WIDTH)
-        self.places = kit.Embedding(EVENTS + 1, WIDTH)
         self.first_norm = kit.LayerNormalization()
         self.attention = kit.MultiHeadAttention(2, WIDTH // 2)
         self.second_norm = kit.LayerNormalization()
         self.wide = kit.Dense(4 * WIDTH, "gelu")
         self.narrow = kit.Dense(WIDTH)
+
+    def call(self, x, shown):
+        normal = self.first_norm(x)
+        x = x + self.attention(normal, normal, use_causal_mask=True, attention_mask=shown)
+        return x + self.narrow(self.wide(self.second_norm(x)))
+
+
+class SequenceRanker(keras.Model):
+    """The last position is the movie; events that are 0 are padding, if they are hidden."""
+
+    def __init__(self, hides_padding=True):
+        super().__init__()
+        self.hides_padding = hides_padding
+        kit = keras.layers
+        self.movies = kit.Embedding(MOVIES, WIDTH)
+        self.places = kit.Embedding(EVENTS + 1, WIDTH)
+        self.first_block = Block()
+        self.second_block = Block()
         self.click = kit.Dense(1)
         self.like = kit.Dense(1, "sigmoid")
 
@@ -38,18 +54,20 @@ class SequenceRanker(keras.Model):
         x = ops.concatenate([self.movies(history), self.movies(movie)], axis=1)
         x = x + self.places(np.arange(EVENTS + 1))
         is_event = ops.concatenate([history != 0, ops.ones_like(movie, "bool")], axis=1)
-        normal = self.first_norm(x)
-        x = x + self.attention(
-            normal, normal, use_causal_mask=True, attention_mask=is_event[:, None, :]
-        )
-        x = x + self.narrow(self.wide(self.second_norm(x)))
+        shown = is_event[:, None, :] if self.hides_padding else None
+        x = self.second_block(self.first_block(x, shown), shown)
         last = x[:, -1]
         return {"click": self.click(last)[:, 0], "like": self.like(last)[:, 0]}
 
 
-def build():
+def build(hides_padding=True):
     """Returns the model with its weights, untrained."""
-    model = SequenceRanker()
+    model = SequenceRanker(hides_padding)
     zeros = np.zeros((2, EVENTS), "int64")
     model({"history": zeros, "movie": np.zeros(2, "int64")})
     return model
+
+
+def build_with_padding():
+    """Returns a model for which padding is an event like others."""
+    return build(hides_padding=False)

@@ -48,6 +48,7 @@ class TracedExtension:
       sequences: The names of the inputs of the part that are sequences.
       positions: The number of their positions.
       windows: Where the values of events lie in the outputs of the part that hold such.
+      events: The number of events that are computed at once.
     """
 
     of: str
@@ -55,13 +56,14 @@ class TracedExtension:
     sequences: tuple[str, ...]
     positions: int
     windows: Mapping[str, Window]
+    events: int = _EVENTS
 
     def entry(self, part: manifest.TowerPart) -> TowerExtension:
         """Returns the entry in the manifest; `part`: that of the part, with its forms."""
         return TowerExtension(
             of=self.of,
             part=part,
-            events=_EVENTS,
+            events=self.events,
             sequences=self.sequences,
             positions=self.positions,
             windows=dict(self.windows),
@@ -194,7 +196,10 @@ def _windows_of(
     output depends on all of them.
     """
     feeds = part.function.graph.inputs[: len(part.spec.inputs)]
-    values = [random_values(tensor, seed, 1) for seed, tensor in enumerate(feeds)]
+    values = [
+        _values(spec.name in sequences, tensor, seed)
+        for seed, (spec, tensor) in enumerate(zip(part.spec.inputs, feeds, strict=False))
+    ]
     before = _run(part.function, values)
     found: dict[str, list[Window | None]] = {name: [] for name in before}
     for first in (positions // 3, positions // 2):
@@ -213,6 +218,15 @@ def _windows_of(
         for name, windows in found.items()
         if windows
     }
+
+
+def _values(is_sequence: bool, tensor: Any, seed: int) -> NDArray[Any]:
+    """Returns values of one example for an input; a sequence has events at all positions."""
+    values = random_values(tensor, seed, 1)
+    if is_sequence and values.dtype.kind != "f":
+        # 0 is mostly padding. A position that sees nothing but padding sees all of it.
+        values[...] = "1" if values.dtype.kind == "O" else 1
+    return values
 
 
 def _window(is_changed: NDArray[np.bool_], first: int, positions: int) -> Window | None:
@@ -255,7 +269,7 @@ def _difference(part: TracedPart, extension: TracedExtension) -> str:
     def history(events: int) -> dict[str, NDArray[Any]]:
         values = {}
         for seed, (spec, tensor) in enumerate(zip(part.spec.inputs, feeds, strict=False)):
-            array = random_values(tensor, seed, 1)
+            array = _values(spec.name in extension.sequences, tensor, seed)
             if spec.name in extension.sequences:
                 array[:, events:] = "" if array.dtype.kind == "O" else 0
             values[spec.name] = array
