@@ -75,6 +75,10 @@ def narrowed(
     finally:
         # The other towers are extracted from the same function.
         set_captures(graph, all_captures)
+    if any(feed.op.inputs for feed in feeds):
+        # prune() also copied what a feed is computed from, such as reads of variables that the new
+        # function does not have. From the copies of the feeds, which are placeholders, it does not.
+        pruned = pruned.prune(pruned.graph.inputs[: len(feeds)], pruned.structured_outputs)
 
     return pruned, variables_of(f"tower {name!r}", graph, subgraph)
 

@@ -61,11 +61,13 @@ def ranker(style: Style, seed: int = 0) -> Callable[[Inputs], dict[str, Any]]:
         | {"wide": weights(WIDTH, 2 * WIDTH), "narrow": weights(2 * WIDTH, WIDTH)}
         for _ in range(style.layers)
     ]
+    events = weights(WIDTH, WIDTH)
     places = weights(style.positions, WIDTH)
     last = weights(WIDTH * (style.positions if style.result == "flat" else 1), 1)
 
     def call(inputs: Inputs) -> dict[str, Any]:
-        pieces = [inputs["history"], inputs["item"][:, tf.newaxis]]
+        # Weights of the history alone, which the candidates' part does not read.
+        pieces = [inputs["history"] @ events, inputs["item"][:, tf.newaxis]]
         if style.order == "user":
             pieces.insert(0, inputs["user"][:, tf.newaxis])
         if style.order == "candidate":
