@@ -63,7 +63,7 @@ def _elementwise(step: Step) -> list[Grid] | None:
             for grid, shift in zip(step.arguments, shifts, strict=True)
         ]
     )
-    if cuts is None:
+    if cuts is None or (is_flat and len(cuts) > 1):
         return None
     grids = []
     for grid, shift in zip(step.arguments, shifts, strict=True):

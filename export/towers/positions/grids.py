@@ -82,8 +82,8 @@ class Grid:
       shape: The shape of the whole tensor.
       cuts: The axes that are cut.
       blocks: The blocks by their places.
-      is_flat: Whether the tensor has its first two axes in one, of which the second is the only one
-        that is cut. The shape, the cuts and the blocks have them as two.
+      is_flat: Whether the tensor has its first two axes in one, positions and examples, and nothing
+        but the positions is cut. The shape, the cuts and the blocks have them as two.
     """
 
     shape: Shape

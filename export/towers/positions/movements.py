@@ -50,8 +50,11 @@ def _reshaped(step: Step) -> list[Grid] | None:
         if shape == (math.prod(grid.shape[:2]), *grid.shape[2:]):
             return [grid]
         return None
-    if [*grid.cuts] == [1] and shape == (math.prod(grid.shape[:2]), *grid.shape[2:]):
-        return [replace(grid, is_flat=True)]
+    # PyTorch's attention has positions before examples.
+    is_of_rows = [*grid.cuts] == [1] or ([*grid.cuts] == [0] and grid.shape[1] < 0)
+    if is_of_rows and shape[0] == math.prod(grid.shape[:2]):
+        rows = _in_shape(grid, (*grid.shape[:2], *shape[1:]))
+        return rows and [replace(rows[0], is_flat=True)]
     return _in_shape(grid, shape)
 
 

@@ -34,6 +34,7 @@ class Style:
       layers: The number of layers.
       events: The number of events of a history.
       is_rotated: Whether keys and queries are rotated by their positions.
+      is_positions_first: Whether attention has positions before examples, as PyTorch's has.
     """
 
     mask: str = "added"
@@ -42,6 +43,7 @@ class Style:
     layers: int = 2
     events: int = HISTORY
     is_rotated: bool = False
+    is_positions_first: bool = False
 
     @property
     def positions(self) -> int:
@@ -100,6 +102,10 @@ def _attention(style: Style, layer: Mapping[str, Any], x: Any, history: Any) -> 
     else:
         scores = tf.einsum("bthd,bshd->bhts", queries, keys) * SIZE**-0.5
     shares = _shares(style, scores, history)
+    if style.is_positions_first:
+        mixed = tf.einsum("bhts,bshd->tbhd", shares, values)
+        rows = tf.reshape(mixed, [-1, WIDTH]) @ layer["o"]
+        return tf.transpose(tf.reshape(rows, [count, -1, WIDTH]), [1, 0, 2])
     mixed = tf.einsum("bhts,bshd->bthd", shares, values)
     return tf.reshape(mixed, [-1, count, WIDTH]) @ layer["o"]
 
@@ -149,7 +155,7 @@ MASKS = ("added", "chosen", "padded", "multiplied", "causal heads")
 ORDERS = ("history", "user", "candidate")
 RESULTS = ("last", "mean", "weights", "flat")
 STYLES = [
-    Style(mask, order, result, is_rotated=number % 3 == 1)
+    Style(mask, order, result, is_rotated=number % 3 == 1, is_positions_first=number % 4 == 2)
     for number, (mask, order, result) in enumerate(itertools.product(MASKS, ORDERS, RESULTS))
 ]
 """Rankers whose histories do not see the candidate."""
