@@ -175,7 +175,8 @@ class _Division:
         """Returns the results of an operation in blocks; None: it has none."""
         if operation.type == "ConcatV2" and not is_read:
             return self._sequence(operation)
-        if not is_read and not self._is_mask(operation):
+        is_mask = self._is_mask(operation)
+        if not is_read and not is_mask:
             return None
         shapes = [self._found.shapes.get(tensor.name) for tensor in operation.outputs]
         if any(shape is None for shape in shapes):
@@ -187,7 +188,7 @@ class _Division:
         ]
         if any(grid is None for grid in arguments):
             return None
-        if not is_read:
+        if is_mask:
             arguments = [self._cut(grid) for grid in arguments if grid is not None]
         return results_of(Step(operation, arguments, shapes, constants))  # type: ignore[arg-type]
 

@@ -137,11 +137,34 @@ class Grid:
             joined: dict[Corner, list[Any]] = {}
             for corner in sorted(blocks):
                 joined.setdefault(corner[:-1], []).append(blocks[corner])
-            blocks = {corner: tf.concat(parts, axis) for corner, parts in joined.items()}
+            blocks = {
+                corner: concatenated(parts, axis, self.shape) for corner, parts in joined.items()
+            }
         whole = blocks[()]
         if self.is_flat:
             whole = tf.reshape(whole, [-1, *self.shape[2:]])
         return whole
+
+
+def concatenated(tensors: Sequence[Any], axis: int, shape: Shape) -> Any:
+    """Returns tensors in one, along an axis.
+
+    Args:
+      tensors: The tensors. What is the same for all examples may have one row, as constants have.
+      axis: The axis.
+      shape: The sizes of the result, of which those along `axis` may be others.
+    """
+    of_examples = next((place for place, size in enumerate(shape) if size < 0), None)
+    if of_examples is None:
+        return tf.concat(tensors, axis)
+    of_all = [tensor for tensor in tensors if tensor.shape[of_examples] != 1]
+    if of_all:
+        count = tf.shape(of_all[0])[of_examples]
+        tensors = [
+            tf.repeat(tensor, count, of_examples) if tensor.shape[of_examples] == 1 else tensor
+            for tensor in tensors
+        ]
+    return tf.concat(tensors, axis)
 
 
 def corners(cuts: Cuts) -> Iterator[dict[int, int]]:

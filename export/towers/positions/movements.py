@@ -16,6 +16,7 @@ from export.towers.positions.grids import (
     Grid,
     Shape,
     aligned_cuts,
+    concatenated,
     constant_of,
     corners,
     cuts_in_shape,
@@ -50,12 +51,23 @@ def _reshaped(step: Step) -> list[Grid] | None:
         if shape == (math.prod(grid.shape[:2]), *grid.shape[2:]):
             return [grid]
         return None
-    # PyTorch's attention has positions before examples.
-    is_of_rows = [*grid.cuts] == [1] or ([*grid.cuts] == [0] and grid.shape[1] < 0)
-    if is_of_rows and shape[0] == math.prod(grid.shape[:2]):
-        rows = _in_shape(grid, (*grid.shape[:2], *shape[1:]))
-        return rows and [replace(rows[0], is_flat=True)]
+    rows = _rows_of(grid, shape[0])
+    if rows:
+        unflattened = _in_shape(grid, (*rows, *shape[1:]))
+        return unflattened and [replace(unflattened[0], is_flat=True)]
     return _in_shape(grid, shape)
+
+
+def _rows_of(grid: Grid, count: int) -> Shape:
+    """Returns the sizes of positions and examples, in their order, that a number of rows may stand
+    for; (): it does not.
+    """
+    for axis, sizes in grid.cuts.items():
+        positions = sum(sizes)
+        # PyTorch's attention has positions before examples.
+        if len(grid.cuts) == 1 and axis <= 1 and count == -positions:
+            return (positions, -1) if axis == 0 else (-1, positions)
+    return ()
 
 
 def _in_shape(grid: Grid, shape: Shape) -> list[Grid] | None:
@@ -71,11 +83,20 @@ def _in_shape(grid: Grid, shape: Shape) -> list[Grid] | None:
         for (place, pieces), number in zip(kept.values(), corner, strict=True):
             sizes[place] = pieces[number]
         constant = block.constant
-        if constant is not None:
-            # Constants may have one row for all examples.
-            constant = constant.reshape([1 if size == -1 else size for size in sizes])
-        tensor = tf.reshape(block.value, [max(size, -1) for size in sizes])
-        blocks[corner] = Block(tensor, constant, block.is_ignored)
+        if constant is None:
+            tensor = tf.reshape(block.value, [max(size, -1) for size in sizes])
+            blocks[corner] = Block(tensor, None, block.is_ignored)
+            continue
+        # A constant may have one row for all examples, which stands for those of all heads.
+        rows = np.broadcast_to(constant, [abs(size) for size in grid.block_shape(corner)])
+        constant = rows.reshape([abs(size) for size in sizes])
+        for place, size in enumerate(sizes):
+            if size < 0:
+                row = constant.take([0], place)
+                if (constant != row).any():
+                    return None
+                constant = row
+        blocks[corner] = Block(None, constant, block.is_ignored)
     return [Grid(shape, cuts, blocks)]
 
 
@@ -93,7 +114,7 @@ def _concatenated(step: Step) -> list[Grid] | None:
     blocks = {}
     for corner in corners(cuts):
         pieces = [grid.at(corner).value for grid in grids]
-        blocks[tuple(corner.values())] = Block(tf.concat(pieces, place))
+        blocks[tuple(corner.values())] = Block(concatenated(pieces, place, step.shape))
     return [Grid(step.shape, cuts, blocks)]
 
 
@@ -118,6 +139,26 @@ def _broadcast(step: Step) -> list[Grid] | None:
         ]
         blocks[corner] = Block(tf.broadcast_to(tensor, tf.stack(counts)), None, block.is_ignored)
     return [Grid(shape, cuts, blocks)]
+
+
+def _repeated(step: Step) -> list[Grid] | None:
+    """Tile along axes that are not cut."""
+    grid = step.arguments[0]
+    counts = step.integers(1)
+    if counts is None or any(counts[axis] > 1 for axis in grid.cuts):
+        return None
+    blocks = {}
+    for corner, block in grid.blocks.items():
+        if block.constant is None:
+            tensor = step.run(block, constant_of(np.array(counts, np.int32)))
+            blocks[corner] = Block(tensor, None, block.is_ignored)
+        else:
+            # One row is that of all examples, however many there are.
+            own_counts = [
+                1 if size < 0 else count for size, count in zip(step.shape, counts, strict=True)
+            ]
+            blocks[corner] = Block(None, np.tile(block.constant, own_counts), block.is_ignored)
+    return [Grid(step.shape, grid.cuts, blocks)]
 
 
 def _divided(step: Step) -> list[Grid] | None:
@@ -162,6 +203,7 @@ RULES: Mapping[str, Rule] = {
     "Split": _divided,
     "SplitV": _divided,
     "Squeeze": _reshaped,
+    "Tile": _repeated,
     "Transpose": _transposed,
     "Unpack": _divided,
 }

@@ -16,7 +16,7 @@ import numpy as np
 
 from export.bounds import ABSOLUTE, RELATIVE
 from export.graphs.functions import fill
-from export.graphs.internals import run_flat
+from export.graphs.internals import copy_operation, run_flat
 from export.graphs.loading import tf
 from export.raised_errors import failure
 from export.towers.data_flow import random_values
@@ -73,8 +73,7 @@ def _rewritten(part: TracedPart, of_context: Collection[str]) -> TracedPart:
     for operation in operations:
         names = {tensor.name for tensor in operation.inputs}
         if names & of_all:
-            results = {tensor.name for tensor in operation.outputs}
-            of_all |= results
+            of_all |= {tensor.name for tensor in operation.outputs}
             if names & of_one:
                 with rewriting.graph.as_default():
                     result = _result(operation, of_one, of_all)
@@ -82,7 +81,11 @@ def _rewritten(part: TracedPart, of_context: Collection[str]) -> TracedPart:
                     rewriting.put(operation.outputs[0], result)
                     of_all.add(result.name)
         elif names & of_one:
-            of_one |= {tensor.name for tensor in operation.outputs}
+            # A copy has the static shapes that follow from one row.
+            results = copy_operation(operation, list(operation.inputs))
+            for tensor, result in zip(operation.outputs, results, strict=True):
+                rewriting.put(tensor, result)
+            of_one |= {tensor.name for tensor in results}
     return rewriting.finished(feeds).taking(tuple(specs))
 
 
@@ -103,7 +106,29 @@ def _result(operation: Any, of_one: Collection[str], of_all: Collection[str]) ->
         if operation.type == "Pack":
             return tf.stack(repeated, axis)
         return tf.concat(repeated, axis)
-    return None
+    return _of_heads(operation, of_one, of_all)
+
+
+def _of_heads(operation: Any, of_one: Collection[str], of_all: Collection[str]) -> Any:
+    """Returns the result of an operation whose tensors have a row for each head of each candidate,
+    or of the context; None: they have others.
+    """
+    rank = operation.outputs[0].shape.rank
+    tensors = list(operation.inputs)
+    of_candidates = [
+        tensor
+        for tensor in tensors
+        if tensor.name in of_all and tensor.shape.rank == rank and tensor.shape[0] is None
+    ]
+    repeated = list(tensors)
+    for number, tensor in enumerate(tensors):
+        has_heads = tensor.shape.rank == rank and (tensor.shape[0] or 0) > 1
+        if of_candidates and tensor.name in of_one and has_heads:
+            count = tf.shape(of_candidates[0])[:1] // tensor.shape[0]
+            repeated[number] = tf.tile(tensor, tf.concat([count, [1] * (rank - 1)], 0))
+    if all(new is old for new, old in zip(repeated, tensors, strict=True)):
+        return None
+    return copy_operation(operation, repeated)[0]
 
 
 def _product(operation: Any, of_one: Collection[str]) -> Any:
@@ -118,11 +143,23 @@ def _product(operation: Any, of_one: Collection[str]) -> Any:
         labels = Labels(labels.second, labels.first, labels.product)
         first, second = second, first
     row = labels.second[0]
-    if second.shape[0] != 1 or row not in labels.first or row not in labels.product:
+    if row not in labels.first or row not in labels.product:
         return None
     # The context's row is the same for all candidates, whose axis belongs to the rows of a matrix.
-    context = tf.squeeze(second, 0)
-    context_labels = labels.second[1:]
+    head_count = second.shape[0]
+    has_heads = head_count not in (None, 1) and labels.first[0] == labels.product[0] == row
+    if has_heads:
+        # Each candidate has a row for each head, as the context has.
+        first = tf.reshape(first, [-1, head_count, *first.shape[1:]])
+        context = second
+        labels = Labels(["candidate", *labels.first], labels.second, ["candidate", *labels.product])
+        context_labels = labels.second
+        row = "candidate"
+    elif head_count == 1:
+        context = tf.squeeze(second, 0)
+        context_labels = labels.second[1:]
+    else:
+        return None
     sizes = dict(zip(labels.first, first.shape.as_list(), strict=True))
     sizes |= dict(zip(context_labels, context.shape.as_list(), strict=True))
     sizes[row] = -1
@@ -144,7 +181,10 @@ def _product(operation: Any, of_one: Collection[str]) -> Any:
     product = tf.matmul(left, right, transpose_b=True)
     arranged = [*batch, *rows, *columns]
     product = tf.reshape(product, [sizes[label] for label in arranged])
-    return _arranged(product, arranged, labels.product)
+    product = _arranged(product, arranged, labels.product)
+    if has_heads:
+        return tf.reshape(product, [-1, *product.shape[2:]])
+    return product
 
 
 def _arranged(tensor: Any, labels: list[str], wanted: list[str]) -> Any:

@@ -27,7 +27,8 @@ class Style:
 
     Attributes:
       mask: How positions are kept from seeing later ones: "added", "chosen", "padded" (with the
-        history's own padding), "multiplied" (without a softmax), "causal heads" (one key for all
+        history's own padding), "per head" (the same for each head of each example, and each
+        position sees itself), "multiplied" (without a softmax), "causal heads" (one key for all
         heads) or "none".
       order: What stands before what: "history", "user" (before the history) or "candidate".
       result: What of the positions is the result: "last", "mean", "weights" or "flat".
@@ -35,6 +36,8 @@ class Style:
       events: The number of events of a history.
       is_rotated: Whether keys and queries are rotated by their positions.
       is_positions_first: Whether attention has positions before examples, as PyTorch's has.
+      has_places_beside: Whether constants that stand for positions are beside the vectors of events
+        instead of in their sum.
     """
 
     mask: str = "added"
@@ -44,6 +47,7 @@ class Style:
     events: int = HISTORY
     is_rotated: bool = False
     is_positions_first: bool = False
+    has_places_beside: bool = False
 
     @property
     def positions(self) -> int:
@@ -65,6 +69,8 @@ def ranker(style: Style, seed: int = 0) -> Callable[[Inputs], dict[str, Any]]:
     ]
     events = weights(WIDTH, WIDTH)
     places = weights(style.positions, WIDTH)
+    constants = random.normal(0, 1, (1, style.positions, WIDTH)).astype(np.float32)
+    beside = weights(2 * WIDTH, WIDTH)
     last = weights(WIDTH * (style.positions if style.result == "flat" else 1), 1)
 
     def call(inputs: Inputs) -> dict[str, Any]:
@@ -74,7 +80,11 @@ def ranker(style: Style, seed: int = 0) -> Callable[[Inputs], dict[str, Any]]:
             pieces.insert(0, inputs["user"][:, tf.newaxis])
         if style.order == "candidate":
             pieces.reverse()
-        x = tf.concat(pieces, 1) + places
+        x = tf.concat(pieces, 1)
+        if style.has_places_beside:
+            x = tf.concat([x, tf.tile(constants, [tf.shape(x)[0], 1, 1])], 2) @ beside
+        else:
+            x += places
         for layer in layers:
             x += _attention(style, layer, _normalized(x), inputs["history"])
             x += tf.nn.gelu(_normalized(x) @ layer["wide"]) @ layer["narrow"]
@@ -104,6 +114,7 @@ def _attention(style: Style, layer: Mapping[str, Any], x: Any, history: Any) -> 
     shares = _shares(style, scores, history)
     if style.is_positions_first:
         mixed = tf.einsum("bhts,bshd->tbhd", shares, values)
+        mixed = tf.reshape(mixed, [count, -1, SIZE])
         rows = tf.reshape(mixed, [-1, WIDTH]) @ layer["o"]
         return tf.transpose(tf.reshape(rows, [count, -1, WIDTH]), [1, 0, 2])
     mixed = tf.einsum("bhts,bshd->bthd", shares, values)
@@ -122,13 +133,18 @@ def _shares(style: Style, scores: Any, history: Any) -> Any:
     if style.mask in ("added", "causal heads"):
         return tf.nn.softmax(scores + tf.constant(np.where(earlier, 0, -1e9), tf.float32))
     seen = tf.constant(earlier)[tf.newaxis]
-    if style.mask == "padded":
+    if style.mask in ("padded", "per head"):
         is_event = tf.reduce_any(history != 0, 2)
         others = tf.ones([tf.shape(history)[0], count - style.events], bool)
         pieces = [others, is_event] if style.order == "candidate" else [is_event, others]
         if style.order == "user":
             pieces = [others[:, :1], is_event, others[:, 1:]]
         seen = seen & tf.concat(pieces, 1)[:, tf.newaxis, :]
+    if style.mask == "per head":
+        seen = tf.tile((seen | np.eye(count, dtype=bool))[:, tf.newaxis], [1, HEADS, 1, 1])
+        rows = [-1, count, count]
+        masked = tf.where(tf.reshape(seen, rows), tf.reshape(scores, rows), -np.inf)
+        return tf.reshape(tf.nn.softmax(masked), [-1, HEADS, count, count])
     return tf.nn.softmax(tf.where(seen[:, tf.newaxis], scores, np.finfo(np.float32).min))
 
 
@@ -151,11 +167,18 @@ def _result(style: Style, x: Any) -> Any:
     return x[:, place]
 
 
-MASKS = ("added", "chosen", "padded", "multiplied", "causal heads")
+MASKS = ("added", "chosen", "padded", "per head", "multiplied", "causal heads")
 ORDERS = ("history", "user", "candidate")
 RESULTS = ("last", "mean", "weights", "flat")
 STYLES = [
-    Style(mask, order, result, is_rotated=number % 3 == 1, is_positions_first=number % 4 == 2)
+    Style(
+        mask,
+        order,
+        result,
+        is_rotated=number % 3 == 1,
+        is_positions_first=number % 2 == 0,
+        has_places_beside=number % 3 == 2,
+    )
     for number, (mask, order, result) in enumerate(itertools.product(MASKS, ORDERS, RESULTS))
 ]
 """Rankers whose histories do not see the candidate."""
