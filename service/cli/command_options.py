@@ -214,6 +214,30 @@ SETTINGS = (
         "ROWCAST_PREFETCH_BYTES_PER_S]",
     ),
     SettingOption(
+        "context_states",
+        "<path>",
+        False,
+        "Directory in which the workers of a host share what ranking towers have computed of the "
+        "histories of contexts, so that a request whose history has a few more events than an "
+        "earlier one computes these alone. It may be lost at any time. Absent: every request "
+        "computes its history. [env: ROWCAST_CONTEXT_STATES]",
+    ),
+    SettingOption(
+        "context_states_bytes",
+        "<int>",
+        False,
+        "Size of the files in `context_states`, about, in bytes: the ones that were not read for "
+        "the longest time are removed. (at least 268435456) [default: 4294967296] [env: "
+        "ROWCAST_CONTEXT_STATES_BYTES]",
+    ),
+    SettingOption(
+        "context_states_age_s",
+        "<float>",
+        False,
+        "Age at which a history in `context_states` that no request reads is removed, in seconds. "
+        "(above 0) [default: 86400.0] [env: ROWCAST_CONTEXT_STATES_AGE_S]",
+    ),
+    SettingOption(
         "max_load_bytes",
         "<int>",
         False,
