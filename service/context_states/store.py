@@ -26,8 +26,12 @@ size.
 _CHECKSUM_BYTES = 4
 _WAITING_MAX = 16
 """The number of values that wait to be written; more are not stored."""
-_WRITES_PER_SWEEP = 16
+_WRITES_PER_SWEEP_MIN = 16
 """The number of files that a process writes into a directory before it looks at its size."""
+_SWEPT_SHARE = 1 / 16
+"""The same as a share of the files of the directory, where that is more: to look at all of them
+takes time.
+"""
 _KEPT_SHARE = 0.9
 """The share of its size that a directory has after a sweep."""
 _TOUCH_AFTER_S = 60.0
@@ -48,7 +52,7 @@ class ByteStore:
         self._directory = directory
         self._bytes_per_directory = max_bytes // _DIRECTORIES
         self._max_age_s = max_age_s
-        self._writes: dict[str, int] = {}
+        self._writes_until_sweep: dict[str, int] = {}
         self._waiting: queue.Queue[Callable[[], None]] = queue.Queue(_WAITING_MAX)
         self._thread: threading.Thread | None = None
         self._is_reported = False
@@ -128,15 +132,15 @@ class ByteStore:
             aside.unlink(missing_ok=True)
             raise
         name = path.parent.name
-        writes = self._writes.get(name, _WRITES_PER_SWEEP) + 1
-        if writes >= _WRITES_PER_SWEEP:
-            self._sweep(path.parent)
-            writes = 0
-        self._writes[name] = writes
+        writes_left = self._writes_until_sweep.get(name, 0)
+        if not writes_left:
+            file_count = self._sweep(path.parent)
+            writes_left = max(_WRITES_PER_SWEEP_MIN, int(_SWEPT_SHARE * file_count))
+        self._writes_until_sweep[name] = writes_left - 1
 
-    def _sweep(self, directory: Path) -> None:
+    def _sweep(self, directory: Path) -> int:
         """Removes the files of a directory that are too old, and the oldest of those that are too
-        many.
+        many; returns how many there were.
         """
         found = []
         with os.scandir(directory) as entries:
@@ -157,6 +161,7 @@ class ByteStore:
                 break
             Path(path).unlink(missing_ok=True)
             total -= size
+        return len(found)
 
     def _report(self, problem: OSError) -> None:
         """Logs the first failure: each request would repeat it."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from export.graphs.loading import load_tensorflow
 from tests.differential.random_models.serving import response_to, responses_to
-from tests.differential.served_rankers import write_recipe
+from tests.differential.served_rankers import Inputs, write_recipe
 from tests.models import sequence_ranker
 from tests.units.export.movies_job import export
 
@@ -50,15 +50,17 @@ def scores_of(response: dict[str, Any]) -> list[dict[int, list[float]]]:
     ]
 
 
-def export_of(directory: Path, function: str) -> tuple[Path, Any, Any]:
+def export_of(
+    directory: Path, function: str, seed: int = 5, inputs: Inputs = INPUTS
+) -> tuple[Path, Any, Any]:
     """Exports a model; returns the root of the bundles, the model and what was published."""
-    tf.keras.utils.set_random_seed(5)
+    tf.keras.utils.set_random_seed(seed)
     model = getattr(sequence_ranker, function)()
     tf.train.Checkpoint(model=model).write(str(directory / "ckpt" / "model"))
     recipe = write_recipe(
         directory,
         f"{sequence_ranker.__file__}:{function}",
-        INPUTS,
+        inputs,
         HEADS,
         ("history",),
         "random",
@@ -212,3 +214,27 @@ def test_states_are_not_stored_where_padding_is_seen(tmp_path: Path) -> None:
     assert tower.extension is None
     (note,) = [note for note in published.notes if "not stored" in note]
     assert "lies" in note
+
+
+def test_model_of_lists_is_exported_by_lists_of_one_candidate(tmp_path: Path) -> None:
+    inputs = {"history": INPUTS["history"], "movies": {"dtype": "int64", "shape": [1]}}
+    root, model, published = export_of(tmp_path, "build_of_lists", inputs=inputs)
+    tower = published.manifest.towers["ranking"]
+    assert [part.per for part in tower.parts] == ["context", "candidate"]
+    assert tower.parts[1].is_of_one_context
+    assert tower.extension is not None
+    history = histories()[0].tolist()
+    movies = [7, 250, 7, 31]
+    response = response_to(
+        root,
+        "rank",
+        {
+            "context": {"history": history},
+            "candidate_features": {"movies": [[movie] for movie in movies]},
+            "heads": [*HEADS],
+        },
+    )
+    # In training, they were one list.
+    expected = model({"history": tf.constant([history]), "movies": tf.constant([movies])})
+    for head in HEADS:
+        np.testing.assert_allclose(response["heads"][head], expected[head][0], rtol=1e-5, atol=1e-5)

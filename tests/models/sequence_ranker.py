@@ -71,3 +71,31 @@ def build(hides_padding=True):
 def build_with_padding():
     """Returns a model for which padding is an event like others."""
     return build(hides_padding=False)
+
+
+class ListRanker(SequenceRanker):
+    """Ranks a list of movies in one sequence: each sees the history and itself alone."""
+
+    def call(self, inputs):
+        """Computes two scores of [b, EVENTS] histories with [b, n] movies."""
+        ops = keras.ops
+        history = inputs["history"]
+        movies = inputs["movies"]
+        count = movies.shape[1]
+        x = ops.concatenate([self.movies(history), self.movies(movies)], axis=1)
+        x = x + self.places(np.minimum(np.arange(EVENTS + count), EVENTS))
+        positions = np.arange(EVENTS + count)
+        sees = positions[:, None] >= positions
+        sees &= (positions < EVENTS) | (positions[:, None] == positions)
+        is_event = ops.concatenate([history != 0, ops.ones_like(movies, "bool")], axis=1)
+        shown = sees & is_event[:, None, :]
+        x = self.second_block(self.first_block(x, shown), shown)[:, EVENTS:]
+        return {"click": self.click(x)[:, :, 0], "like": self.like(x)[:, :, 0]}
+
+
+def build_of_lists():
+    """Returns a model of lists with its weights, untrained."""
+    model = ListRanker()
+    zeros = np.zeros((2, EVENTS), "int64")
+    model({"history": zeros, "movies": np.zeros((2, 3), "int64")})
+    return model
