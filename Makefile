@@ -13,7 +13,7 @@ PROCESSES ?= 3
 CHANGES_TESTS := tests/laws/test_stores.py tests/laws/test_changes_files.py tests/differential/test_changes_fit_other_schemas.py tests/e2e/test_changes.py
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv tutorial-env quickstart wheels docs demo demo-models demo-scale zoo test test-change test-serving test-all test-clients test-openapi test-triton check check-all format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export images release-check clean
+.PHONY: help venv tutorial-env quickstart wheels docs demo demo-models demo-scale zoo test test-change test-serving test-all test-clients test-openapi test-triton check check-all format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-sequences bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export images release-check clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -110,6 +110,9 @@ bench-retrieval: venv ## filtered retrieval beside ScaNN, faiss, hnswlib, LanceD
 
 bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memory by the size of a table; changed rows until they are served
 	$(BIN)/python -m benchmarks.exporter
+
+bench-sequences: venv ## a ranking behind a history: whole, in parts and with stored states, beside the model in JAX (ARGS="--layers 4 --width 512 ...")
+	$(BIN)/python -m benchmarks.sequences $(ARGS)
 
 bench-scale: venv ## routers and shards beside one process, handles and a proxy, Ray Serve as control plane; ten minutes
 	$(BIN)/python -m benchmarks.scale

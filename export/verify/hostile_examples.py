@@ -276,8 +276,7 @@ def hostile_examples(
     """
     if not inputs:
         return
-    costly = max(_ROWS_MIN, _PRODUCTS_MAX // max(1, cost.products))
-    size = max(1, min(rows_max, costly) // len(inputs))
+    size = max(1, min(rows_max, affordable_rows(cost)) // len(inputs))
     for position, number_input in enumerate(inputs):
         # Each input and element gets other numbers where it gets only a few.
         drawn: list[tuple[int | None, NDArray[Any]]] = [
@@ -307,6 +306,11 @@ def hostile_examples(
             )
     for rows in batches(together.n, values, cost):
         yield completed(together.chosen(rows), values)
+
+
+def affordable_rows(cost: ExampleCost) -> int:
+    """Returns the number of examples that a tower may be compared on."""
+    return max(_ROWS_MIN, _PRODUCTS_MAX // max(1, cost.products))
 
 
 def find_accepted(n: int, is_accepted: Callable[[slice], bool]) -> NDArray[np.bool_]:

@@ -23,6 +23,7 @@ from export.verify.hostile_examples import (
     ROWS_MAX,
     HostileExamples,
     NumberInput,
+    affordable_rows,
     batches,
     completed,
     find_accepted,
@@ -153,7 +154,7 @@ class ReferenceForm:
 
     def _numbers_around_steps(self, number_input: NumberInput) -> NDArray[np.generic]:
         """Returns [m] numbers around the steps of the tower in one input, ascending."""
-        grid_size = _GRID_SIZE // len(self.inputs)
+        grid_size = min(_GRID_SIZE, affordable_rows(self.cost)) // len(self.inputs)
         dtype = number_input.dtype
         # Lists of several lengths have no step that all of them share.
         if number_input.size is None or grid_size < _GRID_MIN:

@@ -32,6 +32,7 @@ WITHOUT_PLAN: Mapping[str, str] = {
             "lookup_rankers",
             "published_calls",
             "published_models",
+            "sequence_ranker",
             "sparsecore_ranker",
             "staged",
         )
