@@ -338,9 +338,17 @@ def run_computation(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any])
     values: dict[Any, Any] = {}
     values.update(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, arguments, strict=True))
+    last_readers: dict[Any, Any] = {}
+    for eqn in jaxpr.eqns:
+        last_readers |= {atom: eqn for atom in eqn.invars if not isinstance(atom, Literal)}
+    last_readers |= {atom: None for atom in jaxpr.outvars if not isinstance(atom, Literal)}
     for eqn in jaxpr.eqns:
         inputs = [atom.val if isinstance(atom, Literal) else values[atom] for atom in eqn.invars]
         values.update(zip(eqn.outvars, _run_equation(eqn, inputs), strict=True))
+        # All values of a transformer for thousands of examples would take many gigabytes.
+        for atom in [*eqn.invars, *eqn.outvars]:
+            if not isinstance(atom, Literal) and last_readers.get(atom, eqn) is eqn:
+                values.pop(atom, None)
     return [atom.val if isinstance(atom, Literal) else values[atom] for atom in jaxpr.outvars]
 
 
