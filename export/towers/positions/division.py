@@ -70,7 +70,7 @@ def divide_positions(tower: TracedTower, per: Mapping[str, int]) -> DividedTower
     division = _Division(rewriting, flow, probe(flow))
     division.run()
     divided = rewriting.finished()
-    problem = difference_on_padding(tower, divided)
+    problem = difference_on_padding(tower, divided, per)
     if problem:
         return DividedTower(tower, problem=problem)
     return DividedTower(divided, is_divided=True, joined=tuple(division.joined))

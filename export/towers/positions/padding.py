@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from export.front_end.interface import TracedTower
 from export.graphs.functions import fill
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
-from export.towers.data_flow import random_values
+from export.towers.data_flow import CANDIDATE, random_values
 
 _PADDED: tuple[Callable[[int], slice], ...] = (
     lambda _: slice(0, 0),
@@ -26,13 +26,26 @@ _PADDED: tuple[Callable[[int], slice], ...] = (
 """The positions of each example that are padding, by the length of the sequence."""
 
 
-def difference_on_padding(tower: TracedTower, divided: TracedTower) -> str:
+def difference_on_padding(tower: TracedTower, divided: TracedTower, per: Mapping[str, int]) -> str:
     """Returns how the results of a divided tower differ from those of the whole one, a clause; "":
     they do not.
+
+    Args:
+      tower: The whole tower.
+      divided: The divided one.
+      per: CONTEXT, CANDIDATE or both for each input by name.
     """
     fill(tower.variables)
     feeds = tower.function.graph.inputs[: len(tower.spec.inputs)]
-    arguments = [tf.constant(_padded(tensor, seed)) for seed, tensor in enumerate(feeds)]
+    arguments = []
+    for seed, (spec, tensor) in enumerate(zip(tower.spec.inputs, feeds, strict=True)):
+        # A candidate that is padding, of a context that is nothing but padding, sees nothing, and
+        # nobody asks for its score.
+        if per[spec.name] == CANDIDATE:
+            values = _not_padded(tensor, seed)
+        else:
+            values = _padded(tensor, seed)
+        arguments.append(tf.constant(values))
     expected = run_flat(tower.function, arguments)
     results = run_flat(divided.function, arguments)
     for name, tensor in expected.items():
@@ -54,4 +67,12 @@ def _padded(tensor: Any, seed: int) -> NDArray[Any]:
         return values
     for row, positions in zip(values, _PADDED, strict=True):
         row[positions(len(row))] = 0
+    return values
+
+
+def _not_padded(tensor: Any, seed: int) -> NDArray[Any]:
+    """Returns values for an input, whose numbers are not 0."""
+    values = random_values(tensor, seed, len(_PADDED))
+    if values.dtype.kind in "iu":
+        values[:] = 1
     return values

@@ -27,9 +27,9 @@ class Style:
 
     Attributes:
       mask: How positions are kept from seeing later ones: "added", "chosen", "padded" (with the
-        history's own padding), "per head" (the same for each head of each example, and each
-        position sees itself), "multiplied" (without a softmax), "causal heads" (one key for all
-        heads) or "none".
+        history's own padding), "numbers" (the same, in products of 0 and 1), "per head" (the same
+        for each head of each example, and each position sees itself), "multiplied" (without a
+        softmax), "causal heads" (one key for all heads) or "none".
       order: What stands before what: "history", "user" (before the history) or "candidate".
       result: What of the positions is the result: "last", "mean", "weights" or "flat".
       layers: The number of layers.
@@ -133,13 +133,17 @@ def _shares(style: Style, scores: Any, history: Any) -> Any:
     if style.mask in ("added", "causal heads"):
         return tf.nn.softmax(scores + tf.constant(np.where(earlier, 0, -1e9), tf.float32))
     seen = tf.constant(earlier)[tf.newaxis]
-    if style.mask in ("padded", "per head"):
+    if style.mask in ("padded", "numbers", "per head"):
         is_event = tf.reduce_any(history != 0, 2)
         others = tf.ones([tf.shape(history)[0], count - style.events], bool)
         pieces = [others, is_event] if style.order == "candidate" else [is_event, others]
         if style.order == "user":
             pieces = [others[:, :1], is_event, others[:, 1:]]
-        seen = seen & tf.concat(pieces, 1)[:, tf.newaxis, :]
+        counted = tf.concat(pieces, 1)[:, tf.newaxis, :]
+        if style.mask == "numbers":
+            seen = tf.cast(seen, tf.float32) * tf.cast(counted, tf.float32) != 0
+        else:
+            seen = seen & counted
     if style.mask == "per head":
         seen = tf.tile((seen | np.eye(count, dtype=bool))[:, tf.newaxis], [1, HEADS, 1, 1])
         rows = [-1, count, count]
@@ -167,7 +171,7 @@ def _result(style: Style, x: Any) -> Any:
     return x[:, place]
 
 
-MASKS = ("added", "chosen", "padded", "per head", "multiplied", "causal heads")
+MASKS = ("added", "chosen", "padded", "numbers", "per head", "multiplied", "causal heads")
 ORDERS = ("history", "user", "candidate")
 RESULTS = ("last", "mean", "weights", "flat")
 STYLES = [

@@ -60,7 +60,7 @@ def costs(split: Split, per: str) -> int:
 )
 def test_history_is_computed_once_for_all_candidates(style: Style) -> None:
     tower, split = divided(style)
-    reads_padding = style.mask == "padded" and style.result in ("mean", "flat")
+    reads_padding = style.mask in ("padded", "numbers") and style.result in ("mean", "flat")
     # Behind a user's position, padding sees the user.
     if reads_padding and style.order != "user":
         # Padding before the first event sees the candidate, and the result sees padding.
