@@ -180,6 +180,38 @@ SOURCES = {
         folder="jax-recommenders",
         revision="1eed8118e2c25912c30e3177634bff63666ba3d5",
     ),
+    "phoenix": Source(
+        "https://github.com/xai-org/x-algorithm",
+        folder="x-algorithm",
+        revision="aaa167b3de8a674587c53545a43c90eaad360010",
+        packages=("dm-haiku",),
+    ),
+    "torch_rechub": Source(
+        "https://github.com/datawhalechina/torch-rechub",
+        revision="0.9.0",
+        packages=("torch-rechub", "torch"),
+    ),
+    "recbole": Source(
+        "https://github.com/RUCAIBox/RecBole",
+        folder="RecBole",
+        revision="7b02be5ec80a88310f2d04a27a82adfcbb5dc211",
+        packages=("colorama", "colorlog", "pandas", "pyyaml", "texttable", "torch", "tqdm"),
+        is_package=True,
+    ),
+    "bert4rec": Source(
+        "https://github.com/jaywonchung/BERT4Rec-VAE-Pytorch",
+        folder="BERT4Rec-VAE-Pytorch",
+        revision="f66f2534ebfd937778c7174b5f9f216efdebe5de",
+        packages=("torch",),
+        is_package=True,
+    ),
+    "fuxictr": Source(
+        "https://github.com/reczoo/FuxiCTR",
+        folder="FuxiCTR",
+        revision="0245987fdc1d43c36164ea496a02324885a8557a",
+        packages=("keras_preprocessing", "pandas", "polars", "scikit-learn", "torch"),
+        is_package=True,
+    ),
 }
 ENTRIES = [
     Entry("keras_rs/basic_ranking", "examples/basic_ranking.py"),
@@ -228,6 +260,8 @@ ENTRIES = [
     Entry("deepctr/bst", "deepctr/models/sequence/bst.py", shared_recipe="history.toml"),
     Entry("deepctr/mmoe", "deepctr/models/multitask/mmoe.py", shared_recipe="tasks.toml"),
     Entry("deepctr/ple", "deepctr/models/multitask/ple.py", shared_recipe="tasks.toml"),
+    Entry("phoenix/ranking", "phoenix/recsys_model.py", backend="jax"),
+    Entry("phoenix/retrieval", "phoenix/recsys_retrieval_model.py", backend="jax"),
     Entry("deepctr/ccpm", "deepctr/models/ccpm.py", shared_recipe="ranking.toml", unseen=True),
     Entry("deepctr/fgcnn", "deepctr/models/fgcnn.py", shared_recipe="ranking.toml", unseen=True),
     Entry(
@@ -370,6 +404,22 @@ ENTRIES = [
         "deepmatch/dssm", "deepmatch/models/dssm.py", shared_recipe="retrieval.toml", unseen=True
     ),
     Entry("pair/cf_dnn", "recommenders/cfdnn/model_cfdnn.py", unseen=True, backend="jax"),
+    Entry("torch_rechub/bst", "torch_rechub/models/ranking/bst.py", unseen=True),
+    Entry("torch_rechub/gru4rec", "torch_rechub/models/matching/gru4rec.py", unseen=True),
+    Entry(
+        "recbole/sasrec",
+        "recbole/model/sequential_recommender/sasrec.py",
+        shared_recipe="sequence.toml",
+        unseen=True,
+    ),
+    Entry(
+        "recbole/gru4rec",
+        "recbole/model/sequential_recommender/gru4rec.py",
+        shared_recipe="sequence.toml",
+        unseen=True,
+    ),
+    Entry("bert4rec/bert4rec", "models/bert.py", unseen=True),
+    Entry("fuxictr/bst", "model_zoo/BST/src/BST.py", unseen=True),
 ]
 
 
