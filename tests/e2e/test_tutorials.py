@@ -15,7 +15,8 @@ import pytest
 from tests.e2e.forked_programs import printed_by_export
 from tests.e2e.process import Process
 
-PACKAGES = {"keras-jax": ["jax"], "flax": ["flax", "optax", "orbax.checkpoint"]}
+_FLAX = ["flax", "optax", "orbax.checkpoint"]
+PACKAGES = {"keras-jax": ["jax"], "flax": _FLAX, "transformer": _FLAX}
 """What the pages need beside TensorFlow."""
 TUTORIALS = Path(__file__).parents[2] / "docs/tutorials"
 
@@ -30,7 +31,7 @@ def printed(folder: Path, *arguments: str) -> list[str]:
 
 @pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["tf-keras", "keras-jax", "flax"])
+@pytest.mark.parametrize("model", ["tf-keras", "keras-jax", "flax", "transformer"])
 def test_page_leads_from_training_to_a_response(model: str, tmp_path: Path) -> None:
     for package in PACKAGES.get(model, ()):
         pytest.importorskip(package)
