@@ -23,7 +23,7 @@ from export.graphs.functions import fill, narrowed, type_of
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
 from export.raised_errors import failure
-from export.towers.data_flow import CONTEXT, DataFlow, graph_cost, random_values
+from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, graph_cost, random_values
 from export.towers.parts import TracedPart
 from export.towers.positions.probing import probe
 from export.towers.positions.windows import Stored, Windows
@@ -201,7 +201,13 @@ def _windows_of(
         for seed, (spec, tensor) in enumerate(zip(part.spec.inputs, feeds, strict=False))
     ]
     before = _run(part.function, values)
-    found: dict[str, list[Window | None]] = {name: [] for name in before}
+    # Numbers that say which positions are padding depend on sequences, and stay when other events
+    # take the place of some.
+    per = {spec.name: CANDIDATE if spec.name in sequences else CONTEXT for spec in part.spec.inputs}
+    flow = DataFlow(part, per)
+    found: dict[str, list[Window | None]] = {
+        name: [] for name, tensor in flow.outputs.items() if flow.per(tensor) & CANDIDATE
+    }
     for first in (positions // 3, positions // 2):
         changed = [
             _changed(array, first, seed) if spec.name in sequences else array
@@ -211,12 +217,11 @@ def _windows_of(
             is_changed = ~np.isclose(
                 array, before[name], rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True
             )
-            if is_changed.any():
+            if name in found and is_changed.any():
                 found[name].append(_window(is_changed, first, positions))
     return {
-        name: windows[0] if windows.count(windows[0]) == len(windows) else None
+        name: windows[0] if windows and windows.count(windows[0]) == len(windows) else None
         for name, windows in found.items()
-        if windows
     }
 
 
