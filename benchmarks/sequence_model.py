@@ -14,7 +14,7 @@ import numpy as np
 ITEMS = 20_000
 
 
-class Ranker(nn.Module):
+class Ranker(nn.Module):  # type: ignore[misc]
     """Scores an item behind a history of items, of which 0 is padding at the end.
 
     Attributes:
@@ -29,7 +29,7 @@ class Ranker(nn.Module):
     layers: int
     heads: int
 
-    @nn.compact
+    @nn.compact  # type: ignore[untyped-decorator]
     def __call__(self, history: Any, item: Any) -> Any:
         """Returns [b] scores of [b, history] ids and [b] items."""
         table = self.param("items", nn.initializers.normal(0.5), (ITEMS, self.width))

@@ -45,7 +45,8 @@ class People:
         self._histories = [[*shared, *self.events(1)], [*shared, *self.events(2)], self.events(3)]
 
     def events(self, count: int) -> list[int]:
-        return self._random.integers(1, sequence_ranker.MOVIES, count).tolist()
+        movies: list[int] = self._random.integers(1, sequence_ranker.MOVIES, count).tolist()
+        return movies
 
     def request(self) -> tuple[list[int], list[int]]:
         """Returns somebody's history and three movies."""
