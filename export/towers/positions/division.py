@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from export.front_end.interface import TracedTower
@@ -181,7 +180,7 @@ class _Division:
         shapes = [self._found.shapes.get(tensor.name) for tensor in operation.outputs]
         if any(shape is None for shape in shapes):
             return None
-        constants = [self._constant(tensor) for tensor in operation.inputs]
+        constants = [self._found.constant(tensor) for tensor in operation.inputs]
         arguments = [
             self._argument(tensor, constant)
             for tensor, constant in zip(operation.inputs, constants, strict=True)
@@ -196,7 +195,7 @@ class _Division:
         """Returns a sequence of both sides in blocks."""
         *pieces, axis = operation.inputs
         shape = self._found.shapes.get(operation.outputs[0].name)
-        number = self._constant(axis)
+        number = self._found.constant(axis)
         if shape is None or number is None:
             return None
         place = int(number) % len(shape)
@@ -213,7 +212,7 @@ class _Division:
             if sum(tensor.shape[place] or 0 for tensor in tensors) != size:
                 return None
             if len(tensors) == 1:
-                blocks[position,] = Block(tensors[0], self._constant(tensors[0]))
+                blocks[position,] = Block(tensors[0], self._found.constant(tensors[0]))
             else:
                 blocks[position,] = Block(tf.concat(tensors, place))
         return [Grid(shape, {place: sizes}, blocks)]
@@ -224,7 +223,7 @@ class _Division:
         """
         if operation.type not in MASKING:
             return False
-        constants = [self._constant(tensor) for tensor in operation.inputs]
+        constants = [self._found.constant(tensor) for tensor in operation.inputs]
         return any(
             constant is not None and bool(self._cuts_of(constant.shape)) for constant in constants
         )
@@ -241,14 +240,6 @@ class _Division:
         if len(shape) < 2:
             return {}
         return {axis: self._cuts[size] for axis, size in enumerate(shape) if size in self._cuts}
-
-    def _constant(self, tensor: Any) -> NDArray[Any] | None:
-        constant = self._found.constants.get(tensor.name)
-        if constant is None:
-            constant = tf.get_static_value(tensor)
-        if constant is None:
-            return None
-        return np.asarray(constant)
 
     def _argument(self, tensor: Any, constant: NDArray[Any] | None) -> Grid | None:
         """Returns an argument in blocks; None: its shape is not known."""

@@ -38,6 +38,15 @@ class Probe:
     shapes: dict[str, Shape]
     constants: dict[str, NDArray[Any]]
 
+    def constant(self, tensor: Any) -> NDArray[Any] | None:
+        """Returns the values of a tensor; None: they are not constant."""
+        values = self.constants.get(tensor.name)
+        if values is None:
+            values = tf.get_static_value(tensor)
+        if values is None:
+            return None
+        return np.asarray(values)
+
 
 def probe(flow: DataFlow) -> Probe:
     """Returns the shapes of all tensors that depend on inputs, and the constants among the others.

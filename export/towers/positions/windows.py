@@ -14,8 +14,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from export.graphs.internals import copy_operation
 from export.graphs.loading import tf
 from export.towers.positions import elementwise, reductions
@@ -118,12 +116,10 @@ class Windows:
 
     def integers(self, tensor: Any) -> list[int] | None:
         """Returns the values of a tensor that names axes; None: they are not constant."""
-        constant = self._found.constants.get(tensor.name)
-        if constant is None:
-            constant = tf.get_static_value(tensor)
+        constant = self._found.constant(tensor)
         if constant is None:
             return None
-        return [int(value) for value in np.reshape(constant, -1)]
+        return [int(value) for value in constant.reshape(-1)]
 
     def _computed(self, tensor: Any) -> Any:
         """Returns all positions of a tensor, computed of all positions of what it reads."""
